@@ -1,0 +1,100 @@
+# Everything a person does with a checkout. Each target prepares what it needs; a second call is fast,
+# because stamp files in the virtual environment remember what has been installed.
+#
+#   PYTHON=...      the Python of .venv (default python3; 3.11 or newer)
+#   PYTHON312=...   a Python 3.12 for the second test run (default: looked for; empty switches it off)
+#   WORKERS=...     test processes (default 2)
+#   ARGS=...        further arguments of `make demo` (e.g. ARGS="--precision bfloat16") or pytest
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+VENV := .venv
+VENV312 := .venv-3.12
+# The version that .venv has or will have, and the second Python unless .venv is itself a 3.12.
+# (`=`: looked up only by the targets that use it.)
+PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+PYTHON312 ?= $(if $(filter 3.12,$(PYTHON_VERSION)),,$(shell scripts/find-python 3.12))
+
+PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+PYTEST := -m pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format types docs bench clean
+.DELETE_ON_ERROR:
+
+help:  ## show this list
+	@echo "duotone: automatic mixed precision for JAX"
+	@echo
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.installed-demo  ## train on real handwritten digits in float32, float16 and bfloat16
+	@$(VENV)/bin/duotone demo $(ARGS)
+
+test: $(VENV)/.installed-dev  ## run the tests, on Python 3.12 with the newest JAX too where it is there
+	@$(MAKE) --no-print-directory pytest SELECT=
+
+test-all: $(VENV)/.installed-dev  ## the same with the slow tests
+	@$(MAKE) --no-print-directory pytest SELECT='-m ""'
+
+.PHONY: pytest pytest-first pytest-second
+pytest: pytest-first pytest-second
+
+pytest-first: $(VENV)/.installed-dev
+	@$(VENV)/bin/python -c 'import jax, sys; print("== Python %d.%d, JAX" % sys.version_info[:2], jax.__version__)'
+	$(VENV)/bin/python $(PYTEST) $(SELECT) $(ARGS)
+
+# A variable, not a rule per version: the second run exists only where a Python 3.12 was found.
+pytest-second: pytest-first
+	@second='$(PYTHON312)'; \
+	if [ -z "$$second" ]; then \
+		echo "== no second run: $(VENV) is Python $(PYTHON_VERSION), and no other Python 3.12 was found"; \
+	else \
+		$(MAKE) --no-print-directory --silent $(VENV312)/.installed-dev PYTHON312="$$second" && \
+		$(VENV312)/bin/python -c 'import jax, sys; print("== Python %d.%d, JAX" % sys.version_info[:2], jax.__version__)' && \
+		$(VENV312)/bin/python $(PYTEST) $(SELECT) $(ARGS); \
+	fi
+
+lint: $(VENV)/.installed-dev  ## check style and imports with ruff
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: $(VENV)/.installed-dev  ## rewrite the files in ruff's format
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+types: $(VENV)/.installed-dev  ## check types with pyright
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+
+docs: $(VENV)/.installed-docs  ## build the documentation into site/
+	$(VENV)/bin/mkdocs build --strict
+
+bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result beside itself
+	@for file in benchmarks/[a-z]*.py; do \
+		echo "== $$file"; $(VENV)/bin/python "$$file" || exit 1; \
+	done
+
+clean:  ## remove the virtual environments, caches and build outputs
+	rm -rf $(VENV) $(VENV312) site dist build .pytest_cache .ruff_cache .hypothesis
+
+# Installed once per change of pyproject.toml. Editable: the code itself needs no new installation.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "duotone needs Python 3.11 or newer, and '$(PYTHON)' is not: call make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { \
+		rm -rf $(VENV); echo "Python's venv module is missing: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
+
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
+	@echo "installing duotone[$*] into $(VENV)"
+	@$(VENV)/bin/python $(PIP_INSTALL) --editable '.[$*]'
+	@touch $@
+
+$(VENV312)/bin/python:
+	@echo "making $(VENV312)"
+	@$(PYTHON312) -m venv $(VENV312)
+
+$(VENV312)/.installed-%: pyproject.toml | $(VENV312)/bin/python
+	@echo "installing duotone[$*] into $(VENV312)"
+	@$(VENV312)/bin/python $(PIP_INSTALL) --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,279 @@
+"""The environment variables that duotone takes: their names, what they mean, how they are parsed.
+
+:meth:`duotone.policy.Policy.merged_with_environment` is the only caller and the only place that
+hands the process environment over; this module sees a mapping. The variables are those of
+TensorFlow's automatic mixed precision, each also under a duotone name. To add one, add a row to
+``VARIABLES`` and to the table in ``docs/environment.md`` (a test compares the two).
+
+For each row::
+
+    if the duotone name is set:  read it alone             (an empty value counts as set)
+    else:                        read the TensorFlow names that are set
+                                 (of the two names of a list both, as TensorFlow does)
+
+A variable that is read and holds a value it does not take raises
+:class:`~duotone.errors.EnvironmentVariableError`, also where the code outranks its value; the
+names that were not read may hold anything.
+
+References:
+    tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h (``UpdateList``: the old list
+    names are applied after the new ones); tensorflow/core/util/env_var.cc (``ReadBoolFromEnvVar``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from duotone.errors import EnvironmentVariableError
+
+Painter = Literal["duotone", "tensorflow"]
+Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
+PAINTERS: tuple[Painter, ...] = get_args(Painter)
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+_TENSORFLOW_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+_OLD_LIST_NAMES = {"ALLOW": "WHITELIST", "INFER": "GRAYLIST", "DENY": "BLACKLIST"}
+_LOGGED_MODULE = "auto_mixed_precision"
+# From this level on TensorFlow logs one line per painting decision.
+_DECISION_LOG_LEVEL = 2
+
+
+class Variable(NamedTuple):
+    """One setting that the environment can hold.
+
+    Attributes:
+        field: The field of :class:`~duotone.policy.Policy` that it sets.
+        original: TensorFlow's name, or None.
+        old: The name that TensorFlow used before, or None.
+        duotone: duotone's name, which is read instead of the others.
+        takes: The accepted values, in words; error messages and the docs quote it.
+        effect: What it does, in words.
+        example: A value that it takes.
+        parse: Called with the variable's name and value; returns the value of the field.
+    """
+
+    field: str
+    original: str | None
+    old: str | None
+    duotone: str
+    takes: str
+    effect: str
+    example: str
+    parse: Callable[[str, str], Any]
+
+
+class Setting(NamedTuple):
+    """A value found in the environment: the field it sets, the value, the variable's name."""
+
+    field: str
+    value: Any
+    variable: str
+
+
+def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
+    """All settings in `environ`, in the order of ``VARIABLES``.
+
+    Args:
+        environ: Variable names and values, such as ``os.environ``.
+
+    Returns:
+        One setting per variable that was read; none for variables that are not set.
+
+    Raises:
+        EnvironmentVariableError: A variable holds a value that it does not take.
+
+    Example:
+        >>> for setting in read_settings({"DUOTONE_LEVEL": "tensor_cores_only"}):
+        ...     print(setting.field, setting.value)
+        level TENSOR_CORES_ONLY
+    """
+    settings = []
+    for variable in VARIABLES:
+        names: tuple[str | None, ...] = (variable.duotone,)
+        if variable.duotone not in environ:
+            names = (variable.original, variable.old)
+        for name in names:
+            if name is not None and name in environ:
+                settings.append(Setting(variable.field, variable.parse(name, environ[name]), name))
+    return tuple(settings)
+
+
+def _error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
+    return EnvironmentVariableError(
+        f"environment variable {name} is {value!r}: {problem}. "
+        f"It takes {takes}. Set it to that, or unset {name}."
+    )
+
+
+_LIST_TAKES = "operation names separated by commas, such as exp,dot_general (empty: none)"
+
+
+def _parse_list(name: str, value: str) -> frozenset[str]:
+    entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+    for entry in sorted(entries):
+        # Seen in the wild: "BiasAdd|Softmax", which TensorFlow took as one unknown name in silence.
+        if re.search(r"[\s|;\"']", entry):
+            problem = f"{entry!r} is not one operation name"
+            raise _error(name, value, problem, _LIST_TAKES)
+    return entries
+
+
+_LEVEL_TAKES = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]} (empty: none)"
+
+
+def _parse_level(name: str, value: str) -> Level | None:
+    if not value.strip():
+        return None
+    for level in LEVELS:
+        if value.strip().upper() == level:
+            return level
+    raise _error(name, value, "no such level", _LEVEL_TAKES)
+
+
+_PAINTER_TAKES = " or ".join(PAINTERS)
+
+
+def _parse_painter(name: str, value: str) -> Painter:
+    for painter in PAINTERS:
+        if value.strip().lower() == painter:
+            return painter
+    raise _error(name, value, "no such painter", _PAINTER_TAKES)
+
+
+_BOOLEAN_TAKES = "0, 1, true or false"
+
+
+def _parse_boolean(name: str, value: str) -> bool:
+    truth = {"0": False, "false": False, "1": True, "true": True}.get(value.lower())
+    if truth is None:
+        raise _error(name, value, "not a truth value", _BOOLEAN_TAKES)
+    return truth
+
+
+_FOLDER_TAKES = "a folder that exists (empty: none)"
+
+
+def _parse_folder(name: str, value: str) -> Path | None:
+    if not value:
+        return None
+    problem = folder_problem(Path(value).expanduser())
+    if problem is not None:
+        raise _error(name, value, problem, _FOLDER_TAKES)
+    return Path(value)
+
+
+def folder_problem(path: Path) -> str | None:
+    """Why `path` cannot take files, or None if it is a folder."""
+    if not path.exists():
+        return f"there is no folder {path} (create it with: mkdir -p {path})"
+    if not path.is_dir():
+        return f"{path} is a file and not a folder"
+    return None
+
+
+_VMODULE_TAKES = f"module=level pairs separated by commas, such as {_LOGGED_MODULE}=2"
+
+
+def _parse_vmodule(name: str, value: str) -> bool:
+    """Whether painting decisions are logged. As in TensorFlow, the last entry of a module counts.
+
+    TF_CPP_VMODULE belongs to all of TensorFlow, so what it says of other modules is not ours to
+    judge; in DUOTONE_VMODULE another module can only be a slip.
+    """
+    log_level = 0
+    for entry in filter(None, (part.strip() for part in value.split(","))):
+        module, _, level = (part.strip() for part in entry.partition("="))
+        if module != _LOGGED_MODULE:
+            if name.startswith("TF_"):
+                continue
+            problem = f"the only module that duotone logs is {_LOGGED_MODULE}, not {module!r}"
+            raise _error(name, value, problem, _VMODULE_TAKES)
+        if not re.fullmatch(r"[+-]?[0-9]+", level):
+            problem = f"{entry!r} gives no whole number as the level"
+            raise _error(name, value, problem, _VMODULE_TAKES)
+        log_level = int(level)
+    return log_level >= _DECISION_LOG_LEVEL
+
+
+def _list_variable(which: str, edit: str, example: str) -> Variable:
+    old = _OLD_LIST_NAMES.get(which)
+    effects = {
+        "ADD": f"puts operations on the {which.lower()} list and takes them off any other",
+        "REMOVE": f"takes operations off the {which.lower()} list; they are then on none",
+    }
+    return Variable(
+        field=f"{which}_{edit}".lower(),
+        original=f"{_TENSORFLOW_PREFIX}{which}LIST_{edit}",
+        old=f"{_TENSORFLOW_PREFIX}{old}_{edit}" if old is not None else None,
+        duotone=f"DUOTONE_{which}LIST_{edit}",
+        takes=_LIST_TAKES,
+        effect=effects[edit],
+        example=example,
+        parse=_parse_list,
+    )
+
+
+VARIABLES: tuple[Variable, ...] = (
+    _list_variable("ALLOW", "ADD", "cumsum"),
+    _list_variable("ALLOW", "REMOVE", "conv_general_dilated"),
+    _list_variable("INFER", "ADD", "reduce_sum,log"),
+    _list_variable("INFER", "REMOVE", "tanh"),
+    _list_variable("DENY", "ADD", "logistic,erf"),
+    _list_variable("DENY", "REMOVE", "exp"),
+    _list_variable("CLEAR", "ADD", "abs"),
+    _list_variable("CLEAR", "REMOVE", "gather"),
+    Variable(
+        field="level",
+        original=f"{_TENSORFLOW_PREFIX}LEVEL",
+        old=None,
+        duotone="DUOTONE_LEVEL",
+        takes=_LEVEL_TAKES,
+        effect="how far the rewrite goes",
+        example="TENSOR_CORES_ONLY",
+        parse=_parse_level,
+    ),
+    Variable(
+        field="ignore_performance",
+        original=f"{_TENSORFLOW_PREFIX}IGNORE_PERFORMANCE",
+        old=None,
+        duotone="DUOTONE_IGNORE_PERFORMANCE",
+        takes=_BOOLEAN_TAKES,
+        effect="rewrites also where half precision is not faster",
+        example="1",
+        parse=_parse_boolean,
+    ),
+    Variable(
+        field="log_path",
+        original=f"{_TENSORFLOW_PREFIX}LOG_PATH",
+        old=None,
+        duotone="DUOTONE_LOG_PATH",
+        takes=_FOLDER_TAKES,
+        effect="writes the graph before and after, and the paint buckets, into the folder",
+        example="/tmp",
+        parse=_parse_folder,
+    ),
+    Variable(
+        field="log_decisions",
+        original="TF_CPP_VMODULE",
+        old=None,
+        duotone="DUOTONE_VMODULE",
+        takes=_VMODULE_TAKES,
+        effect="from level 2 on, logs one line per painting decision",
+        example="auto_mixed_precision=2",
+        parse=_parse_vmodule,
+    ),
+    Variable(
+        field="painter",
+        original=None,
+        old=None,
+        duotone="DUOTONE_PAINTER",
+        takes=_PAINTER_TAKES,
+        effect="whose rules paint: duotone's or TensorFlow's four passes",
+        example="tensorflow",
+        parse=_parse_painter,
+    ),
+)
+"""Every variable, in the order in which they are read and documented."""

@@ -1,0 +1,5 @@
+"""``python -m duotone.cli`` is ``duotone``."""
+
+from duotone.cli.main import run
+
+run()

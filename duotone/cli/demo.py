@@ -1,0 +1,205 @@
+"""``duotone demo``: one network, trained in float32 and in mixed precision, side by side.
+
+The training is :mod:`duotone.samples.digits`, the report :mod:`duotone.samples.report`; this file
+reads the options, shows progress and draws the table. What goes wrong: an output path that is a
+file, options out of range, or a missing library of the ``demo`` extra; all of it before training.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+    from rich.table import Table
+
+    from duotone.samples.digits import Trainer
+    from duotone.samples.report import Result
+
+_CURVE_ROWS = 8
+_CURVE_COLUMNS = range(12, 37)  # what fits three times into 80 columns, and what is wide enough
+_CURVE_POINTS = 40
+_CPU_NOTE = (
+    "Step times on a CPU say nothing of a GPU: most CPUs emulate half precision, and autocast "
+    "leaves a function alone there. This demonstration forces it: Policy(ignore_performance=True)."
+)
+
+
+class PrecisionChoice(enum.StrEnum):
+    """The values of ``--precision``."""
+
+    ALL = "all"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+def demo(
+    precision: Annotated[
+        PrecisionChoice, typer.Option(help="What to train in; all compares the three.")
+    ] = PrecisionChoice.ALL,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 15,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per precision, with seeds in a row.")] = 1,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the report; made if missing.", metavar="DIR")
+    ] = Path("reports/demo"),
+) -> None:
+    """Train a small network on real handwritten digits, in float32 and in mixed precision."""
+    import jax
+    from rich.console import Console
+
+    from duotone._files import prepare_folder
+    from duotone.samples.digits import Precision, Trainer, load_digits
+    from duotone.samples.report import write_report
+
+    console = Console()
+    prepare_folder(out)
+    data = load_digits()
+    names = [p for p in Precision if precision.value in ("all", p.value)]
+    trainers = [Trainer(name, epochs, data) for name in names]
+    console.print(
+        f"[bold]Handwritten digits[/bold]: {len(data.train_images)} images to learn from, "
+        f"{len(data.test_images)} to be tested on; {epochs} epochs, "
+        f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
+    )
+    results = _train(console, trainers, range(seed, seed + seeds))
+    console.print(comparison(results, console.width))
+    if jax.default_backend() == "cpu" and len(names) > 1:
+        console.print(f"[dim]{_CPU_NOTE}[/dim]")
+    files = write_report(out, results)
+    console.print(f"Report: [bold]{out}/[/bold] ({', '.join(file.name for file in files)})")
+
+
+def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) -> list[Result]:
+    """Runs every trainer with every seed, with a progress bar for each precision."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from duotone.samples.report import Result
+
+    progress = Progress(
+        TextColumn("{task.description:<9}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    with progress:
+        bars = [
+            progress.add_task(t.precision.value, total=t.steps * len(seeds), start=False, loss="-")
+            for t in trainers
+        ]
+
+        def listener(bar: TaskID, done_before: int) -> Callable[[int, float], None]:
+            def on_step(done: int, loss: float) -> None:
+                progress.update(bar, completed=done_before + done, loss=f"{loss:.4f}")
+
+            return on_step
+
+        results = []
+        for bar, trainer in zip(bars, trainers, strict=True):
+            progress.start_task(bar)
+            runs = tuple(
+                trainer.run(seed, listener(bar, number * trainer.steps))
+                for number, seed in enumerate(seeds)
+            )
+            results.append(Result(trainer.precision, runs, trainer.explain()))
+    return results
+
+
+def comparison(results: Sequence[Result], width: int = 80) -> Table:
+    """The results side by side, one column for each precision.
+
+    Args:
+        results: one per precision.
+        width: columns of the terminal; the loss curves take what it leaves.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = (width - 23) // len(results) - 3
+    columns = max(_CURVE_COLUMNS.start, min(columns, _CURVE_COLUMNS.stop - 1))
+    table = Table(title="Side by side", title_justify="left")
+    table.add_column("")
+    for result in results:
+        mixed = "" if result.explanation is None else " (mixed)"
+        table.add_column(result.precision.value + mixed, justify="right")
+    rows: dict[str, Callable[[Result], str | Text]] = {
+        "test accuracy": _accuracy,
+        "final loss": lambda r: f"{r.final_loss:.4f}",
+        "training loss": lambda r: Text(loss_curve(r.runs[0].losses, columns), justify="left"),
+        "skipped steps": lambda r: f"{sum(x.skipped for x in r.runs)} of {_steps(r)}",
+        "final loss scale": lambda r: _scales(r),
+        "FLOPs in half": lambda r: (
+            "-" if r.explanation is None else f"{r.explanation.summary.flops_half_share:.1%}"
+        ),
+        "casts inserted": lambda r: (
+            "-" if r.explanation is None else str(r.explanation.summary.casts_inserted)
+        ),
+        "step time, median": lambda r: f"{r.step_ms:.1f} ms",
+        "first step": lambda r: f"{r.runs[0].first_step_s:.1f} s",
+    }
+    for name, cell in rows.items():
+        table.add_row(name, *(cell(result) for result in results))
+    return table
+
+
+def loss_curve(losses: Sequence[float], columns: int) -> str:
+    """A small chart of the losses for a terminal, on a logarithmic axis, without colour.
+
+    Args:
+        losses: one per step; neighbours are averaged where there are many.
+        columns: the width of the chart.
+
+    Raises:
+        MissingExtraError: plotext is not installed.
+    """
+    from duotone.errors import MissingExtraError
+
+    try:
+        import plotext
+    except ImportError as error:
+        raise MissingExtraError("the loss curve in the terminal", "plotext", "demo") from error
+    group = -(-len(losses) // _CURVE_POINTS)
+    means = [
+        (min(start + group, len(losses)), statistics.fmean(losses[start : start + group]))
+        for start in range(0, len(losses), group)
+    ]
+    # A training that went wrong has losses that no axis holds; the chart shows the others.
+    shown = [(step, loss) for step, loss in means if 0 < loss < math.inf]
+    if not shown:
+        return "no finite loss"
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(columns, _CURVE_ROWS)
+    plotext.yscale("log")
+    plotext.xticks([1, len(losses)], ["1", f"{len(losses)}"])
+    plotext.yfrequency(3)
+    plotext.plot(*zip(*shown, strict=True), marker="braille")
+    return plotext.uncolorize(plotext.build()).rstrip("\n")
+
+
+def _accuracy(result: Result) -> str:
+    spread = f" ± {100 * result.accuracy_spread:.1f}" if len(result.runs) > 1 else ""
+    return f"{100 * result.accuracy:.1f}{spread} %"
+
+
+def _scales(result: Result) -> str:
+    """The final loss scales as powers of two; nothing to show without scaling."""
+    scales = [run.final_scale for run in result.runs]
+    if all(scale == 1 for scale in scales):
+        return "-"
+    return ", ".join(f"2^{math.log2(scale):g}" for scale in scales)
+
+
+def _steps(result: Result) -> int:
+    return sum(len(run.losses) for run in result.runs)

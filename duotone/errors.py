@@ -1,0 +1,65 @@
+"""Every exception duotone raises, in one place.
+
+Each message names the thing that is wrong, where it is (the operation and the user's source line
+when there is one) and the remedy. Callers catch :class:`DuotoneError` for all of them; each class
+is also the built-in error a Python user would expect (``TypeError``, ``ValueError``), so code that
+knows nothing of duotone still catches them.
+"""
+
+from __future__ import annotations
+
+
+class DuotoneError(Exception):
+    """Base of all errors raised by duotone."""
+
+
+class ArgumentError(DuotoneError, ValueError):
+    """An argument has the right type and a value that cannot be used."""
+
+
+class ArgumentTypeError(DuotoneError, TypeError):
+    """An argument has the wrong type."""
+
+
+class PolicyError(DuotoneError, ValueError):
+    """A policy contradicts itself or holds a value that no painter knows."""
+
+
+class PolicyTypeError(PolicyError, ArgumentTypeError):
+    """A policy field holds a value of the wrong type, such as one string instead of a list."""
+
+
+class UnknownOperationError(PolicyError):
+    """A list edit names an operation that the front end does not know."""
+
+
+class EnvironmentVariableError(DuotoneError, ValueError):
+    """An environment variable holds a value that it does not take."""
+
+
+class LeakedTracerError(DuotoneError, TypeError):
+    """A traced value left the function by a way other than its return value."""
+
+
+class OutputError(DuotoneError, TypeError):
+    """A function returned something that cannot leave a traced function."""
+
+
+class RewriteError(DuotoneError, RuntimeError):
+    """The rewritten program does not keep what a rewrite must keep. A fault of duotone."""
+
+
+class MissingExtraError(DuotoneError, ImportError):
+    """A part of duotone needs a library that is installed with one of its extras.
+
+    Args:
+        what: what cannot be done without the library.
+        library: the library, by the name pip knows.
+        extra: the extra of duotone that installs it.
+    """
+
+    def __init__(self, what: str, library: str, extra: str) -> None:
+        super().__init__(
+            f"{what} cannot be had without {library}, which is not installed: "
+            f"python -m pip install 'duotone[{extra}]'"
+        )

@@ -1,0 +1,105 @@
+"""Plan casts: where a painting needs a value in another precision than it is stored in.
+
+One cast for each value, target precision and place: all readers share it. A value that does not
+change inside a loop is cast before the loop, once; a body that takes its operands as they are stored
+(a branch, a recomputed region) casts inside.
+
+Who calls this: ``duotone.api``; front ends carry the plan out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
+from duotone.graph.painting import Painting
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cast:
+    """One cast.
+
+    Attributes:
+        value: index of the value.
+        to: the precision asked for.
+        body: index of the body in which it stands.
+        readers: nodes that read the result; -1 stands for the program's own output.
+        free: a constant: the cast happens while tracing.
+    """
+
+    value: int
+    to: Paint
+    body: int
+    readers: tuple[int, ...]
+    free: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CastPlan:
+    """All casts of a painting.
+
+    Attributes:
+        casts: in program order of their first reader.
+        hoisted: for each loop body, the (value, precision) pairs to have ready before it starts.
+    """
+
+    casts: tuple[Cast, ...]
+    hoisted: dict[int, tuple[tuple[int, Paint], ...]]
+
+
+def plan_casts(graph: Graph, painting: Painting) -> CastPlan:
+    """Plans the casts that ``painting`` needs.
+
+    Args:
+        graph: the program.
+        painting: its colours.
+
+    Returns:
+        The fewest casts for these colours.
+    """
+    readers: dict[tuple[int, Paint, int], list[int]] = {}
+    hoisted: dict[int, dict[tuple[int, Paint], None]] = {}
+    for node in graph.nodes:
+        for value, may_be_half in zip(node.inputs, node.half_inputs, strict=True):
+            held = graph.values[value]
+            if not held.paintable:
+                continue
+            want = painting.compute[node.index] if may_be_half else Paint.FULL
+            if graph.stored(painting.store, held) is want:
+                continue
+            place, loop = _place(graph, held.body, node.body)
+            readers.setdefault((value, want, place), []).append(node.index)
+            if loop is not None:
+                hoisted.setdefault(loop, {})[value, want] = None
+    for value, boundary in graph.outputs:
+        held = graph.values[value]
+        wants = {Boundary.FULL: Paint.FULL, Boundary.HALF: Paint.HALF}.get(boundary)
+        if held.paintable and wants is not None:
+            if graph.stored(painting.store, held) is not wants:
+                readers.setdefault((value, wants, 0), []).append(-1)
+    casts = tuple(
+        Cast(value, to, body, tuple(nodes), graph.values[value].constant is not None)
+        for (value, to, body), nodes in readers.items()
+    )
+    return CastPlan(casts, {loop: tuple(pairs) for loop, pairs in hoisted.items()})
+
+
+def _place(graph: Graph, defined: int, read: int) -> tuple[int, int | None]:
+    """Where a cast of a value defined in one body and read in another stands.
+
+    Returns:
+        The body of the cast, and the loop right inside it before which the cast must be ready.
+    """
+    around = set()
+    body = defined
+    while body >= 0:
+        around.add(body)
+        body = graph.bodies[body].parent
+    loop: int | None = None
+    body = read
+    while body not in around:
+        if graph.bodies[body].kind is BodyKind.BARRIER:
+            return body, loop
+        loop = body
+        body = graph.bodies[body].parent
+    return body, loop

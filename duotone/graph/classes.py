@@ -1,0 +1,158 @@
+"""Classify: what each node is to the painter, before any painting.
+
+Takes a graph, the lists and the user's pins; gives each node its list, and forces a colour where the
+user asked for one. Rule 8 of the design is applied here too, since it needs nothing but the node: a
+constant that half cannot represent denies the operation that calculates with it.
+
+Who calls this: ``duotone.api``. What goes wrong: two pins that contradict each other on one node
+raise :class:`~duotone.errors.PolicyError` naming both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+
+from duotone.errors import PolicyError
+from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
+from duotone.graph.lists import Entry, Kind, OpLists, Taint
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeClass:
+    """What one node is to the painter.
+
+    Attributes:
+        entry: the list entry that holds for it (after rule 8).
+        pin: a colour that the user forces, or ``None``.
+        rule: why, when ``pin`` is set or rule 8 spoke; else empty.
+    """
+
+    entry: Entry
+    pin: Paint | None = None
+    rule: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """The list."""
+        return self.entry.kind
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Classes:
+    """The class of each node, and the half type for which it holds."""
+
+    nodes: tuple[NodeClass, ...]
+    half: HalfType
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pins:
+    """Name-scope patterns (``fnmatch``) whose operations get a colour whatever the rules say."""
+
+    full: tuple[str, ...] = ()
+    half: tuple[str, ...] = ()
+
+
+def classify(
+    graph: Graph, lists: OpLists, half: HalfType, pins: Pins = Pins(), *, force_all: bool = False
+) -> Classes:
+    """Gives each node its class.
+
+    Args:
+        graph: the program.
+        lists: the lists for ``half``, the user's edits applied.
+        half: the half type.
+        pins: scope patterns.
+        force_all: TensorFlow's level ``UNSAFE_FORCE_ALL``: every operation that can be half is on
+            the allow list.
+
+    Returns:
+        One class for each node.
+
+    Raises:
+        PolicyError: a node is pinned to both colours.
+    """
+    pinned = _pin_finder(pins)
+    cache: dict[tuple[str, str, str, str], NodeClass] = {}
+    found: list[NodeClass] = []
+    for node in graph.nodes:
+        key = (node.op, node.listed_as, node.scope if pins.full or pins.half else "", node.region)
+        if key not in cache:
+            cache[key] = _class_by_name(node, lists, pinned, force_all)
+        found.append(_with_constants(node, cache[key], graph, half))
+    return Classes(tuple(found), half)
+
+
+def _class_by_name(
+    node: Node, lists: OpLists, pinned: Callable[[Node], tuple[Paint, str] | None], force_all: bool
+) -> NodeClass:
+    """The class that follows from names alone."""
+    entry = lists.get(node.listed_as)
+    if force_all and node.op not in STRUCTURAL:
+        entry = dataclasses.replace(
+            entry, kind=Kind.ALLOW, reason="every operation forced (level UNSAFE_FORCE_ALL)"
+        )
+    pin = pinned(node)
+    return NodeClass(entry) if pin is None else NodeClass(entry, pin[0], pin[1])
+
+
+def _pin_finder(pins: Pins) -> Callable[[Node], tuple[Paint, str] | None]:
+    """A function that tells to which colour a node is pinned, and by what."""
+    compiled = [
+        (re.compile(fnmatch.translate(pattern)), pattern, paint)
+        for paint, patterns in ((Paint.FULL, pins.full), (Paint.HALF, pins.half))
+        for pattern in patterns
+    ]
+
+    def pinned(node: Node) -> tuple[Paint, str] | None:
+        path = f"{node.scope}/{node.op}" if node.scope else node.op
+        hits = [(paint, f"pattern {text!r}") for rule, text, paint in compiled if rule.match(path)]
+        if node.region:
+            hits.append((Paint[node.region.upper()], f"region keep_{node.region}()"))
+        if len({paint for paint, _ in hits}) > 1:
+            full = next(reason for paint, reason in hits if paint is Paint.FULL)
+            half = next(reason for paint, reason in hits if paint is Paint.HALF)
+            raise PolicyError(
+                f"{node.op} in scope {node.scope!r} at {node.source} is kept full by {full} and "
+                f"kept half by {half}; remove one of the two, or make the pattern narrower."
+            )
+        return hits[0] if hits else None
+
+    return pinned
+
+
+def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) -> NodeClass:
+    """Rule 8: denies a node that calculates with a constant half cannot represent.
+
+    Too large a constant is saturated for a clear operation (a mask of -1e9 stays a mask) and denies
+    any other, as does one too small for full relative precision, which would come out as 0.
+    """
+    if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
+        return found
+    for value, may_be_half in zip(node.inputs, node.half_inputs, strict=True):
+        magnitude = graph.values[value].constant
+        if magnitude is None or not may_be_half:
+            continue
+        if magnitude.largest > half.largest and found.kind is not Kind.CLEAR:
+            return _denied(found, magnitude.largest, half, Taint.EVERYWHERE)
+        moved_only = found.entry.commutes and len(node.inputs) == 1
+        if magnitude.smallest < half.smallest_normal and not moved_only:
+            return _denied(found, magnitude.smallest, half, Taint.DOMINANT)
+    return found
+
+
+def _denied(found: NodeClass, number: float, half: HalfType, taint: Taint) -> NodeClass:
+    reason = f"the constant {number:.4g} is out of the range of {half.name}"
+    entry = dataclasses.replace(found.entry, kind=Kind.DENY, reason=reason, taint=taint)
+    return NodeClass(entry, rule="constant")
+
+
+def check_classes(classes: Classes, graph: Graph) -> Classes:
+    """Returns ``classes`` if there is one for each node."""
+    sizes: Sequence[int] = (len(classes.nodes), len(graph.nodes))
+    if sizes[0] != sizes[1]:
+        raise PolicyError(f"{sizes[0]} classes for {sizes[1]} nodes")
+    return classes

@@ -1,0 +1,275 @@
+"""The neutral graph: what a painter sees of a numerical program.
+
+A front end (jaxpr, GraphDef, ONNX) produces a :class:`Graph`; the stages after it (classify, paint,
+casts) read it and know no framework. The graph is flat: the operations of nested programs (loop
+bodies, branches, recomputed regions) stand in the same list, in program order, and say in which
+:class:`Body` they run. Values that enter a body unchanged (loop constants, operands of a branch)
+are the *same* value inside; where the value changes on the way in or out, a structural node stands
+between:
+
+======================  ==================================================================
+``loop.carry``          initial value and the body's result in, carried value out (inside the
+                        body and after the loop): one node, therefore one storage dtype
+``loop.slice``          one iteration's slice of a stacked operand
+``loop.stack``          the stacked results of all iterations
+``loop.accumulator``    a ``loop.carry`` that only adds up what the iterations give
+``branch.join``         one result of a conditional, from every branch
+``shard.enter/exit``    the local shard of an operand, the global value of a result
+======================  ==================================================================
+
+Who calls this: front ends build graphs, every stage reads them. What goes wrong:
+:func:`check_graph` raises :class:`~duotone.errors.RewriteError` when a front end built nonsense.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+
+from duotone.errors import RewriteError
+
+FULL_DTYPE = "float32"
+"""The dtype that a painter may change; all other dtypes are left alone."""
+
+STRUCTURAL = frozenset(
+    {
+        "loop.carry",
+        "loop.slice",
+        "loop.stack",
+        "loop.accumulator",
+        "branch.join",
+        "shard.enter",
+        "shard.exit",
+    }
+)
+"""Names of nodes that stand for no operation of the user's."""
+
+
+class Paint(enum.IntEnum):
+    """One of the two colours."""
+
+    FULL = 0
+    HALF = 1
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Boundary(enum.Enum):
+    """How a value must be stored where it leaves the graph."""
+
+    FULL = "full"
+    """As in the original program; what leads to it is state and computed full."""
+    HALF = "half"
+    """In half: the caller's painting decided so."""
+    ANY = "any"
+    """As painted: residuals between a forward and a backward program."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HalfType:
+    """What a painter must know of a half precision type.
+
+    Attributes:
+        name: its dtype name.
+        largest: largest finite number.
+        smallest_normal: smallest positive number with full precision.
+        epsilon: distance from 1 to the next number.
+        bits: of storage.
+    """
+
+    name: str
+    largest: float
+    smallest_normal: float
+    epsilon: float
+    bits: int = 16
+
+
+HALF_TYPES = {
+    "float16": HalfType("float16", 65504.0, 2.0**-14, 2.0**-10),
+    "bfloat16": HalfType("bfloat16", (2.0 - 2.0**-7) * 2.0**127, 2.0**-126, 2.0**-7),
+}
+"""The half types, from IEEE 754-2008 (binary16) and the bfloat16 layout (1, 8, 7 bits)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Magnitude:
+    """Of a constant: the smallest and largest absolute value among its finite, nonzero elements.
+
+    A constant of zeros and infinities only has ``smallest == inf`` and ``largest == 0``.
+    """
+
+    smallest: float
+    largest: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """A typed array.
+
+    Attributes:
+        index: position in :attr:`Graph.values`.
+        size: number of elements (1 for a scalar; a symbolic dimension counts as 1).
+        shape: for people; painters use ``size``.
+        dtype: dtype name in the original program.
+        producer: index of the node that makes it, or -1 for inputs and constants.
+        body: index of the body in which it is defined.
+        constant: its magnitude if its value is known.
+        given: how an input arrives: half only where a caller's painting stores it so.
+    """
+
+    index: int
+    size: int
+    shape: tuple[object, ...]
+    dtype: str
+    producer: int = -1
+    body: int = 0
+    constant: Magnitude | None = None
+    given: Paint = Paint.FULL
+
+    @property
+    def paintable(self) -> bool:
+        """Whether its dtype is one that a painter may change."""
+        return self.dtype == FULL_DTYPE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """An operation.
+
+    Attributes:
+        index: position in :attr:`Graph.nodes`.
+        op: name in the framework (``dot_general``), or a structural name.
+        listed_as: name under which the lists are searched; differs from ``op`` where the framework
+            has one operation for several meanings (``mul`` of a value with itself is a ``square``).
+        inputs: value indices.
+        outputs: value indices.
+        half_inputs: for each input, whether it may be handed over in half.
+        half_outputs: for each output, whether it may come back in half.
+        body: index of the body in which it runs.
+        scope: name scope, components joined by ``/``; empty outside any.
+        region: ``"full"`` or ``"half"`` inside a pinned region of the user's code.
+        source: an object whose ``str`` is the user's source line.
+        flops: floating point operations of one execution.
+        fixed: why it cannot be half, or an empty string.
+    """
+
+    index: int
+    op: str
+    listed_as: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    half_inputs: tuple[bool, ...]
+    half_outputs: tuple[bool, ...]
+    body: int
+    scope: str
+    region: str
+    source: object
+    flops: float
+    fixed: str = ""
+
+    @property
+    def paintable(self) -> bool:
+        """Whether half is possible at all."""
+        return not self.fixed and (any(self.half_inputs) or any(self.half_outputs))
+
+
+class BodyKind(enum.Enum):
+    """What a nested program is to the values that enter it."""
+
+    ROOT = "root"
+    LOOP = "loop"
+    """Runs many times: a cast of what does not change belongs outside."""
+    BARRIER = "barrier"
+    """Takes its operands as they are stored and casts inside: a branch that may not run, a region
+    that is recomputed (a cast outside would be one more residual), a program with its own rules."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Body:
+    """A nested program.
+
+    Attributes:
+        index: position in :attr:`Graph.bodies`; 0 is the whole program.
+        parent: index of the body around it; -1 for the root.
+        kind: see :class:`BodyKind`.
+        trips: how often it runs per run of the program, all loops around it included; a loop of
+            unknown length counts once.
+    """
+
+    index: int
+    parent: int
+    kind: BodyKind
+    trips: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Graph:
+    """A program: nodes in program order, values, nested bodies.
+
+    Attributes:
+        nodes: every operation, nested ones in place.
+        values: every array.
+        bodies: every nested program.
+        inputs: value indices of the program's arguments.
+        outputs: value index and boundary of each result.
+    """
+
+    nodes: tuple[Node, ...]
+    values: tuple[Value, ...]
+    bodies: tuple[Body, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[tuple[int, Boundary], ...]
+
+    def consumers(self) -> list[list[tuple[int, int]]]:
+        """For each value, the (node, slot) pairs that read it, in program order."""
+        readers: list[list[tuple[int, int]]] = [[] for _ in self.values]
+        for node in self.nodes:
+            for slot, value in enumerate(node.inputs):
+                readers[value].append((node.index, slot))
+        return readers
+
+    def stored(self, store: Sequence[Paint], value: Value) -> Paint:
+        """How ``value`` is kept, given the storage paint of each node."""
+        if not value.paintable:
+            return Paint.FULL
+        if value.producer < 0:
+            return value.given
+        node = self.nodes[value.producer]
+        slot = node.outputs.index(value.index)
+        return store[value.producer] if node.half_outputs[slot] else Paint.FULL
+
+    def trips(self, node: Node) -> int:
+        """How often ``node`` runs in one run of the program."""
+        return self.bodies[node.body].trips
+
+
+def check_graph(graph: Graph) -> Graph:
+    """Returns ``graph`` if its parts fit together.
+
+    Raises:
+        RewriteError: an index points nowhere, a slot that is not float32 claims it may be half, or
+            a value names a producer that does not make it.
+    """
+    for position, value in enumerate(graph.values):
+        if value.index != position:
+            raise RewriteError(f"value {value.index} stands at position {position}")
+        if value.producer >= 0 and value.index not in graph.nodes[value.producer].outputs:
+            raise RewriteError(f"value {position} is not a result of node {value.producer}")
+    for position, node in enumerate(graph.nodes):
+        if node.index != position:
+            raise RewriteError(f"node {node.index} ({node.op}) stands at position {position}")
+        for values, flags in (
+            (node.inputs, node.half_inputs),
+            (node.outputs, node.half_outputs),
+        ):
+            if len(values) != len(flags):
+                raise RewriteError(f"node {position} ({node.op}): flags do not match its slots")
+            for value, flag in zip(values, flags, strict=True):
+                if flag and not graph.values[value].paintable:
+                    raise RewriteError(
+                        f"node {position} ({node.op}) at {node.source}: a slot of dtype "
+                        f"{graph.values[value].dtype} claims it may be half"
+                    )
+    return graph

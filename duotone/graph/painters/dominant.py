@@ -1,0 +1,253 @@
+"""duotone's painter: rules 1 to 3, 7 and 8 of the design.
+
+::
+
+    allow operations are half                                     (rule 1)
+    deny operations are full; taint runs forward from them        (rules 2, 3)
+        along dominant operands, and stops at allow
+    half runs forward from allow operations                       (rule 4 in TensorFlow's sense)
+        along dominant operands, through infer and clear that are not tainted
+    what leads to an output with no allow operation in between    (rule 7)
+        is full again, if only such operations read it
+    casts move backward through clear operations that commute     (fewer bytes cast)
+        with them, if all readers are half
+    an allow operation whose readers are all full keeps its float32 accumulator
+
+Each step is one work list over the graph: linear in its edges.
+
+References:
+    Dominant operands, and painting everything downstream of allow instead of only what lies between
+    allow operations, were measured: see ``docs/architecture.md``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from duotone.graph.classes import Classes
+from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.lists import Kind, Taint
+from duotone.graph.painting import Canvas, Painting
+
+_PASSIVE = (Kind.INFER, Kind.CLEAR)
+
+
+def paint_dominant(graph: Graph, classes: Classes) -> Painting:
+    """Paints a graph by duotone's rules.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+
+    Returns:
+        A colour and a rule for every node.
+    """
+    canvas = Canvas(graph, classes)
+    _paint_allow(canvas)
+    tainted = _spread_taint(canvas)
+    _spread_half(canvas, tainted)
+    _keep_state_full(canvas)
+    _move_casts_up(canvas)
+    _keep_wide(canvas)
+    _name_the_rest(canvas, tainted)
+    return canvas.finish()
+
+
+def _paint_allow(canvas: Canvas) -> None:
+    """Rule 1."""
+    for node in canvas.graph.nodes:
+        if canvas.open[node.index] and canvas.kind(node.index) is Kind.ALLOW:
+            canvas.paint(node.index, Paint.HALF, "allow")
+
+
+def _spread_taint(canvas: Canvas) -> list[Taint]:
+    """Rules 2 and 3. Returns the taint of each node's results."""
+    nodes, classes = canvas.graph.nodes, canvas.classes.nodes
+    taints = [Taint.NONE] * len(nodes)
+    queue: deque[int] = deque()
+    for node in nodes:
+        if canvas.open[node.index] and canvas.kind(node.index) is Kind.DENY:
+            found = classes[node.index]
+            canvas.paint(node.index, Paint.FULL, found.rule or "deny", found.entry.reason)
+            taints[node.index] = found.entry.taint
+            queue.append(node.index)
+    while queue:
+        index = queue.popleft()
+        for value in nodes[index].outputs:
+            if not canvas.graph.values[value].paintable:
+                continue
+            for reader, slot in canvas.consumers[value]:
+                arriving = _arriving(canvas, nodes[reader], slot, taints[index])
+                if arriving > taints[reader]:
+                    taints[reader] = arriving
+                    queue.append(reader)
+    return taints
+
+
+def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
+    """The taint that ``node`` takes over from the operand in ``slot``."""
+    if not canvas.open[node.index] or canvas.kind(node.index) not in _PASSIVE:
+        return Taint.NONE
+    if not node.half_inputs[slot]:
+        return Taint.NONE
+    entry = canvas.classes.nodes[node.index].entry
+    if taint is Taint.EVERYWHERE:
+        return taint
+    if taint is Taint.ADDITIVE and (entry.commutes or entry.additive):
+        return taint
+    if slot in canvas.dominant(node, parts=entry.parts):
+        return Taint.DOMINANT
+    return Taint.NONE
+
+
+def _spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
+    """Half runs forward along dominant operands."""
+    graph = canvas.graph
+    queue = deque(value.index for value in graph.values if canvas.stored(value.index) is Paint.HALF)
+    while queue:
+        for reader, slot in canvas.consumers[queue.popleft()]:
+            node = graph.nodes[reader]
+            if canvas.compute[reader] is Paint.HALF or not canvas.open[reader]:
+                continue
+            if canvas.kind(reader) not in _PASSIVE or tainted[reader]:
+                continue
+            if not node.half_inputs[slot] or not _follows(canvas, node, slot):
+                continue
+            canvas.paint(reader, Paint.HALF, "downstream")
+            queue.extend(v for v in node.outputs if canvas.stored(v) is Paint.HALF)
+
+
+def _follows(canvas: Canvas, node: Node, slot: int) -> bool:
+    """Whether ``node`` becomes half because the operand in ``slot`` is."""
+    entry = canvas.classes.nodes[node.index].entry
+    if slot in canvas.dominant(node, parts=entry.parts):
+        return True
+    varying = [
+        value
+        for value, ok in zip(node.inputs, node.half_inputs, strict=True)
+        if ok and canvas.graph.values[value].constant is None
+    ]
+    return all(canvas.stored(value) is Paint.HALF for value in varying)
+
+
+def _keep_state_full(canvas: Canvas) -> None:
+    """Rule 7: what leads to an output with no allow operation in between is computed full.
+
+    First everything from which an output is reached without an allow operation and without getting
+    smaller on the way (a bias gradient is a sum over an activation's gradient; that activation is
+    no state). Then, until nothing changes, what a half operation outside of this reads as well is
+    taken out, unless it is itself an output: it is an activation that happens to be returned late.
+    """
+    graph = canvas.graph
+    outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
+    reaching = _reaching(canvas, outputs)
+    queue = deque(reaching)
+    while queue:
+        index = queue.popleft()
+        if index not in reaching or any(v in outputs for v in graph.nodes[index].outputs):
+            continue
+        readers = [r for v in graph.nodes[index].outputs for r, _ in canvas.consumers[v]]
+        only_state = all(canvas.compute[r] is Paint.FULL or r in reaching for r in readers)
+        if only_state and any(r in reaching for r in readers):
+            continue
+        reaching.discard(index)
+        queue.extend(
+            producer
+            for v in graph.nodes[index].inputs
+            if (producer := graph.values[v].producer) in reaching
+        )
+    for index in sorted(reaching):
+        node = graph.nodes[index]
+        if canvas.compute[index] is Paint.HALF and canvas.rules[index] == "downstream":
+            canvas.paint(index, Paint.FULL, "state", f"{node.op} leads to an output")
+
+
+def _reaching(canvas: Canvas, outputs: set[int]) -> set[int]:
+    """Nodes from which an output is reached without allow and without getting smaller."""
+    graph, values = canvas.graph, canvas.graph.values
+    found: set[int] = set()
+    queue = deque(p for v in outputs if (p := values[v].producer) >= 0 and values[v].paintable)
+    while queue:
+        index = queue.popleft()
+        if index in found or canvas.kind(index) is Kind.ALLOW:
+            continue
+        found.add(index)
+        node = graph.nodes[index]
+        result = max(values[v].size for v in node.outputs)
+        for value in node.inputs:
+            held = values[value]
+            if held.producer >= 0 and held.paintable and held.size <= result:
+                queue.append(held.producer)
+    return found
+
+
+def _move_casts_up(canvas: Canvas) -> None:
+    """A clear operation that commutes with casts becomes half if all its readers are."""
+    graph, values = canvas.graph, canvas.graph.values
+    kept = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
+    half = [n.index for n in graph.nodes if canvas.compute[n.index] is Paint.HALF]
+    queue = deque(half)
+    while queue:
+        for value in graph.nodes[queue.pop()].inputs:
+            index = values[value].producer
+            if index < 0 or canvas.compute[index] is Paint.HALF or not canvas.open[index]:
+                continue
+            if _can_take_the_cast(canvas, graph.nodes[index], kept):
+                canvas.paint(index, Paint.HALF, "upstream")
+                queue.append(index)
+
+
+def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
+    """Whether casting the operands of ``node`` gives the same and costs no more."""
+    values = canvas.graph.values
+    if canvas.kind(node.index) is not Kind.CLEAR or not node.paintable:
+        return False
+    if not canvas.classes.nodes[node.index].entry.commutes or canvas.rules[node.index] == "state":
+        return False
+    if not all(node.half_outputs) or any(value in kept for value in node.outputs):
+        return False
+    for value in node.outputs:
+        for reader, slot in canvas.consumers[value]:
+            reads_half = canvas.graph.nodes[reader].half_inputs[slot]
+            if canvas.compute[reader] is not Paint.HALF or not reads_half:
+                return False
+    if node.op == "loop.slice":
+        # A cast of the whole stack outside the loop would keep a second copy of it; only where the
+        # stack was made by a loop of this program is it stored half from the start.
+        producer = values[node.inputs[0]].producer
+        return producer >= 0 and canvas.graph.nodes[producer].op == "loop.stack"
+    read = [
+        values[v].size
+        for v, ok in zip(node.inputs, node.half_inputs, strict=True)
+        if ok and canvas.stored(v) is Paint.FULL
+    ]
+    # Only one branch runs, so only one of the casts before a join does.
+    cost = max(read, default=0) if node.op == "branch.join" else sum(read)
+    return cost <= sum(values[v].size for v in node.outputs)
+
+
+def _keep_wide(canvas: Canvas) -> None:
+    """An allow operation read only in full hands on its float32 accumulator.
+
+    Only where it leads to an output: elsewhere half is less to write, and the reader's cast is free.
+    """
+    graph = canvas.graph
+    outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
+    for node in graph.nodes:
+        if canvas.rules[node.index] != "allow" or not canvas.classes.nodes[node.index].entry.wide:
+            continue
+        readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
+        if any(canvas.compute[r] is Paint.HALF for r in readers):
+            continue
+        if any(v in outputs for v in node.outputs) or any(
+            canvas.rules[r] == "state" for r in readers
+        ):
+            canvas.store[node.index] = Paint.FULL
+            canvas.rules[node.index] = "wide"
+
+
+def _name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
+    """Nodes that stayed full because no rule made them half."""
+    for index, rule in enumerate(canvas.rules):
+        if not rule:
+            canvas.rules[index] = "taint" if tainted[index] else "outside"

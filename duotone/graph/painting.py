@@ -1,0 +1,163 @@
+"""A painting: the answer of a painter, and the rules it may name.
+
+Who calls this: painters make paintings, the cast planner and the record read them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from duotone.errors import RewriteError
+from duotone.graph.classes import Classes
+from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.lists import Kind
+
+RULES = {
+    "allow": "on the allow list: takes half operands and accumulates in float32",
+    "wide": "on the allow list; all that read the result read it full, so it is never rounded",
+    "deny": "on the deny list: computes in float32",
+    "constant": "calculates with a constant that half cannot represent",
+    "taint": "a denied value reaches it along a dominant operand",
+    "downstream": "its dominant operand is half and nothing denied reaches it",
+    "upstream": "all that read its result read it half, and the cast costs no more before it",
+    "state": "reaches an output of the function with no allow operation after it",
+    "outside": "no dominant operand is half",
+    "unlisted": "on no list: left as it is",
+    "fixed": "cannot be half",
+    "integer": "no float32 operand or result",
+    "pinned": "the user decided",
+    "tensorflow": "TensorFlow's passes",
+}
+"""Rule names, as they stand in records and logs, and what they say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Painting:
+    """Colours.
+
+    Attributes:
+        compute: for each node, the precision of its operands.
+        store: for each node, the precision of its results. Differs from ``compute`` for an allow
+            node that accumulates in float32 and hands that on (rule ``wide``).
+        rules: for each node, the name of the rule that decided (a key of :data:`RULES`).
+        details: more words for some nodes, by index.
+    """
+
+    compute: tuple[Paint, ...]
+    store: tuple[Paint, ...]
+    rules: tuple[str, ...]
+    details: dict[int, str]
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything at all is half."""
+        return Paint.HALF in self.compute or Paint.HALF in self.store
+
+
+class Canvas:
+    """What a painter works on: colours being decided, one rule a node.
+
+    Nodes that no painting can change are settled here, so that every painter treats them alike.
+    """
+
+    def __init__(self, graph: Graph, classes: Classes) -> None:
+        self.graph = graph
+        self.classes = classes
+        self.consumers = graph.consumers()
+        self.compute = [Paint.FULL] * len(graph.nodes)
+        self.store: list[Paint | None] = [None] * len(graph.nodes)
+        self.rules = [""] * len(graph.nodes)
+        self.details: dict[int, str] = {}
+        self.open = [self._settle(node) for node in graph.nodes]
+
+    def _settle(self, node: Node) -> bool:
+        """Colours a node that the rules do not decide; says whether the rules decide it."""
+        found = self.classes.nodes[node.index]
+        if not any(node.half_inputs) and not any(node.half_outputs):
+            self.rules[node.index] = "fixed" if node.fixed else "integer"
+        elif node.fixed:
+            self.rules[node.index] = "fixed"
+        elif found.pin is not None:
+            self.paint(node.index, found.pin, "pinned", found.rule)
+            return False
+        elif found.kind is Kind.UNLISTED:
+            self.rules[node.index] = "unlisted"
+        else:
+            return True
+        if node.fixed:
+            self.details[node.index] = node.fixed
+        return False
+
+    def paint(self, node: int, paint: Paint, rule: str, detail: str = "") -> None:
+        """Colours a node."""
+        self.compute[node] = paint
+        self.rules[node] = rule
+        if detail:
+            self.details[node] = detail
+
+    def stored(self, value: int) -> Paint:
+        """How a value is kept as things stand."""
+        held = self.graph.values[value]
+        if not held.paintable:
+            return Paint.FULL
+        if held.producer < 0:
+            return held.given
+        node = self.graph.nodes[held.producer]
+        if not node.half_outputs[node.outputs.index(value)]:
+            return Paint.FULL
+        store = self.store[held.producer]
+        return self.compute[held.producer] if store is None else store
+
+    def kind(self, node: int) -> Kind:
+        """The list of a node."""
+        return self.classes.nodes[node].kind
+
+    def dominant(self, node: Node, *, parts: bool) -> list[int]:
+        """The slots of ``node`` that decide for it (rule 3).
+
+        A slot dominates if its value has at least as many elements as the largest result. Where
+        operands are parts of the result, the largest of them do.
+        """
+        values = self.graph.values
+        slots = [slot for slot, ok in enumerate(node.half_inputs) if ok]
+        if not slots:
+            return []
+        result = max((values[v].size for v in node.outputs), default=0)
+        if parts:
+            result = min(result, max(values[node.inputs[slot]].size for slot in slots))
+        return [slot for slot in slots if values[node.inputs[slot]].size >= result]
+
+    def finish(self) -> Painting:
+        """The painting, frozen."""
+        store = tuple(
+            compute if kept is None else kept
+            for compute, kept in zip(self.compute, self.store, strict=True)
+        )
+        return Painting(tuple(self.compute), store, tuple(self.rules), self.details)
+
+
+Painter = Callable[[Graph, Classes], Painting]
+
+
+def check_painting(painting: Painting, graph: Graph) -> Painting:
+    """Returns ``painting`` if it can be carried out on ``graph``.
+
+    Raises:
+        RewriteError: a node that cannot be half is, a node has no rule, or an output that must be
+            half is not.
+    """
+    for node in graph.nodes:
+        if painting.rules[node.index] not in RULES:
+            raise RewriteError(f"{node.op} at {node.source} was painted by no rule")
+        half = Paint.HALF in (painting.compute[node.index], painting.store[node.index])
+        if half and not node.paintable:
+            raise RewriteError(
+                f"{node.op} at {node.source} was painted half and cannot be: {node.fixed}"
+            )
+    for value, boundary in graph.outputs:
+        if boundary is Boundary.HALF and not graph.values[value].paintable:
+            raise RewriteError(
+                f"value {value} of dtype {graph.values[value].dtype} cannot leave in half"
+            )
+    return painting

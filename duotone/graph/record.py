@@ -1,0 +1,262 @@
+"""The record of one painting: data for people and programs, computed once.
+
+Views read it and compute nothing; tests assert on it. Bytes are those of operands and results as a
+node reads and writes them: an upper bound, since a compiler fuses nodes and keeps values in
+registers. FLOPs count two for a multiply-add. Both are per run of the program: what stands in a loop
+counts once for each iteration of known number.
+
+Who calls this: ``duotone.api.explain``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from duotone.graph.casts import CastPlan
+from duotone.graph.classes import Classes
+from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
+from duotone.graph.lists import Kind
+from duotone.graph.painting import RULES, Painting
+
+_BYTES = {"bool": 1, "none": 0, "float0": 0}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """One operation.
+
+    Attributes:
+        index: position in program order.
+        operation: its name.
+        paint: ``"half"`` or ``"full"``: the precision it computes in.
+        stored: the precision of its results.
+        rule: name of the rule that decided.
+        reason: what the rule says, with what is particular to this operation.
+        list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
+        scope: name scope.
+        source: the user's source line.
+        shape: of the first result.
+        dtype: of the first result in the original program.
+        runs: how often it runs in one run of the program.
+        flops: floating point operations, all runs.
+        bytes: operands and results as painted, all runs.
+        bytes_full: the same in the original program.
+        casts: casts made for it (shared ones count for their first reader).
+    """
+
+    index: int
+    operation: str
+    paint: str
+    stored: str
+    rule: str
+    reason: str
+    list: str
+    scope: str
+    source: str
+    shape: tuple[str, ...]
+    dtype: str
+    runs: int
+    flops: float
+    bytes: int
+    bytes_full: int
+    casts: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CastRecord:
+    """One cast.
+
+    Attributes:
+        to: dtype it makes.
+        shape: of the value.
+        maker: operation that makes the value; ``"input"`` or ``"constant"`` for those.
+        readers: operations that read the result; ``"output"`` for the program's own.
+        runs: how often it runs.
+    """
+
+    to: str
+    shape: tuple[str, ...]
+    maker: str
+    readers: tuple[str, ...]
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """Totals. FLOPs and bytes are split by the precision an operation computes in."""
+
+    half_dtype: str
+    operations_half: int
+    operations_full: int
+    allow_half: int
+    allow_total: int
+    flops_half: float
+    flops_full: float
+    bytes_half: int
+    bytes_full: int
+    bytes_original: int
+    casts_inserted: int
+    unlisted: dict[str, int]
+
+    @property
+    def flops_half_share(self) -> float:
+        """Share of FLOPs computed in half, 0 to 1."""
+        total = self.flops_half + self.flops_full
+        return self.flops_half / total if total else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What :func:`duotone.explain` returns.
+
+    Attributes:
+        operations: every operation of the program, in order; nested ones in place.
+        casts: every cast that runs (constants are cast while tracing).
+        summary: totals.
+    """
+
+    operations: tuple[OperationRecord, ...]
+    casts: tuple[CastRecord, ...]
+    summary: Summary
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The record as JSON: ``{"summary": …, "operations": […], "casts": […]}``."""
+        data: dict[str, Any] = {
+            "summary": {
+                **dataclasses.asdict(self.summary),
+                "flops_half_share": self.summary.flops_half_share,
+            },
+            "operations": [dataclasses.asdict(operation) for operation in self.operations],
+            "casts": [dataclasses.asdict(cast) for cast in self.casts],
+        }
+        return json.dumps(data, indent=indent)
+
+
+def make_record(
+    graph: Graph, classes: Classes, painting: Painting, plan: CastPlan, half: HalfType
+) -> Record:
+    """Puts the stages' values together.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        painting: the colours.
+        plan: the casts.
+        half: the half type.
+
+    Returns:
+        The record.
+    """
+    real = [cast for cast in plan.casts if not cast.free]
+    made_for: dict[int, int] = {}
+    for cast in real:
+        made_for[cast.readers[0]] = made_for.get(cast.readers[0], 0) + 1
+    operations = tuple(
+        _operation(graph, node, classes, painting, made_for.get(node.index, 0))
+        for node in graph.nodes
+        if node.op not in STRUCTURAL
+    )
+    casts = tuple(
+        CastRecord(
+            to=half.name if cast.to is Paint.HALF else graph.values[cast.value].dtype,
+            shape=_shape(graph, cast.value),
+            maker=_maker(graph, cast.value),
+            readers=tuple("output" if r < 0 else graph.nodes[r].op for r in cast.readers),
+            runs=graph.bodies[cast.body].trips,
+        )
+        for cast in real
+    )
+    return Record(operations, casts, _summary(graph, classes, operations, casts, half))
+
+
+def _shape(graph: Graph, value: int) -> tuple[str, ...]:
+    return tuple(str(dimension) for dimension in graph.values[value].shape)
+
+
+def _maker(graph: Graph, value: int) -> str:
+    producer = graph.values[value].producer
+    if producer >= 0:
+        return graph.nodes[producer].op
+    return "input" if value in graph.inputs else "constant"
+
+
+def _operation(
+    graph: Graph, node: Node, classes: Classes, painting: Painting, casts: int
+) -> OperationRecord:
+    rule = painting.rules[node.index]
+    detail = painting.details.get(node.index, "")
+    runs = graph.trips(node)
+    first = graph.values[node.outputs[0]] if node.outputs else None
+    painted = _traffic(graph, node, painting.compute[node.index], painting.store[node.index])
+    return OperationRecord(
+        index=node.index,
+        operation=node.op,
+        paint=str(painting.compute[node.index]),
+        stored=str(painting.store[node.index]),
+        rule=rule,
+        reason=f"{RULES[rule]}: {detail}" if detail else RULES[rule],
+        list=classes.nodes[node.index].kind.value,
+        scope=node.scope,
+        source=str(node.source),
+        shape=_shape(graph, first.index) if first else (),
+        dtype=first.dtype if first else "none",
+        runs=runs,
+        flops=node.flops * runs,
+        bytes=painted * runs,
+        bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
+        casts=casts,
+    )
+
+
+def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
+    """Bytes of operands and results."""
+    total = 0
+    for values, flags, paint in (
+        (node.inputs, node.half_inputs, compute),
+        (node.outputs, node.half_outputs, store),
+    ):
+        for index, may_be_half in zip(values, flags, strict=True):
+            value = graph.values[index]
+            half = may_be_half and paint is Paint.HALF
+            total += value.size * (2 if half else bytes_of(value.dtype))
+    return total
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes of one element, from the digits in a dtype's name; 0 for what is no array of numbers."""
+    if dtype in _BYTES:
+        return _BYTES[dtype]
+    digits = "".join(c if c.isdigit() else " " for c in dtype).split()
+    return max(int(digits[0]) // 8, 1) if digits else 0
+
+
+def _summary(
+    graph: Graph,
+    classes: Classes,
+    operations: tuple[OperationRecord, ...],
+    casts: tuple[CastRecord, ...],
+    half: HalfType,
+) -> Summary:
+    unlisted: dict[str, int] = {}
+    for operation in operations:
+        if operation.rule == "unlisted":
+            unlisted[operation.operation] = unlisted.get(operation.operation, 0) + 1
+    in_half = [operation for operation in operations if operation.paint == "half"]
+    in_full = [operation for operation in operations if operation.paint == "full"]
+    allow = [o for o in operations if o.list == Kind.ALLOW.value]
+    return Summary(
+        half_dtype=half.name,
+        operations_half=len(in_half),
+        operations_full=len(in_full),
+        allow_half=sum(o.paint == "half" for o in allow),
+        allow_total=len(allow),
+        flops_half=sum(o.flops for o in in_half),
+        flops_full=sum(o.flops for o in in_full),
+        bytes_half=sum(o.bytes for o in in_half),
+        bytes_full=sum(o.bytes for o in in_full),
+        bytes_original=sum(o.bytes_full for o in operations),
+        casts_inserted=len(casts),
+        unlisted=unlisted,
+    )

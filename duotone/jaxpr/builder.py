@@ -1,0 +1,235 @@
+"""The builder: collects the nodes, values and bodies of a graph, equation by equation.
+
+A first-order equation becomes one node. An equation with nested programs is handed to the function
+that :mod:`duotone.jaxpr.scopes` registered for it. What no function knows becomes a node of its own
+primitive's name: on no list, it is left alone.
+
+Who calls this: :func:`duotone.jaxpr.build.build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from duotone import _jax
+from duotone.graph.graph import FULL_DTYPE, Body, BodyKind, Magnitude, Node, Paint, Value
+from duotone.jaxpr.operations import CONSTANT_KEEPING, describe, dtype_name, size_of
+from duotone.jaxpr.program import Program, Step
+from duotone.regions import region_of, without_regions
+
+_LARGEST_CONSTANT = 2**22
+"""Elements up to which the magnitudes of a constant array are read (a 2048 x 2048 mask)."""
+
+
+class SourceLine:
+    """The user's source line of an equation, read only when somebody looks."""
+
+    __slots__ = ("_eqn",)
+
+    def __init__(self, eqn: _jax.Eqn) -> None:
+        self._eqn = eqn
+
+    def __str__(self) -> str:
+        return _jax.source_line(self._eqn)
+
+
+class Builder:
+    """Collects nodes, values and bodies."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.values: list[Value] = []
+        self.bodies: list[Body] = []
+        self._scopes: dict[tuple[tuple[str, ...], Any], tuple[str, str, tuple[str, ...]]] = {}
+
+    def add_body(self, parent: int, kind: BodyKind, trips: int) -> int:
+        """A new body; ``trips`` is per run of its parent."""
+        total = trips * (self.bodies[parent].trips if parent >= 0 else 1)
+        self.bodies.append(Body(len(self.bodies), parent, kind, total))
+        return len(self.bodies) - 1
+
+    def value(
+        self,
+        aval: Any,
+        *,
+        body: int,
+        producer: int = -1,
+        constant: Magnitude | None = None,
+        given: Paint = Paint.FULL,
+    ) -> int:
+        """A new value; returns its index."""
+        index = len(self.values)
+        shape = tuple(getattr(aval, "shape", ()))
+        self.values.append(
+            Value(index, size_of(aval), shape, dtype_name(aval), producer, body, constant, given)
+        )
+        return index
+
+    def node(
+        self,
+        eqn: _jax.Eqn,
+        op: str,
+        inputs: Sequence[int],
+        out_avals: Sequence[Any],
+        *,
+        body: int,
+        scopes: tuple[str, ...],
+        out_bodies: Sequence[int] | None = None,
+    ) -> tuple[int, ...]:
+        """A structural node; returns its result values."""
+        half_in = tuple(self.values[v].dtype == FULL_DTYPE for v in inputs)
+        half_out = tuple(dtype_name(aval) == FULL_DTYPE for aval in out_avals)
+        return self._add(
+            eqn, op, op, inputs, out_avals, half_in, half_out, body, scopes, 0.0, "", out_bodies
+        )
+
+    def _add(
+        self,
+        eqn: _jax.Eqn,
+        op: str,
+        listed_as: str,
+        inputs: Sequence[int],
+        out_avals: Sequence[Any],
+        half_in: tuple[bool, ...],
+        half_out: tuple[bool, ...],
+        body: int,
+        scopes: tuple[str, ...],
+        flops: float,
+        fixed: str,
+        out_bodies: Sequence[int] | None = None,
+        constant: Magnitude | None = None,
+    ) -> tuple[int, ...]:
+        index = len(self.nodes)
+        scope, region, _ = self.scope(scopes, eqn)
+        places = out_bodies or [body] * len(out_avals)
+        outputs = tuple(
+            self.value(aval, body=place, producer=index, constant=constant)
+            for aval, place in zip(out_avals, places, strict=True)
+        )
+        self.nodes.append(
+            Node(
+                index=index,
+                op=op,
+                listed_as=listed_as,
+                inputs=tuple(inputs),
+                outputs=outputs,
+                half_inputs=half_in,
+                half_outputs=half_out,
+                body=body,
+                scope=scope,
+                region=region,
+                source=SourceLine(eqn),
+                flops=flops,
+                fixed=fixed,
+            )
+        )
+        return outputs
+
+    def scope(self, outer: tuple[str, ...], eqn: _jax.Eqn) -> tuple[str, str, tuple[str, ...]]:
+        """The name scope of an equation, the region it is in, and all scope names."""
+        key = (outer, eqn.source_info.name_stack)
+        if key not in self._scopes:
+            names = (*outer, *_jax.scope_names(eqn.source_info.name_stack))
+            self._scopes[key] = "/".join(without_regions(names)), region_of(names), names
+        return self._scopes[key]
+
+    def program(
+        self,
+        jaxpr: _jax.ClosedJaxpr,
+        inputs: Sequence[int],
+        *,
+        body: int,
+        scopes: tuple[str, ...],
+    ) -> Program:
+        """The program of one call of ``jaxpr``."""
+        opened = _jax.open_jaxpr(jaxpr)
+        env: dict[Any, int] = dict(zip(opened.invars, inputs, strict=True))
+        constants = []
+        for var, array in zip(opened.constvars, _jax.consts_of(jaxpr), strict=True):
+            env[var] = self.value(var.aval, body=body, constant=_array_magnitude(array))
+            constants.append((env[var], array))
+
+        def read(atom: _jax.Atom) -> int:
+            if _jax.is_literal(atom):
+                return self.value(atom.aval, body=body, constant=_scalar_magnitude(atom.val))
+            return env[atom]
+
+        steps = []
+        for eqn in opened.eqns:
+            step = self.step(eqn, tuple([read(a) for a in eqn.invars]), body, scopes)
+            env.update(zip(eqn.outvars, step.outputs, strict=True))
+            steps.append(step)
+        outputs = tuple(read(atom) for atom in opened.outvars)
+        return Program(opened, body, tuple(inputs), tuple(constants), outputs, tuple(steps))
+
+    def step(
+        self, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
+    ) -> Step:
+        """One equation: nested if a function knows it, else a leaf."""
+        nested = NESTED.get(eqn.primitive.name)
+        if nested is not None:
+            step = nested(self, eqn, inputs, body, scopes)
+            if step is not None:
+                return step
+        first = len(self.nodes)
+        name = eqn.primitive.name
+        what = describe(eqn)
+        outputs = self._add(
+            eqn,
+            name,
+            what.listed_as,
+            inputs,
+            [var.aval for var in eqn.outvars],
+            what.half_inputs,
+            what.half_outputs,
+            body,
+            scopes,
+            what.flops,
+            what.fixed,
+            constant=self._kept_constant(eqn, inputs),
+        )
+        return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1)
+
+    def _kept_constant(self, eqn: _jax.Eqn, inputs: tuple[int, ...]) -> Magnitude | None:
+        """The magnitudes of a result that only moves a constant."""
+        name = eqn.primitive.name
+        if name in CONSTANT_KEEPING:
+            return self.values[inputs[0]].constant
+        if name == "iota":
+            return _scalar_magnitude(max(size_of(eqn.outvars[0].aval) - 1, 0))
+        return None
+
+
+def _array_magnitude(array: Any) -> Magnitude | None:
+    """The magnitudes of a constant array, if it can be read and is not too large."""
+    if getattr(array, "dtype", None) != np.float32 or array.size > _LARGEST_CONSTANT:
+        return None
+    if not _jax.is_concrete(array):
+        return None
+    sizes = np.abs(np.asarray(array))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if not sizes.size:
+        return Magnitude(np.inf, 0.0)
+    return Magnitude(float(sizes.min()), float(sizes.max()))
+
+
+def _scalar_magnitude(number: Any) -> Magnitude | None:
+    """The magnitude of a literal; ``None`` for one that is no real number."""
+    try:
+        size = abs(float(number))
+    except TypeError:
+        return None
+    if not np.isfinite(size) or size == 0:
+        return Magnitude(np.inf, 0.0)
+    return Magnitude(size, size)
+
+
+NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]
+"""Takes the builder, an equation, its operands, the body it is in and the name scopes around it;
+returns its step, or ``None`` to have it left alone."""
+
+NESTED: dict[str, NestedBuilder] = {}
+"""By primitive name; filled by :mod:`duotone.jaxpr.scopes`."""

@@ -1,0 +1,160 @@
+"""How first-order equations are bound in half.
+
+The default binds the primitive to half operands, with every parameter that names float32 as a dtype
+naming half instead. Primitives that need more have a rule in ``_RULES``: those that carry a
+sub-program built for one dtype (rebuilt through ``jax.lax``), and dots that keep their accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from duotone import _jax
+from duotone.errors import RewriteError
+from duotone.graph.graph import FULL_DTYPE, Paint
+from duotone.jaxpr.program import Step
+from duotone.jaxpr.rewrite import Env, Rewriter, form
+
+_DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
+
+
+@form("leaf")
+def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+    """One node."""
+    (node,) = step.nodes
+    operands = [r.read(env, v, r.wanted(node, slot)) for slot, v in enumerate(step.inputs)]
+    rule = _RULES.get(step.eqn.primitive.name, _bind)
+    try:
+        results = rule(r, step, operands)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise RewriteError(
+            f"{step.eqn.primitive.name} at {_jax.source_line(step.eqn)} was painted half and does "
+            f"not take {r.half.name} operands; take it off the list it is on, or keep it full with "
+            "`with duotone.keep_full():`"
+        ) from error
+    kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
+    return [
+        (paint, r.match(array, var.aval, paint))
+        for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
+    ]
+
+
+@form("each")
+def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+    """One node for each operand."""
+    operands = [
+        r.read(env, value, r.wanted(node, 0))
+        for value, node in zip(step.inputs, step.nodes, strict=True)
+    ]
+    results = _jax.bind(step.eqn, operands)
+    return [(r.kept(node, 0), array) for node, array in zip(step.nodes, results, strict=True)]
+
+
+_Rule = Callable[[Rewriter, Step, Sequence[Any]], list[Any]]
+_RULES: dict[str, _Rule] = {}
+"""By primitive name: takes the operands as the node wants them, returns the results."""
+
+
+def _rule(*names: str) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
+    """``params`` with half where they name float32."""
+    changed = {
+        name: r.half
+        for name in _DTYPE_PARAMETERS
+        if params.get(name) is not None and params[name] == np.float32
+    }
+    return {**params, **changed}
+
+
+def _bind(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """The default."""
+    return _jax.bind(step.eqn, operands, _half_parameters(r, step.eqn.params))
+
+
+@_rule("convert_element_type")
+def _convert(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """A conversion to float32 becomes one to half; the user's own conversions stay."""
+    (node,) = step.nodes
+    target = step.eqn.params["new_dtype"]
+    if r.kept(node, 0) is Paint.HALF:
+        target = r.half
+    return [_jax.convert(operands[0], target)]
+
+
+@_rule("dot_general")
+def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """Half operands; the result half, or the float32 accumulator itself (rule ``wide``).
+
+    JAX transposes a dot with half operands and a float32 result into a dot of a float32 cotangent
+    with a half operand, which runs in float32. The derivative written here casts the cotangent
+    first, so that the backward dots take half operands as well.
+    """
+    (node,) = step.nodes
+    if r.kept(node, 0) is Paint.HALF:
+        return _bind(r, step, operands)
+    eqn, half_params = step.eqn, _half_parameters(r, step.eqn.params)
+    wide_params = {**eqn.params, "preferred_element_type": np.dtype(FULL_DTYPE)}
+
+    @jax.custom_jvp
+    def dot_half_to_full(lhs: Any, rhs: Any) -> Any:
+        return _jax.bind(eqn, (lhs, rhs), wide_params)[0]
+
+    @dot_half_to_full.defjvp
+    def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:  # pyright: ignore[reportUnusedFunction]
+        lhs, rhs = primals
+        parts = [
+            _jax.convert(_jax.bind(eqn, pair, half_params)[0], FULL_DTYPE)
+            for pair in ((tangents[0], rhs), (lhs, tangents[1]))
+        ]
+        return dot_half_to_full(lhs, rhs), parts[0] + parts[1]
+
+    return [dot_half_to_full(*operands)]
+
+
+_SCATTERS: dict[str, Callable[..., Any]] = {
+    "scatter": lax.scatter,
+    "scatter-add": lax.scatter_add,
+    "scatter_add": lax.scatter_add,
+    "scatter-mul": lax.scatter_mul,
+    "scatter_mul": lax.scatter_mul,
+    "scatter-min": lax.scatter_min,
+    "scatter_min": lax.scatter_min,
+    "scatter-max": lax.scatter_max,
+    "scatter_max": lax.scatter_max,
+}
+
+
+@_rule(*_SCATTERS)
+def _scatter(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """The region that combines old and new is built for one dtype: scatter again."""
+    del r
+    params = step.eqn.params
+    scatter = _SCATTERS[step.eqn.primitive.name]
+    return [
+        scatter(
+            *operands,
+            params["dimension_numbers"],
+            indices_are_sorted=params["indices_are_sorted"],
+            unique_indices=params["unique_indices"],
+            mode=params["mode"],
+        )
+    ]
+
+
+@_rule("reduce", "reduce_window", "select_and_scatter")
+def _with_region(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """Primitives whose region has no public way to be built again."""
+    del operands
+    raise TypeError(f"{step.eqn.primitive.name} carries a region for {FULL_DTYPE}, not {r.half}")

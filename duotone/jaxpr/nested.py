@@ -1,0 +1,211 @@
+"""How painted equations with nested programs are built anew.
+
+The counterpart of :mod:`duotone.jaxpr.scopes`: one function for each kind of step, which knows the
+order of ``Step.nodes`` written there. Loops are built through ``jax.lax``, so that values from
+outside (and their casts) are found as constants; the others are bound with a new sub-program, so that
+parameters such as a recomputation's policy stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax
+from duotone.graph.graph import Paint
+from duotone.jaxpr.program import Program, Step
+from duotone.jaxpr.rewrite import Env, Rewriter, form
+
+Results = Iterable[tuple[Paint, Any]]
+
+
+def stored_function(
+    r: Rewriter,
+    program: Program,
+    wants: Sequence[Paint],
+    avals: Sequence[Any],
+) -> Callable[..., list[Any]]:
+    """The rewritten program as a function of operands as they are stored.
+
+    Args:
+        r: the rewriter.
+        program: the nested program.
+        wants: the precision of each result.
+        avals: the results' avals in the original program.
+    """
+
+    def run(*operands: Any) -> list[Any]:
+        env = Env()
+        for value, array in zip(program.inputs, operands, strict=True):
+            env.write(value, r.stored(value), array)
+        r.run(program, env)
+        return [
+            r.match(r.read(env, value, want), aval, want)
+            for value, want, aval in zip(program.outputs, wants, avals, strict=True)
+        ]
+
+    return run
+
+
+def _as_stored(r: Rewriter, values: Sequence[int], env: Env) -> list[Any]:
+    return [r.read(env, value, r.stored(value)) for value in values]
+
+
+def _avals(eqn: _jax.Eqn) -> list[Any]:
+    return [var.aval for var in eqn.outvars]
+
+
+def transparent(
+    r: Rewriter, step: Step, env: Env
+) -> tuple[list[Paint], list[Any], Callable[..., list[Any]]]:
+    """For a nested program whose results are the equation's.
+
+    Returns:
+        How each result is kept, the operands, and the program as a function of them.
+    """
+    (program,) = step.bodies
+    wants = [r.stored(value) for value in program.outputs]
+    operands = _as_stored(r, step.inputs, env)
+    return wants, operands, stored_function(r, program, wants, _avals(step.eqn))
+
+
+@form("remat")
+def _remat(r: Rewriter, step: Step, env: Env) -> Results:
+    """Bound directly: ``jax.checkpoint`` would lose that the region is differentiated already."""
+    wants, operands, function = transparent(r, step, env)
+    new = jax.make_jaxpr(function)(*operands)
+    old = step.eqn.params["jaxpr"]
+    params = {**step.eqn.params, "jaxpr": _jax.rewritten_parameter(old, new)}
+    return zip(wants, _jax.bind(step.eqn, operands, params), strict=True)
+
+
+@form("jit")
+def _jit(r: Rewriter, step: Step, env: Env) -> Results:
+    """A nested ``jit`` with shardings or compiler options."""
+    wants, operands, function = transparent(r, step, env)
+    again = jax.jit(_jax.named(function, step.eqn.params["name"]), **_jax.jit_options(step.eqn))
+    return zip(wants, again(*operands), strict=True)
+
+
+@form("cond")
+def _cond(r: Rewriter, step: Step, env: Env) -> Results:
+    """Each branch casts what it needs, and its results to what the joins decided."""
+    wants = [r.wanted(node, 0) for node in step.nodes]
+    index = r.read(env, step.inputs[0], Paint.FULL)
+    operands = _as_stored(r, step.inputs[1:], env)
+    branches = tuple(
+        jax.make_jaxpr(stored_function(r, program, wants, _avals(step.eqn)))(*operands)
+        for program in step.bodies
+    )
+    old = step.eqn.params["branches"]
+    new = tuple(_jax.rewritten_parameter(o, n) for o, n in zip(old, branches, strict=True))
+    results = _jax.bind(step.eqn, [index, *operands], {**step.eqn.params, "branches": new})
+    return zip(wants, results, strict=True)
+
+
+@form("scan")
+def _scan(r: Rewriter, step: Step, env: Env) -> Results:
+    """Constants are found in the environment around the loop, cast before it."""
+    (program,) = step.bodies
+    num_consts, num_carry = _jax.scan_layout(step.eqn)
+    num_xs = len(step.inputs) - num_consts - num_carry
+    carries, rest = step.nodes[:num_carry], step.nodes[num_carry:]
+    slices, stacks = rest[:num_xs], rest[num_xs:]
+    avals = _avals(step.eqn)
+    local = [var.aval for var in program.jaxpr.outvars]
+    r.hoist(program.body, env)
+    first = [
+        r.match(r.read(env, value, r.wanted(node, 0)), aval, r.wanted(node, 0))
+        for value, node, aval in zip(
+            step.inputs[num_consts : num_consts + num_carry], carries, avals, strict=False
+        )
+    ]
+    xs = [
+        r.read(env, value, r.wanted(node, 0))
+        for value, node in zip(step.inputs[num_consts + num_carry :], slices, strict=True)
+    ]
+
+    def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        inner = Env(env)
+        arguments = zip(program.inputs[num_consts:], (*carries, *slices), [*carry, *x], strict=True)
+        for value, node, array in arguments:
+            inner.write(value, r.kept(node, 0), array)
+        r.run(program, inner)
+        wants = [
+            *[r.wanted(node, 1) for node in carries],
+            *[r.wanted(node, 0) for node in stacks],
+        ]
+        results = [
+            r.match(r.read(inner, value, want), aval, want)
+            for value, want, aval in zip(program.outputs, wants, local, strict=True)
+        ]
+        return results[:num_carry], results[num_carry:]
+
+    params = step.eqn.params
+    last, stacked = jax.lax.scan(
+        body,
+        first,
+        xs,
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+        _split_transpose=params.get("_split_transpose", False),
+    )
+    paints = [r.kept(node, 1) for node in carries] + [r.kept(node, 0) for node in stacks]
+    return zip(paints, [*last, *stacked], strict=True)
+
+
+@form("while")
+def _while(r: Rewriter, step: Step, env: Env) -> Results:
+    """Condition and body see the carries in their one storage dtype."""
+    cond, loop = step.bodies
+    of_cond = step.eqn.params["cond_nconsts"]
+    of_body = step.eqn.params["body_nconsts"]
+    avals = _avals(step.eqn)
+    r.hoist(loop.body, env)
+    first = [
+        r.match(r.read(env, value, r.wanted(node, 0)), aval, r.wanted(node, 0))
+        for value, node, aval in zip(
+            step.inputs[of_cond + of_body :], step.nodes, avals, strict=True
+        )
+    ]
+
+    def enter(program: Program, count: int, carry: Sequence[Any]) -> Env:
+        inner = Env(env)
+        for value, node, array in zip(program.inputs[count:], step.nodes, carry, strict=True):
+            inner.write(value, r.kept(node, 0), array)
+        r.run(program, inner)
+        return inner
+
+    def go_on(carry: Sequence[Any]) -> Any:
+        return r.read(enter(cond, of_cond, carry), cond.outputs[0], Paint.FULL)
+
+    def body(carry: Sequence[Any]) -> list[Any]:
+        inner = enter(loop, of_body, carry)
+        return [
+            r.match(r.read(inner, value, r.wanted(node, 1)), aval, r.wanted(node, 1))
+            for value, node, aval in zip(loop.outputs, step.nodes, avals, strict=True)
+        ]
+
+    results = jax.lax.while_loop(go_on, body, first)
+    return zip([r.kept(node, 1) for node in step.nodes], results, strict=True)
+
+
+@form("shard_map")
+def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
+    """Operands enter as their nodes decide; results leave likewise."""
+    (program,) = step.bodies
+    enters, exits = step.nodes[: len(step.inputs)], step.nodes[len(step.inputs) :]
+    wants = [r.wanted(node, 0) for node in exits]
+    operands = [
+        r.read(env, value, r.wanted(node, 0))
+        for value, node in zip(step.inputs, enters, strict=True)
+    ]
+    local = [getattr(atom, "aval", None) for atom in program.jaxpr.outvars]
+    function = stored_function(r, program, wants, local)
+    again = jax.shard_map(
+        lambda *shards: tuple(function(*shards)), **_jax.shard_map_arguments(step.eqn)
+    )
+    return zip([r.kept(node, 0) for node in exits], again(*operands), strict=True)

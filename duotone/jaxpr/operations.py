@@ -1,0 +1,198 @@
+"""What the front end tells the painter about one equation: which slots may be half, and its cost.
+
+:func:`describe` is called once for each first-order equation. The default suits most primitives: every
+float32 operand and result may be half. Primitives that differ have a rule in ``_RULES``; primitives
+that have no half form are in ``FIXED``, with the reason that reports show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone import _jax
+from duotone.graph.graph import FULL_DTYPE
+
+_LINEAR_ALGEBRA = "linear algebra has no half form"
+FIXED: dict[str, str] = {
+    **dict.fromkeys(
+        "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
+        "schur svd triangular_solve tridiagonal tridiagonal_solve lu_pivots_to_permutation "
+        "custom_linear_solve linear_solve".split(),
+        _LINEAR_ALGEBRA,
+    ),
+    **dict.fromkeys(("complex", "real", "imag", "conj", "fft"), "complex numbers have no half form"),
+    "bitcast_convert_type": "reads the bits of float32",
+    "rng_uniform": "draws float32 numbers",
+    "random_gamma": "draws float32 numbers",
+    "approx_top_k": "has no half form",
+}
+"""Primitives that stay as they are whatever a list says, and why."""
+
+CONSTANT_KEEPING = frozenset(
+    "broadcast_in_dim reshape squeeze expand_dims transpose convert_element_type copy copy_p slice "
+    "neg abs rev stop_gradient name".split()
+)
+"""Operations whose result has the magnitudes of their operand."""
+
+_DATA_MOVEMENT = CONSTANT_KEEPING | frozenset(
+    "concatenate pad stack split dynamic_slice dynamic_update_slice gather scatter iota "
+    "sharding_constraint optimization_barrier device_put".split()
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """What a painter needs to know of an equation.
+
+    Attributes:
+        listed_as: name under which the lists are searched.
+        half_inputs: for each operand, whether it may be half.
+        half_outputs: for each result, whether it may be half.
+        flops: floating point operations.
+        fixed: why it cannot be half, or empty.
+    """
+
+    listed_as: str
+    half_inputs: tuple[bool, ...]
+    half_outputs: tuple[bool, ...]
+    flops: float
+    fixed: str = ""
+
+
+def dtype_name(aval: Any) -> str:
+    """The dtype name of an aval; ``"none"`` for tokens and references."""
+    if not isinstance(aval, jax.core.ShapedArray):
+        return "none"
+    return str(aval.dtype.name)
+
+
+def size_of(aval: Any) -> int:
+    """Number of elements; symbolic dimensions count as 1."""
+    size = 1
+    for dimension in getattr(aval, "shape", ()):
+        size *= dimension if isinstance(dimension, int) else 1
+    return size
+
+
+def describe(eqn: _jax.Eqn) -> Description:
+    """Describes a first-order equation."""
+    name = eqn.primitive.name
+    ins = [dtype_name(atom.aval) for atom in eqn.invars]
+    outs = [dtype_name(var.aval) for var in eqn.outvars]
+    rule = _RULES.get(name)
+    listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
+    fixed = FIXED.get(name, "") or fixed
+    if not fixed and name != "convert_element_type":
+        fixed = _mixture(ins + outs)
+    return Description(
+        listed_as,
+        tuple([dtype == FULL_DTYPE for dtype in ins]),
+        tuple([dtype == FULL_DTYPE for dtype in outs]),
+        _flops(name, eqn),
+        fixed,
+    )
+
+
+def _mixture(dtypes: Sequence[str]) -> str:
+    """Why an operation with these dtypes is left alone, or empty."""
+    if FULL_DTYPE not in dtypes:
+        return ""
+    for dtype in dtypes:
+        if dtype != FULL_DTYPE and dtype.startswith(("float", "bfloat", "complex")):
+            if dtype != "float0":
+                return f"mixes float32 with {dtype}: the user chose these dtypes"
+    return ""
+
+
+def _flops(name: str, eqn: _jax.Eqn) -> float:
+    """Floating point operations of one execution, two for a multiply-add."""
+    if name in _DATA_MOVEMENT or not eqn.outvars:
+        return 0.0
+    result = size_of(eqn.outvars[0].aval)
+    if name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        lhs = eqn.invars[0].aval
+        return 2.0 * result * math.prod(_known(lhs.shape[axis]) for axis in contracted)
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval
+        out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        return 2.0 * result * size_of(kernel) / max(_known(out_features), 1)
+    operands = [size_of(atom.aval) for atom in eqn.invars]
+    return float(max([result, *operands]))
+
+
+def _known(dimension: Any) -> int:
+    return dimension if isinstance(dimension, int) else 1
+
+
+_Rule = Callable[[_jax.Eqn, Sequence[str], Sequence[str]], tuple[str, str]]
+_RULES: dict[str, _Rule] = {}
+"""For each primitive that is not plain: its listed name and why it is fixed (or empty)."""
+
+
+def _rule(*names: str) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+@_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
+def _contraction(
+    eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]
+) -> tuple[str, str]:
+    """A precision that the user asked for is kept."""
+    del ins, outs
+    precision = eqn.params.get("precision")
+    asked = precision if isinstance(precision, tuple) else (precision,)
+    if any(p is not None and p is not jax.lax.Precision.DEFAULT for p in asked):
+        shown = "/".join(str(getattr(p, "name", p)) for p in asked)
+        return eqn.primitive.name, f"the user asked for precision {shown}"
+    return eqn.primitive.name, ""
+
+
+@_rule("mul")
+def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """``x * x`` is a square."""
+    del ins, outs
+    lhs, rhs = eqn.invars
+    return ("square" if lhs is rhs else "mul"), ""
+
+
+@_rule("integer_pow")
+def _integer_pow(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    del ins, outs
+    return ("exact_power" if abs(eqn.params["y"]) <= 1 else "integer_pow"), ""
+
+
+_EXACT_IN_HALF = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2")
+
+
+@_rule("convert_element_type")
+def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """A conversion is exact where the narrower side is no wider than half."""
+    del eqn
+    source, target = ins[0], outs[0]
+    exact = (*_EXACT_IN_HALF, FULL_DTYPE, "float16", "bfloat16")
+    if source in exact and target == FULL_DTYPE:
+        return "convert_exact", ""
+    if source == FULL_DTYPE and target.startswith(("float64", "complex", "float8", "float4")):
+        return "convert_element_type", f"converts to {target}"
+    if source == FULL_DTYPE or np.issubdtype(_numpy(source), np.integer):
+        return "convert_element_type", ""
+    return "convert_element_type", f"converts from {source}"
+
+
+def _numpy(name: str) -> Any:
+    """The NumPy scalar type of a dtype name, ``object`` for those NumPy does not know."""
+    try:
+        return np.dtype(name).type
+    except TypeError:
+        return object

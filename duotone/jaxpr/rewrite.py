@@ -1,0 +1,223 @@
+"""Rewrite: carries a painting out on a jaxpr.
+
+One loop over the program's steps with one environment (:class:`Env`), as ``jax.core.eval_jaxpr`` has.
+A step in which nothing is half is bound again as it was, with its operands in full. A painted
+first-order equation is bound by :mod:`duotone.jaxpr.half_rules`; a painted equation with nested
+programs is built anew by :mod:`duotone.jaxpr.nested` or :mod:`duotone.jaxpr.custom`.
+
+Casts happen when a value is read in another precision than it is kept in; what was cast once is kept.
+Where the cast plan wants a cast before a loop, it is made before the loop.
+
+Who calls this: :mod:`duotone.api`, under ``jax.make_jaxpr``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone import _jax
+from duotone.errors import RewriteError
+from duotone.graph.casts import CastPlan
+from duotone.graph.graph import Boundary, Graph, Paint
+from duotone.graph.painting import Painting
+from duotone.jaxpr.program import Built, Program, Step
+
+
+class Env:
+    """Arrays by value and precision.
+
+    An environment inside a loop sees those around it; inside any other nested program it holds only
+    what was handed in.
+    """
+
+    def __init__(self, parent: Env | None = None) -> None:
+        self._arrays: dict[tuple[int, Paint], Any] = {}
+        self._parent = parent
+
+    def find(self, value: int, paint: Paint) -> Any:
+        """The array, or ``None``."""
+        env: Env | None = self
+        while env is not None:
+            array = env._arrays.get((value, paint))
+            if array is not None:
+                return array
+            env = env._parent
+        return None
+
+    def write(self, value: int, paint: Paint, array: Any) -> None:
+        """Keeps an array."""
+        self._arrays[value, paint] = array
+
+
+Repaint = Callable[[_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary]], "Rewriter"]
+"""From a jaxpr, how its arguments arrive and how its results leave, to its rewriter."""
+
+
+class Rewriter:
+    """One painting being carried out.
+
+    Attributes:
+        graph: the graph.
+        painting: its colours.
+        half: the half dtype.
+        repaint: paints a derivative rule by the same policy.
+    """
+
+    def __init__(
+        self, built: Built, painting: Painting, plan: CastPlan, half: Any, repaint: Repaint
+    ) -> None:
+        self.graph: Graph = built.graph
+        self.program = built.program
+        self.painting = painting
+        self.plan = plan
+        self.half = np.dtype(half)
+        self.repaint = repaint
+        self._largest = float(jax.numpy.finfo(self.half).max)
+        pairs = zip(painting.compute, painting.store, strict=True)
+        touched = (int(Paint.HALF in pair) for pair in pairs)
+        self._halves_before = list(itertools.accumulate(touched, initial=0))
+
+    def __call__(self, *arguments: Any, wants: Sequence[Paint | None] | None = None) -> list[Any]:
+        """Runs the rewritten program.
+
+        Args:
+            arguments: as ``graph.inputs`` say they are given.
+            wants: the precision of each result; ``None`` stands for "as stored".
+        """
+        env = Env()
+        for value, array in zip(self.program.inputs, arguments, strict=True):
+            env.write(value, self.stored(value), array)
+        self.run(self.program, env)
+        wants = wants or [Paint.FULL] * len(self.program.outputs)
+        return [
+            self.read(env, value, self.stored(value) if want is None else want)
+            for value, want in zip(self.program.outputs, wants, strict=True)
+        ]
+
+    def stored(self, value: int) -> Paint:
+        """How a value is kept."""
+        return self.graph.stored(self.painting.store, self.graph.values[value])
+
+    def wanted(self, node: int, slot: int) -> Paint:
+        """How a node wants the operand in a slot."""
+        half = self.graph.nodes[node].half_inputs[slot]
+        return self.painting.compute[node] if half else Paint.FULL
+
+    def kept(self, node: int, slot: int) -> Paint:
+        """How a node keeps the result in a slot."""
+        half = self.graph.nodes[node].half_outputs[slot]
+        return self.painting.store[node] if half else Paint.FULL
+
+    def dtype(self, aval: Any, paint: Paint) -> Any:
+        """The dtype of a value of the original program in a precision."""
+        return self.half if paint is Paint.HALF else aval.dtype
+
+    def touched(self, step: Step) -> bool:
+        """Whether anything inside a step is half."""
+        return self._halves_before[step.last] > self._halves_before[step.first]
+
+    def read(self, env: Env, value: int, paint: Paint) -> Any:
+        """A value in a precision, cast if need be."""
+        array = env.find(value, paint)
+        if array is not None:
+            return array
+        other = Paint.HALF if paint is Paint.FULL else Paint.FULL
+        array = env.find(value, other)
+        if array is None:
+            held = self.graph.values[value]
+            raise RewriteError(
+                f"value {value} ({held.dtype}{list(held.shape)}) is read before it is made; this is "
+                "a fault of duotone, please report the program"
+            )
+        if paint is Paint.HALF:
+            array = self._to_half(value, array)
+        else:
+            array = _jax.convert(array, self.graph.values[value].dtype)
+        env.write(value, paint, array)
+        return array
+
+    def _to_half(self, value: int, array: Any) -> Any:
+        """Rounds to half; a constant that half cannot hold becomes its largest finite number."""
+        constant = self.graph.values[value].constant
+        too_large = constant is not None and constant.largest > self._largest
+        if _is_host_array(array):
+            host = np.asarray(array)
+            if too_large:
+                finite = np.clip(host, -self._largest, self._largest)
+                host = np.where(np.isfinite(host), finite, host)
+            return host.astype(self.half)
+        if too_large:
+            limit = np.float32(self._largest)
+            finite = jax.lax.clamp(-limit, array, limit)
+            array = jax.lax.select(jax.lax.is_finite(array), finite, array)
+        return _jax.convert(array, self.half)
+
+    def run(self, program: Program, env: Env) -> None:
+        """Runs the steps of a program; its results stand in ``env`` afterwards."""
+        for value, array in program.constants:
+            env.write(value, Paint.FULL, array)
+        for step in program.steps:
+            self._literals(step.eqn.invars, step.inputs, env)
+            if step.kind == "inline" and self.touched(step):
+                with _jax.inlined_call(step.eqn):
+                    self.run(step.bodies[0], env)
+                continue
+            with _jax.equation_context(step.eqn):
+                results = self._step(step, env)
+            for value, (paint, array) in zip(step.outputs, results, strict=True):
+                env.write(value, paint, array)
+        self._literals(program.jaxpr.outvars, program.outputs, env)
+
+    def _literals(self, atoms: Sequence[_jax.Atom], values: Sequence[int], env: Env) -> None:
+        for atom, value in zip(atoms, values, strict=True):
+            if _jax.is_literal(atom):
+                env.write(value, Paint.FULL, atom.val)
+
+    def _step(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+        """The results of one step, each with its precision."""
+        if not self.touched(step):
+            operands = [self.read(env, value, Paint.FULL) for value in step.inputs]
+            return [(Paint.FULL, array) for array in _jax.bind(step.eqn, operands)]
+        return FORMS[step.kind](self, step, env)
+
+    def hoist(self, body: int, env: Env) -> None:
+        """Makes the casts that the plan wants ready before a loop."""
+        for value, paint in self.plan.hoisted.get(body, ()):
+            self.read(env, value, paint)
+
+    def match(self, array: Any, aval: Any, paint: Paint) -> Any:
+        """``array`` with the dtype and the weak type that ``aval`` has in a precision."""
+        weak = paint is Paint.FULL and getattr(aval, "weak_type", False)
+        dtype = getattr(aval, "dtype", None)
+        if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+            return array
+        if array.dtype == self.dtype(aval, paint) and jax.typeof(array).weak_type == weak:
+            return array
+        return _jax.convert(array, self.dtype(aval, paint), weak_type=weak)
+
+
+def _is_host_array(array: Any) -> bool:
+    """Whether casting needs no operation in the program: literals and NumPy arrays."""
+    return not isinstance(array, (jax.core.Tracer, jax.Array))
+
+
+Form = Callable[[Rewriter, Step, Env], Iterable[tuple[Paint, Any]]]
+"""Rewrites a painted step; returns each result with its precision."""
+
+FORMS: dict[str, Form] = {}
+"""By ``Step.kind``; filled by half_rules, nested and custom."""
+
+
+def form(kind: str) -> Callable[[Form], Form]:
+    """Registers the form of a kind of step."""
+
+    def register(function: Form) -> Form:
+        FORMS[kind] = function
+        return function
+
+    return register

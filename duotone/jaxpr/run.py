@@ -1,0 +1,94 @@
+"""Run: calls the rewritten program, compiled, once traced for each signature.
+
+``jax.jit`` keeps the compiled programs: its trace is where the rewrite happens, so a second call
+costs what a ``jit`` call costs, and a call inside another transformation becomes a ``jit`` equation
+that the transformation knows how to handle. That equation bears :data:`~duotone.jaxpr.scopes.MARKER`
+as its name; another ``autocast`` around it leaves it alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax
+from duotone.errors import LeakedTracerError
+from duotone.jaxpr.scopes import MARKER
+from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
+from duotone.jaxpr.trace import trace
+
+logger = logging.getLogger("duotone")
+
+_MANY_SIGNATURES = 16
+
+
+class Runner:
+    """A function and the rewritten programs of its signatures."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        rewrite: Callable[[_jax.ClosedJaxpr, Sequence[Any]], _jax.ClosedJaxpr],
+    ) -> None:
+        self._function = function
+        self._rewrite = rewrite
+        self._name = describe_callable(function)
+        self._compiled: dict[tuple[Any, Any], Callable[..., tuple[list[Any], Results]]] = {}
+        self._structures: dict[Any, int] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the rewritten function."""
+        arrays, signature = flatten_call(self._name, args, kwargs)
+        key = (signature.tree, signature.statics)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = self._compile(signature, arrays)
+        try:
+            out, results = compiled(*arrays)
+        except jax.errors.UnexpectedTracerError as error:
+            raise LeakedTracerError(
+                f"{self._name}: an argument is a traced value that its trace left behind; return it "
+                "from the function that made it instead of storing it"
+            ) from error
+        return results.restore(out)
+
+    def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
+        self._warn_of_many(signature)
+
+        def program(*leaves: Any) -> tuple[list[Any], Results]:
+            traced = trace(self._function, signature, leaves)
+            rewritten = self._rewrite(traced.jaxpr, leaves)
+            return _jax.jaxpr_as_fun(rewritten)(*leaves), traced.results
+
+        donated = self._donated(signature, arrays)
+        return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)
+
+    def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Positions of the arrays that a ``jit`` function donates, if the function is one."""
+        if not hasattr(self._function, "trace") or not hasattr(self._function, "lower"):
+            return ()
+        jaxpr = _jax.open_jaxpr(trace(self._function, signature, arrays).jaxpr)
+        if len(jaxpr.eqns) != 1 or "donated_invars" not in jaxpr.eqns[0].params:
+            return ()
+        (eqn,) = jaxpr.eqns
+        donated = {
+            id(atom)
+            for atom, given in zip(eqn.invars, eqn.params["donated_invars"], strict=True)
+            if given
+        }
+        return tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated)
+
+    def _warn_of_many(self, signature: Signature) -> None:
+        """Says so once when a Python number that changes at every call compiles a program each."""
+        count = self._structures.get(signature.tree, 0) + 1
+        self._structures[signature.tree] = count
+        if count == _MANY_SIGNATURES:
+            logger.warning(
+                "%s was traced for %d different values of its non-array arguments; if one of them "
+                "is a number that changes, pass it as an array: jnp.asarray(x).",
+                self._name,
+                count,
+            )

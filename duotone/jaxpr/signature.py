@@ -1,0 +1,211 @@
+"""Signatures: what of a call's arguments is traced, and what is part of the program.
+
+Arrays are traced. Everything else (Python numbers, strings, functions, whole objects that JAX does not
+take apart) stays as it is, so that user code may branch on it; it is part of the key under which the
+rewritten program is kept. Results are treated alike.
+
+What goes wrong: an array-like object that JAX would convert silently, or a result that hides a traced
+value, is an error that names its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone.errors import ArgumentTypeError, LeakedTracerError, OutputError
+
+_NUMERIC_KINDS = "biufcV"
+
+
+class Static:
+    """A leaf that is not traced; equal to another if it would give the same program."""
+
+    __slots__ = ("_key", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        kind = type(value)
+        if isinstance(value, float):
+            self._key: Any = (kind, value.hex())  # tells 0.0 from -0.0, and nan equals itself
+        elif isinstance(value, complex):
+            self._key = (kind, value.real.hex(), value.imag.hex())
+        else:
+            try:
+                hash(value)
+                self._key = (kind, value)
+            except TypeError:
+                self._key = (kind, id(value))  # ``value`` is kept alive, so the id stays its own
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._key == other._key
+
+    def __repr__(self) -> str:
+        return f"Static({self.value!r})"
+
+
+class _NoDerivative:
+    """A float0 array, by shape: it holds nothing and no compiled program takes it."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def __hash__(self) -> int:
+        return hash(self.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _NoDerivative) and self.shape == other.shape
+
+    def array(self) -> np.ndarray:
+        """The array again."""
+        return np.zeros(self.shape, jax.dtypes.float0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Signature:
+    """The part of a call that is not traced.
+
+    Attributes:
+        tree: structure of ``(args, kwargs)``.
+        statics: position and value of each leaf that is not traced.
+    """
+
+    tree: Any
+    statics: tuple[tuple[int, Static], ...]
+
+    def restore(self, leaves: Any) -> tuple[Any, Any]:
+        """``(args, kwargs)`` with ``leaves`` in place of the arrays."""
+        return jax.tree.unflatten(self.tree, merge(self.statics, leaves))
+
+
+def merge(statics: tuple[tuple[int, Static], ...], arrays: Any) -> list[Any]:
+    """All leaves in order."""
+    if not statics:
+        return list(arrays)
+    fixed = {
+        position: leaf.value.array() if isinstance(leaf.value, _NoDerivative) else leaf.value
+        for position, leaf in statics
+    }
+    rest = iter(arrays)
+    return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(arrays))]
+
+
+def split(leaves: list[Any]) -> tuple[list[Any], tuple[tuple[int, Static], ...], int]:
+    """Divides leaves into arrays and statics.
+
+    Returns:
+        The arrays, the statics with their positions, and the position of the first leaf that is
+        neither (-1 if there is none).
+    """
+    arrays: list[Any] = []
+    statics: list[tuple[int, Static]] = []
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, jax.Array):
+            arrays.append(leaf)
+        elif isinstance(leaf, (np.ndarray, np.generic)):
+            if leaf.dtype == jax.dtypes.float0:
+                statics.append((position, Static(_NoDerivative(leaf.shape))))
+            elif leaf.dtype.kind in _NUMERIC_KINDS:
+                arrays.append(leaf)
+            else:
+                statics.append((position, Static(leaf)))
+        elif isinstance(leaf, jax.ShapeDtypeStruct):
+            arrays.append(leaf)
+        elif hasattr(leaf, "__jax_array__"):
+            return arrays, tuple(statics), position
+        else:
+            statics.append((position, Static(leaf)))
+    return arrays, tuple(statics), -1
+
+
+def flatten_call(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], Signature]:
+    """The arrays of a call, and its signature.
+
+    Raises:
+        ArgumentTypeError: an argument holds an object that is an array only by conversion.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    arrays, statics, bad = split(leaves)
+    if bad >= 0:
+        path = jax.tree_util.tree_flatten_with_path((args, kwargs))[0][bad][0]
+        raise ArgumentTypeError(
+            f"{name}: {_argument(path)} is a {type(leaves[bad]).__name__}, which is no array but "
+            "converts to one, so it would be frozen into the program; pass its array instead (for a "
+            "Keras or Flax variable, its `.value`)"
+        )
+    return arrays, Signature(tree, statics)
+
+
+def _argument(path: Any) -> str:
+    """``argument 0['weights']`` or ``argument params['weights']`` of a path in (args, kwargs)."""
+    first = getattr(path[1], "idx", None)
+    if first is None:
+        first = getattr(path[1], "key", path[1])
+    return f"argument {first}{jax.tree_util.keystr(path[2:])}"
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The part of a function's results that is not traced; same fields as :class:`Signature`."""
+
+    tree: Any
+    statics: tuple[tuple[int, Static], ...]
+
+    def restore(self, arrays: Any) -> Any:
+        """The function's results."""
+        return jax.tree.unflatten(self.tree, merge(self.statics, arrays))
+
+
+def flatten_results(name: str, results: Any) -> tuple[list[Any], Results]:
+    """The arrays among a function's results, and the rest.
+
+    Raises:
+        OutputError: a result runs only after the function has returned (a generator, a coroutine),
+            or is an array only by conversion.
+        LeakedTracerError: an object that JAX does not take apart holds a traced value.
+    """
+    leaves, tree = jax.tree.flatten(results)
+    arrays, statics, bad = split(leaves)
+    for leaf in [leaves[bad]] if bad >= 0 else [static.value for _, static in statics]:
+        _check_result(name, leaf)
+    return arrays, Results(tree, statics)
+
+
+def _check_result(name: str, leaf: Any) -> None:
+    kind = type(leaf).__name__
+    if isinstance(leaf, Generator) or hasattr(leaf, "__await__") or hasattr(leaf, "__next__"):
+        raise OutputError(
+            f"{name} returned a {kind}, whose code runs after tracing has ended; return arrays (for "
+            "a generator, collect them in a list or tuple first)"
+        )
+    if hasattr(leaf, "__jax_array__"):
+        raise OutputError(
+            f"{name} returned a {kind}, which is no array but converts to one; return its array (for "
+            "a Keras or Flax variable, its `.value`)"
+        )
+    inside = vars(leaf).values() if hasattr(leaf, "__dict__") else leaf if _is_set(leaf) else ()
+    if any(isinstance(x, jax.core.Tracer) for x in inside):
+        raise LeakedTracerError(
+            f"{name} returned a {kind} that holds a traced value and that JAX does not take apart; "
+            f"return the arrays, or register {kind} with jax.tree_util.register_dataclass"
+        )
+
+
+def _is_set(leaf: Any) -> bool:
+    return isinstance(leaf, (set, frozenset))
+
+
+def describe_callable(function: Callable[..., Any]) -> str:
+    """A name for error messages: ``autocast(loss)``."""
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return f"autocast({name})"

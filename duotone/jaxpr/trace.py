@@ -1,0 +1,59 @@
+"""Trace: from a user's function and the arrays of one call to a jaxpr."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax
+from duotone.errors import LeakedTracerError
+from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_results
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traced:
+    """A function, traced.
+
+    Attributes:
+        jaxpr: takes and returns arrays only.
+        results: what the function returns besides arrays, and in what structure.
+    """
+
+    jaxpr: _jax.ClosedJaxpr
+    results: Results
+
+
+def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Traced:
+    """Traces ``function`` on one signature.
+
+    Args:
+        function: the user's.
+        signature: of the call.
+        arrays: arrays, tracers or ``jax.ShapeDtypeStruct``.
+
+    Returns:
+        The traced function. Errors inside it pass through with the user's own traceback.
+
+    Raises:
+        LeakedTracerError: the function uses a traced value of another call.
+    """
+    name = describe_callable(function)
+    found: list[Results] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = signature.restore(leaves)
+        out, results = flatten_results(name, function(*args, **kwargs))
+        found.append(results)
+        return out
+
+    try:
+        jaxpr = jax.make_jaxpr(flat)(*arrays)
+    except jax.errors.UnexpectedTracerError as error:
+        raise LeakedTracerError(
+            f"{name} uses a traced value that an earlier trace left behind (in a global, an attribute "
+            "or a closure); pass it as an argument and return it as a result instead"
+        ) from error
+    return Traced(jaxpr, found[-1])

@@ -1,0 +1,390 @@
+"""Policy: everything a user can say about how a graph is painted, in one frozen value.
+
+`autocast` and `explain` take a :class:`Policy`; the stages read its fields. It is checked once,
+when it is made, so a stage never checks again; it hashes and compares by value, so it can be part
+of a cache key. :meth:`Policy.merged_with_environment` is the only place where duotone reads the
+environment. A new option is a field here, a check in ``__post_init__``, a phrase in ``describe``
+and, if it can be set from outside, a row in ``duotone/_environment.py``.
+
+What goes wrong: a contradiction or a bad value in code raises
+:class:`~duotone.errors.PolicyError` when the policy is made, a bad value in a variable raises
+:class:`~duotone.errors.EnvironmentVariableError` when the environment is merged, and an operation
+name that the front end does not know raises :class:`~duotone.errors.UnknownOperationError` when a
+function is painted, since only then is the front end known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from duotone._environment import (
+    LEVELS,
+    PAINTERS,
+    VARIABLES,
+    Level,
+    Painter,
+    folder_problem,
+    read_settings,
+)
+from duotone._operation_hints import advice
+from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError
+
+LISTS = ("allow", "infer", "deny", "clear")
+LIST_FIELDS = tuple(f"{which}_{edit}" for which in LISTS for edit in ("add", "remove"))
+PATTERN_FIELDS = ("keep_full", "keep_half")
+
+
+class _Origin(NamedTuple):
+    """Who asked for an entry of a field, kept for error messages only ("" for a scalar field)."""
+
+    field: str
+    entry: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How to paint: which painter, what to change in its lists, what to keep, what to write down.
+
+    *List edits* name operations as the front end does: JAX primitives, such as ``dot_general``.
+    ``x_add`` puts an operation on list x and takes it off any other list; ``x_remove`` takes it
+    off list x, and it then is on no list.
+
+    *Precedence.* The environment is merged in when a function is painted
+    (:meth:`merged_with_environment`). List edits of code and environment are united. A scalar
+    (`painter`, `level`, `ignore_performance`, `log_path`, `log_decisions`) that is set in code
+    wins over the environment, and a default value counts as not set: ``level=None`` leaves
+    ``DUOTONE_LEVEL`` in force. Name-scope patterns are set in code only.
+
+    Args:
+        painter: ``"duotone"``, or ``"tensorflow"`` for the four passes of TensorFlow's pass.
+        level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
+            deny and clear lists, ``"TREAT_INFER_AS_DENY"`` moves the infer list into the deny
+            list, ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.
+        ignore_performance: Rewrite also where half precision is not faster, as on most CPUs.
+            Tests of numerics want this.
+        allow_add: Operations to put on the allow list; like all list edits, any iterable of str.
+        allow_remove: Operations to take off the allow list.
+        infer_add: Operations to put on the infer list.
+        infer_remove: Operations to take off the infer list.
+        deny_add: Operations to put on the deny list.
+        deny_remove: Operations to take off the deny list.
+        clear_add: Operations to put on the clear list.
+        clear_remove: Operations to take off the clear list.
+        keep_full: Name-scope patterns whose operations stay full; shell wildcards over names
+            such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``.
+        keep_half: Name-scope patterns whose operations are painted half.
+        log_path: A folder that exists. The graph before and after painting and the paint buckets
+            are written there. A relative path is taken from the current folder of this moment.
+        log_decisions: Write one log line per painting decision.
+
+    Raises:
+        PolicyError: A value that is not accepted, or two edits that contradict each other.
+        PolicyTypeError: A value of the wrong type, such as one str for a list. (It is a
+            PolicyError too.)
+
+    Example:
+        >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
+        >>> print(policy.describe())
+        policy: deny list + logistic; keeps full */attention/*
+        >>> policy == Policy(keep_full=("*/attention/*",), deny_add=("logistic",))
+        True
+
+    References:
+        tensorflow/core/grappler/optimizers/auto_mixed_precision.cc, whose settings these are.
+    """
+
+    painter: Painter = "duotone"
+    level: Level | None = None
+    ignore_performance: bool = False
+    allow_add: frozenset[str] = frozenset()
+    allow_remove: frozenset[str] = frozenset()
+    infer_add: frozenset[str] = frozenset()
+    infer_remove: frozenset[str] = frozenset()
+    deny_add: frozenset[str] = frozenset()
+    deny_remove: frozenset[str] = frozenset()
+    clear_add: frozenset[str] = frozenset()
+    clear_remove: frozenset[str] = frozenset()
+    keep_full: tuple[str, ...] = ()
+    keep_half: tuple[str, ...] = ()
+    log_path: Path | None = None
+    log_decisions: bool = False
+    # Not part of the value: two policies that paint alike are equal wherever they came from.
+    _origins: tuple[_Origin, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    if TYPE_CHECKING:  # what may be passed is wider than what is kept
+
+        def __init__(
+            self,
+            *,
+            painter: Painter = "duotone",
+            level: Level | None = None,
+            ignore_performance: bool = False,
+            allow_add: Iterable[str] = (),
+            allow_remove: Iterable[str] = (),
+            infer_add: Iterable[str] = (),
+            infer_remove: Iterable[str] = (),
+            deny_add: Iterable[str] = (),
+            deny_remove: Iterable[str] = (),
+            clear_add: Iterable[str] = (),
+            clear_remove: Iterable[str] = (),
+            keep_full: Iterable[str] = (),
+            keep_half: Iterable[str] = (),
+            log_path: str | os.PathLike[str] | None = None,
+            log_decisions: bool = False,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        """Checks every field and brings lists, patterns and the path to their one form."""
+        _check_choice("painter", self.painter, PAINTERS)
+        if self.level is not None:
+            _check_choice("level", self.level, LEVELS)
+        for field in ("ignore_performance", "log_decisions"):
+            _check_boolean(field, getattr(self, field))
+        for field in LIST_FIELDS:
+            object.__setattr__(self, field, frozenset(_strings(field, getattr(self, field))))
+        for field in PATTERN_FIELDS:
+            object.__setattr__(self, field, _strings(field, getattr(self, field)))
+        if self.log_path is not None:
+            object.__setattr__(self, "log_path", _folder(self.log_path))
+        self._check_list_edits()
+        self._check_patterns()
+
+    def merged_with_environment(self, environ: Mapping[str, str] = os.environ) -> Policy:
+        """This policy with what the environment adds; see the class for who wins.
+
+        Each variable has a TensorFlow name (lists also an older one) and a duotone name;
+        ``docs/environment.md`` lists them. Where the duotone name is set, even to nothing, the
+        TensorFlow names are not read. Where both TensorFlow names of a list are set, their entries
+        are united, as TensorFlow does.
+
+        Args:
+            environ: Variable names and values.
+
+        Returns:
+            A policy; this one if the environment says nothing. Merging again changes nothing.
+
+        Raises:
+            EnvironmentVariableError: A variable that is read holds a value it does not take.
+            PolicyError: The merged edits contradict each other.
+
+        Example:
+            >>> environ = {"DUOTONE_DENYLIST_ADD": "tanh", "DUOTONE_LEVEL": "TENSOR_CORES_ONLY"}
+            >>> policy = Policy(level="TREAT_INFER_AS_DENY").merged_with_environment(environ)
+            >>> policy.level, sorted(policy.deny_add)
+            ('TREAT_INFER_AS_DENY', ['tanh'])
+        """
+        settings = read_settings(environ)
+        if not settings:
+            return self
+        changes: dict[str, Any] = {}
+        origins = list(self._origins)
+        for field, value, variable in settings:
+            source = f"environment variable {variable}"
+            if field in LIST_FIELDS:
+                for entry in sorted(value):
+                    if entry in getattr(self, field):  # asked for here too, not only out there
+                        origins += [_Origin(field, entry, s) for s in self._sources(field, entry)]
+                    origins.append(_Origin(field, entry, source))
+                changes[field] = changes.get(field, getattr(self, field)) | value
+            elif getattr(self, field) == _DEFAULTS[field] and value != _DEFAULTS[field]:
+                changes[field] = value
+                origins.append(_Origin(field, "", source))
+        return dataclasses.replace(self, **changes, _origins=tuple(dict.fromkeys(origins)))
+
+    def check_names(self, known: Collection[str]) -> None:
+        """Raises if a list edit names an operation that the front end does not know.
+
+        Args:
+            known: The names of all operations that the front end knows.
+
+        Raises:
+            UnknownOperationError: Names every unknown operation, where each comes from (code or
+                which variable), and what was probably meant.
+
+        Example:
+            >>> Policy(deny_add={"exp"}).check_names(["exp", "log"])
+        """
+        if not any(getattr(self, field) for field in LIST_FIELDS):
+            return
+        names = frozenset(known)
+        problems = []
+        for field in LIST_FIELDS:
+            for entry in sorted(getattr(self, field) - names):
+                sources = self._sources(field, entry)
+                problem = f"{entry!r} in {' and '.join(sources)}: {advice(entry, names)}"
+                if any(" TF_" in source for source in sources):
+                    problem += f" (to leave that variable to TensorFlow, set {_DUOTONE_NAME[field]}"
+                    problem += ", which duotone reads instead; it may be empty)"
+                problems.append(problem)
+        if problems:
+            count = "an unknown operation" if len(problems) == 1 else "unknown operations"
+            message = f"the policy's lists name {count}:\n  " + "\n  ".join(problems)
+            raise UnknownOperationError(message)
+
+    def replace(self, **changes: Any) -> Policy:
+        """A copy with some fields changed, checked like a new policy.
+
+        Args:
+            **changes: New values by field name.
+
+        Returns:
+            The new policy.
+
+        Raises:
+            PolicyError: As for a new policy, or a name that is no field.
+
+        Example:
+            >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
+            True
+        """
+        for name in changes:
+            if name not in _DEFAULTS:
+                close = difflib.get_close_matches(name, _DEFAULTS, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(_DEFAULTS)}."
+                raise PolicyTypeError(f"Policy has no field {name!r}: {hint}")
+        origins = tuple(o for o in self._origins if o.field not in changes)
+        return dataclasses.replace(self, **changes, _origins=origins)
+
+    def describe(self) -> str:
+        """All that differs from the defaults, on one line, for logs.
+
+        Example:
+            >>> Policy().describe()
+            'policy: all defaults'
+            >>> Policy(painter="tensorflow", allow_add=["exp"], allow_remove=["mul"]).describe()
+            'policy: painter tensorflow; allow list + exp - mul'
+        """
+        phrases = []
+        if self.painter != "duotone":
+            phrases.append(f"painter {self.painter}")
+        if self.level is not None:
+            phrases.append(f"level {self.level}")
+        if self.ignore_performance:
+            phrases.append("rewrites also where half is not faster")
+        for which in LISTS:
+            added, removed = getattr(self, f"{which}_add"), getattr(self, f"{which}_remove")
+            if added or removed:
+                edits = [f"+ {', '.join(sorted(added))}"] if added else []
+                edits += [f"- {', '.join(sorted(removed))}"] if removed else []
+                phrases.append(f"{which} list {' '.join(edits)}")
+        for field in PATTERN_FIELDS:
+            if patterns := getattr(self, field):
+                phrases.append(f"keeps {field.removeprefix('keep_')} {', '.join(patterns)}")
+        if self.log_path is not None:
+            phrases.append(f"writes graphs to {self.log_path}")
+        if self.log_decisions:
+            phrases.append("logs decisions")
+        text = f"policy: {'; '.join(phrases) or 'all defaults'}"
+        variables = dict.fromkeys(
+            o.source.removeprefix("environment variable ")
+            for o in self._origins
+            if o.source.startswith("environment variable ")
+        )
+        return f"{text} (partly from {', '.join(variables)})" if variables else text
+
+    def _sources(self, field: str, entry: str) -> list[str]:
+        """Where an entry was asked for: the argument in code, one or more variables, or both."""
+        found = [o.source for o in self._origins if (o.field, o.entry) == (field, entry)]
+        return found or [f"Policy({field}=...)"]
+
+    def _check_list_edits(self) -> None:
+        adds = [f"{which}_add" for which in LISTS]
+        for entry in sorted(frozenset().union(*(getattr(self, field) for field in adds))):
+            added_by = [field for field in adds if entry in getattr(self, field)]
+            if len(added_by) > 1:
+                raise PolicyError(
+                    f"{entry!r} is added to more than one list: by {self._cite(added_by, entry)}. "
+                    "An operation is on one list at most: keep it in one of these only."
+                )
+            which = added_by[0].removesuffix("_add")
+            if entry in getattr(self, f"{which}_remove"):
+                both = self._cite([f"{which}_add", f"{which}_remove"], entry)
+                raise PolicyError(
+                    f"{entry!r} is both added to the {which} list and removed from it: by {both}. "
+                    "Drop it from one of these."
+                )
+
+    def _cite(self, fields: list[str], entry: str) -> str:
+        return " and by ".join(s for field in fields for s in self._sources(field, entry))
+
+    def _check_patterns(self) -> None:
+        for pattern in self.keep_full:
+            if pattern in self.keep_half:
+                raise PolicyError(
+                    f"the pattern {pattern!r} is in Policy(keep_full=...) and in "
+                    "Policy(keep_half=...): drop it from one of these, or make one narrower."
+                )
+
+
+# By the name of each field that a user can set.
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default
+    for field in dataclasses.fields(Policy)
+    if not field.name.startswith("_")
+}
+_DUOTONE_NAME = {variable.field: variable.duotone for variable in VARIABLES}
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
+    if isinstance(value, str) and value in choices:
+        return
+    close = difflib.get_close_matches(str(value).upper(), [c.upper() for c in choices], n=1)
+    hint = next((f" Did you mean {c!r}?" for c in choices if [c.upper()] == close), "")
+    none = " or None" if field == "level" else ""
+    accepted = ", ".join(repr(choice) for choice in choices)
+    raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}{none}.{hint}")
+
+
+def _check_boolean(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise PolicyTypeError(f"Policy({field}={value!r}): it takes True or False.")
+
+
+def _strings(field: str, value: object) -> tuple[str, ...]:
+    """The entries of a list field, each once, in an order that does not change between runs."""
+    if isinstance(value, (str, bytes)):
+        text = value if isinstance(value, str) else value.decode(errors="replace")
+        raise PolicyTypeError(
+            f"Policy({field}={value!r}): a single string is not a list of them. "
+            f"Write Policy({field}=[{text!r}])."
+        )
+    if not isinstance(value, Iterable):
+        raise PolicyTypeError(f"Policy({field}={value!r}): it takes a list, tuple or set of str.")
+    entries = list(value)
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise PolicyTypeError(
+                f"Policy({field}=...) holds {entry!r}, which is not a str: name operations and "
+                "patterns by str, a primitive by its .name."
+            )
+        if not entry.strip():
+            raise PolicyError(
+                f"Policy({field}=...) holds the empty string {entry!r}: leave it out."
+            )
+    if isinstance(value, (set, frozenset)):
+        entries.sort()
+    return tuple(dict.fromkeys(entries))
+
+
+def _folder(value: object) -> Path:
+    if not isinstance(value, (str, os.PathLike)):
+        raise PolicyTypeError(
+            f"Policy(log_path={value!r}): it takes the path of a folder, or None."
+        )
+    if not os.fspath(value):  # Path("") is the current folder, which an empty string never meant
+        raise PolicyError(
+            "Policy(log_path=''): it takes the path of a folder, or None for no files."
+        )
+    # Absolute, so that a later change of the working folder does not undo this check.
+    path = Path(os.fsdecode(value)).expanduser().absolute()
+    problem = folder_problem(path)
+    if problem is not None:
+        raise PolicyError(f"Policy(log_path={os.fspath(value)!r}): {problem}.")
+    return path

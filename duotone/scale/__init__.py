@@ -1,0 +1,39 @@
+"""Loss scaling: gradients that survive float16, and steps that are skipped when they do not.
+
+The smallest float16 above zero is about 6e-8, and many gradients are smaller. Multiplying the loss
+by a *loss scale* multiplies every gradient by it; dividing the gradients by the same number, in
+float32, gives the true ones back. The scale is as large as the gradients allow: it is divided when
+one of them overflows (that step is skipped) and grows again after a run of good steps.
+
+One training step, written out::
+
+    out = grad_fn(loss_scale, params, batch)          # value_and_grad: scaled inside, unscaled out
+    new = update(params, out.grads)
+    params = select(out.finite, new, params)          # a step that overflowed changes nothing
+    loss_scale = loss_scale.adjust(out.finite)        # halve, keep or double
+
+Who calls this room: training loops directly, and the optimizer wrappers. Who extends it: a new rule
+for the scale is a subclass of :class:`LossScale` (``state.py``). What goes wrong: an argument that
+is not a loss scale, a loss that is not a floating scalar, trees of different structure; each is an
+error that names the thing and the remedy (``docs/loss-scaling.md`` has the whole story).
+
+Files: ``leaves`` (arithmetic on one leaf), ``finite`` (the finite check), ``selection`` (keep or
+replace), ``configuration`` (checked
+numbers), ``state`` (the three loss scales), ``gradient`` (``value_and_grad``).
+"""
+
+from duotone.scale.finite import all_finite
+from duotone.scale.gradient import ScaledGrad, value_and_grad
+from duotone.scale.selection import select
+from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
+
+__all__ = [
+    "DynamicLossScale",
+    "FixedLossScale",
+    "LossScale",
+    "NoLossScale",
+    "ScaledGrad",
+    "all_finite",
+    "select",
+    "value_and_grad",
+]

@@ -1,0 +1,71 @@
+"""The configuration of a loss scale: each number checked once, with an error that advises.
+
+Called by ``state`` whenever a loss scale is made. What goes wrong is the whole subject: a number of
+the wrong type is an ``ArgumentTypeError``, one out of range an ``ArgumentError``.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from duotone.errors import ArgumentError, ArgumentTypeError
+
+MAX_SCALE = 2.0**126
+"""The largest power of two whose reciprocal is still a normal float32."""
+
+
+def _check_number(name: str, number: Any) -> float:
+    if type(number) is float:  # the fast path: JAX makes a loss scale anew after every step
+        return number
+    if isinstance(number, numbers.Real) and not isinstance(number, bool):
+        return float(number)
+    raise ArgumentTypeError(
+        f"{name} must be a number that is known when the loss scale is made, such as 2.0**15; got "
+        f"{number!r} of type {type(number).__name__}. Convert an array with float(x); to go on "
+        "from a saved loss scale, restore its arrays into a new one (docs/loss-scaling.md)."
+    )
+
+
+def check_scale(name: str, number: Any) -> float:
+    """A scale, as a float from 1 to 2**126."""
+    scale = _check_number(name, number)
+    if not 1.0 <= scale <= MAX_SCALE:  # true for NaN as well
+        raise ArgumentError(
+            f"{name} must be from 1 to 2**126 (below 1 a loss scale would lose gradients that it "
+            f"is there to keep, above that unscaling leaves float32); got {name}={scale:g}. "
+            "Use NoLossScale() to switch scaling off."
+        )
+    return scale
+
+
+def check_factor(number: Any) -> float:
+    """The factor of growth and decrease, as a float above 1."""
+    factor = _check_number("factor", number)
+    if not (1.0 < factor <= MAX_SCALE and np.float32(factor) > 1.0):  # true for NaN as well
+        raise ArgumentError(
+            "factor must be above 1 (in float32) and finite, since the scale is multiplied by it "
+            f"to grow and divided by it to shrink; got factor={factor!r}. Use 2.0, or "
+            "FixedLossScale for a scale that stays."
+        )
+    return factor
+
+
+def check_interval(number: Any) -> int:
+    """A number of steps that an ``int32`` can count."""
+    if type(number) is not int and (
+        not isinstance(number, numbers.Integral) or isinstance(number, bool)
+    ):
+        raise ArgumentTypeError(
+            f"growth_interval must be a whole number of steps; got {number!r} of type "
+            f"{type(number).__name__}."
+        )
+    interval = int(number)
+    if not 1 <= interval < 2**31:
+        raise ArgumentError(
+            f"growth_interval must be from 1 to 2**31 - 1 steps; got {interval}. "
+            "Use FixedLossScale for a scale that never grows."
+        )
+    return interval

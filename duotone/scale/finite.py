@@ -1,0 +1,86 @@
+"""The finite check: is every number in a tree finite, and do all devices agree on the answer?
+
+Called by ``gradient`` on the unscaled gradients, and by user code. What goes wrong: devices that
+disagree. If one skips a step that the others take, parameters that should be equal on all devices
+differ from then on, and nothing reports it. Under plain ``jit`` with sharded arrays the compiler
+makes the check global. Inside ``shard_map`` and ``pmap`` each device sees its own part:
+
+* ``check_vma=True`` (the default of ``shard_map``): JAX knows the axes along which the answer can
+  vary, so the check reads them from its type and agrees over them by itself;
+* ``check_vma=False``, ``pmap`` and ``vmap(..., axis_name=...)``: nothing tells, so name the axis:
+  ``all_finite(grads, axis_name="data")``. Gradients that were already averaged over the axis
+  (``lax.pmean``) are the same everywhere and need no name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from duotone.errors import ArgumentTypeError
+from duotone.regions import keep_full
+from duotone.scale.leaves import is_inexact
+
+AxisName = str | Sequence[str]
+
+
+def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
+    """Whether no floating or complex leaf of a tree holds an infinity or NaN.
+
+    One pass over each leaf in its own dtype, without a cast or a copy.
+
+    Args:
+        tree: any pytree; integers, booleans, float0, PRNG keys and None are ignored.
+        axis_name: mapped axes over which all devices must agree (one name or several). None agrees
+            over the axes along which the answer varies by its type (``shard_map`` with
+            ``check_vma=True``), and over none elsewhere. ``()`` never agrees: each device answers
+            for itself, as for a population of models trained side by side.
+
+    Returns:
+        ``bool[]``; True for a tree without floating leaves.
+
+    Raises:
+        ArgumentTypeError: `axis_name` is not a name or a sequence of names.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from duotone.scale import all_finite
+        >>> bool(all_finite({"w": jnp.ones(3, jnp.float16), "step": 7}))
+        True
+        >>> bool(all_finite({"w": jnp.array([1.0, jnp.inf])}))
+        False
+    """
+    axes = check_axis_name(axis_name)
+    with keep_full():
+        checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if is_inexact(leaf)]
+        finite = reduce(jnp.logical_and, checks) if checks else jnp.asarray(True)
+        return _agree(finite, _varying_axes(finite) if axes is None else axes)
+
+
+def check_axis_name(axis_name: Any) -> tuple[str, ...] | None:
+    """The axis names as a tuple, or None where they are to be read from the type."""
+    if axis_name is None:
+        return None
+    names = (axis_name,) if isinstance(axis_name, str) else axis_name
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError(
+            f"axis_name must be the name of a mapped axis or a sequence of names, as in "
+            f'axis_name="data"; got {axis_name!r} of type {type(axis_name).__name__}.'
+        )
+    return tuple(names)
+
+
+def _agree(finite: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    if not axes:
+        return finite
+    return lax.pmin(finite.astype(jnp.int32), axes) > 0
+
+
+def _varying_axes(array: jax.Array) -> tuple[str, ...]:
+    """The manual mesh axes along which the type says that an array may differ."""
+    return tuple(sorted(jax.typeof(array).mat.varying))

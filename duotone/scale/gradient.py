@@ -1,0 +1,235 @@
+"""``value_and_grad`` with the loss scaled inside: unscaled loss and gradients come out.
+
+Called by training steps and by the optimizer wrappers. The order of things, which is the point::
+
+    loss, aux  = loss_fn(...)
+    scaled     = used.scale(loss)        # in float32, used = loss_scale.limited_to(loss.dtype)
+    grads      = used.unscale(d scaled)  # in float32, with the very scale that was used
+    finite     = all_finite(grads)
+
+The loss that is returned is the one that ``loss_fn`` computed, never a scaled one divided again.
+
+What goes wrong: a loss that is no floating scalar, a first argument that is no loss scale. Errors
+inside ``loss_fn`` are the user's own and come through untouched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.scale.finite import AxisName, all_finite, check_axis_name
+from duotone.scale.state import LossScale
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScaledGrad:
+    """What a function made by :func:`value_and_grad` returns; a pytree.
+
+    Attributes:
+        value: the loss as ``loss_fn`` returned it, unscaled, in its own dtype.
+        grads: unscaled gradients, in the structure of the differentiated arguments; half gradients
+            as float32.
+        finite: ``bool[]``, whether every gradient is finite.
+        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
+    """
+
+    value: jax.Array
+    grads: Any
+    finite: jax.Array
+    aux: Any = None
+
+
+def value_and_grad(
+    loss_fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    allow_int: bool = False,
+    axis_name: AxisName | None = None,
+) -> Callable[..., ScaledGrad]:
+    """``jax.value_and_grad`` that scales the loss inside and gives unscaled gradients.
+
+    The new function takes a loss scale before the arguments of `loss_fn`, because the scale is
+    state that changes from step to step: ``grad_fn(loss_scale, params, batch)``.
+
+    A float16 loss is scaled by at most 2**15, whatever the loss scale holds, since its gradient is
+    a float16 too (see :meth:`LossScale.limited_to`); the gradients are unscaled by the same number.
+
+    Args:
+        loss_fn: gives a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
+        argnums: the arguments of `loss_fn` to differentiate, counted from 0 without the loss scale.
+        has_aux: whether `loss_fn` returns a pair.
+        allow_int: whether integer arguments may be differentiated (their gradients are float0).
+        axis_name: mapped axes over which all devices must agree on ``finite``; see
+            :func:`all_finite`.
+
+    Returns:
+        A function ``(loss_scale, *args, **kwargs) -> ScaledGrad``.
+
+    Raises:
+        ArgumentTypeError: `loss_fn` is not callable, `argnums` or `axis_name` has the wrong type.
+            On a call: the first argument is no loss scale, or the loss is not floating.
+        ArgumentError: `argnums` is empty. On a call: the loss is not a scalar, or `argnums` points
+            past the arguments.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from duotone.scale import DynamicLossScale, value_and_grad
+        >>> grad_fn = value_and_grad(lambda w, x: jnp.sum(w * x))
+        >>> out = grad_fn(DynamicLossScale(), jnp.ones(2, jnp.float16), jnp.float16([0.5, 5e-8]))
+        >>> out.value.dtype, out.grads.dtype, bool(out.finite)
+        (dtype('float16'), dtype('float32'), True)
+    """
+    _check_callable(loss_fn)
+    argnums = _check_argnums(argnums)
+    axes = check_axis_name(axis_name)
+
+    def grad_fn(loss_scale: LossScale, /, *args: Any, **kwargs: Any) -> ScaledGrad:
+        _check_loss_scale(loss_scale)
+        _check_reach(argnums, len(args))
+
+        def scaled_loss(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, Any]]:
+            loss, aux = _split(loss_fn, has_aux, loss_fn(*args, **kwargs))
+            return loss_scale.limited_to(loss.dtype).scale(loss), (loss, aux)
+
+        gradient = jax.value_and_grad(scaled_loss, argnums, has_aux=True, allow_int=allow_int)
+        (_, (loss, aux)), scaled = gradient(*args, **kwargs)
+        # The limit again and not the object from inside: values made while JAX differentiates
+        # must not leave that function. Both are the same operations on the same numbers.
+        grads = loss_scale.limited_to(loss.dtype).unscale(scaled)
+        return ScaledGrad(loss, grads, all_finite(grads, axis_name=axes), aux)
+
+    return _named_after(loss_fn, grad_fn)
+
+
+def _split(loss_fn: Callable[..., Any], has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
+    """The loss as an array and the auxiliary output, or an error that names `loss_fn`."""
+    aux = None
+    if has_aux:
+        if not isinstance(output, tuple | list) or len(output) != 2:
+            raise ArgumentTypeError(
+                f"loss_fn {_describe(loss_fn)} must return a pair (loss, aux) because has_aux is "
+                f"True; it returned {_summary(output)}."
+            )
+        output, aux = output
+    if not isinstance(output, bool | int | float | complex) and not hasattr(output, "dtype"):
+        hint = " If it returns (loss, aux), pass has_aux=True." if _is_pair(output) else ""
+        raise ArgumentTypeError(
+            f"loss_fn {_describe(loss_fn)} must return one floating scalar, the loss; it returned "
+            f"{_summary(output)}.{hint}"
+        )
+    loss = jnp.asarray(output)
+    if loss.shape != ():
+        raise ArgumentError(
+            f"loss_fn {_describe(loss_fn)} must return a scalar loss; it returned shape "
+            f"{loss.shape}. Reduce it, usually with jnp.mean (or [0] for one element)."
+        )
+    if not jnp.issubdtype(loss.dtype, jnp.floating):
+        raise ArgumentTypeError(
+            f"loss_fn {_describe(loss_fn)} must return a floating loss; it returned {loss.dtype}. "
+            "Take the real part of a complex loss; an integer has no gradient."
+        )
+    return loss, aux
+
+
+def _check_callable(loss_fn: Any) -> None:
+    if not callable(loss_fn):
+        raise ArgumentTypeError(
+            f"loss_fn must be a function that returns the loss; got {_summary(loss_fn)}. "
+            "Pass the function itself, not what it returns."
+        )
+
+
+def _check_argnums(argnums: Any) -> int | tuple[int, ...]:
+    numbers_given = argnums if isinstance(argnums, tuple | list) else (argnums,)
+    if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in numbers_given):
+        raise ArgumentTypeError(
+            f"argnums must be an integer or a tuple of integers, the positions of loss_fn's "
+            f"arguments to differentiate; got {argnums!r}."
+        )
+    if not numbers_given:
+        raise ArgumentError("argnums is empty: name at least one argument of loss_fn, such as 0.")
+    if isinstance(argnums, tuple | list):
+        return tuple(int(n) for n in numbers_given)
+    return int(argnums)
+
+
+def _check_loss_scale(loss_scale: Any) -> None:
+    if isinstance(loss_scale, LossScale):
+        return
+    if isinstance(loss_scale, type) and issubclass(loss_scale, LossScale):
+        remedy = f"Make one first: {loss_scale.__name__}(...)."
+    elif isinstance(loss_scale, numbers.Real):
+        remedy = f"Wrap the number: FixedLossScale({loss_scale!r})."
+    elif loss_scale is None:
+        remedy = "Pass NoLossScale() to train without scaling."
+    else:
+        remedy = "Call it as grad_fn(loss_scale, params, ...), with DynamicLossScale() to begin."
+    raise ArgumentTypeError(
+        "loss_scale, the first argument of the function that value_and_grad made, must be a "
+        f"DynamicLossScale, FixedLossScale or NoLossScale; got {_summary(loss_scale)}. {remedy}"
+    )
+
+
+def _check_reach(argnums: int | tuple[int, ...], count: int) -> None:
+    positions = argnums if isinstance(argnums, tuple) else (argnums,)
+    if any(not -count <= position < count for position in positions):
+        raise ArgumentError(
+            f"argnums={argnums} points past the {count} positional argument(s) after the loss "
+            "scale. Positions count from 0 without the loss scale, and an argument to "
+            "differentiate must be passed by position."
+        )
+
+
+def _named_after(
+    loss_fn: Callable[..., Any], grad_fn: Callable[..., ScaledGrad]
+) -> Callable[..., ScaledGrad]:
+    """Gives the new function a name, and the signature that ``jit(static_argnames=...)`` reads.
+
+    Not ``functools.wraps``: it would show the signature of `loss_fn`, one argument short, and
+    ``jit`` would make the wrong argument static.
+    """
+    name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    grad_fn.__name__ = grad_fn.__qualname__ = f"value_and_grad_of_{name}"
+    grad_fn.__doc__ = f"Scaled value and gradient of {_describe(loss_fn)}; see ScaledGrad."
+    try:
+        signature = inspect.signature(loss_fn)
+    except (TypeError, ValueError):  # some callables implemented in C have none
+        return grad_fn
+    first = "loss_scale"
+    while first in signature.parameters:
+        first += "_"
+    parameter = inspect.Parameter(first, inspect.Parameter.POSITIONAL_ONLY)
+    vars(grad_fn)["__signature__"] = signature.replace(
+        parameters=[parameter, *signature.parameters.values()], return_annotation=ScaledGrad
+    )
+    return grad_fn
+
+
+def _describe(fn: Callable[..., Any]) -> str:
+    """The name of a function and, where Python knows it, the file and line it is written in."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"'{name}'" if code is None else f"'{name}' ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _is_pair(output: Any) -> bool:
+    return isinstance(output, tuple | list) and len(output) == 2
+
+
+def _summary(thing: Any) -> str:
+    dtype = getattr(thing, "dtype", None)
+    if dtype is not None:
+        return f"an array of {dtype}{list(getattr(thing, 'shape', ()))}"
+    if isinstance(thing, str | numbers.Number | type) or thing is None:
+        return repr(thing)
+    return f"a {type(thing).__name__}"

@@ -1,0 +1,121 @@
+"""Keep or replace: one tree or the other, decided by a traced boolean.
+
+``select(finite, new, old)`` is how a step is skipped: parameters, optimizer state, step counters,
+PRNG keys and anything else in the two trees stay exactly as they were. It takes every leaf, of any
+dtype, and never converts one: a new value of another shape or dtype is an error here, because it
+would surface later as a recompilation or a loop carry of changing type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+from duotone.errors import ArgumentError, ArgumentTypeError
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """Returns `on_true` where `pred` holds and `on_false` where it does not, leaf by leaf.
+
+    Both trees are computed, and one is kept: infinities in the other do not leak.
+
+    Args:
+        pred: ``bool[]`` (or a Python bool), usually the ``finite`` of :func:`value_and_grad`.
+        on_true: any pytree.
+        on_false: a pytree of the same structure, whose leaves have the same shapes and dtypes.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        ArgumentTypeError: `pred` is not a boolean scalar.
+        ArgumentError: the trees differ in structure, or a leaf in shape, dtype or (where it is not
+            an array) value; the message names the leaf.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from duotone.scale import select
+        >>> old = {"w": jnp.array([1.0, 2.0]), "step": jnp.array(3)}
+        >>> new = {"w": jnp.array([jnp.nan, 2.5]), "step": jnp.array(4)}
+        >>> select(jnp.array(False), new, old)["w"].tolist()
+        [1.0, 2.0]
+    """
+    pred = check_predicate(pred, "pred")
+    paths_and_new, structure = tree_flatten_with_path(on_true)
+    old, old_structure = tree_flatten(on_false)
+    if structure != old_structure:
+        raise ArgumentError(
+            "select needs two trees of the same structure, such as the parameters before and "
+            f"after an update; {_first_difference(on_true, on_false)}."
+        )
+    chosen = [
+        _select_leaf(pred, keystr(path), new, kept)
+        for (path, new), kept in zip(paths_and_new, old, strict=True)
+    ]
+    return tree_unflatten(structure, chosen)
+
+
+def check_predicate(pred: Any, name: str) -> jax.Array:
+    """The argument called `name` as ``bool[]``, or an error that says what it must be."""
+    shape = getattr(pred, "shape", ())
+    dtype = getattr(pred, "dtype", None)
+    if isinstance(pred, bool) or (dtype == jnp.bool_ and shape == ()):
+        return jnp.asarray(pred)
+    found = type(pred).__name__ if dtype is None else f"{dtype}{list(shape)}"
+    raise ArgumentTypeError(
+        f"{name} must be one boolean, as all_finite(grads) gives; got {found}. "
+        "Reduce an array of booleans with jnp.all, and compare a number explicitly."
+    )
+
+
+def _select_leaf(pred: jax.Array, path: str, new: Any, old: Any) -> Any:
+    if new is old:
+        return new
+    if not (_is_array(new) and _is_array(old)):
+        return _same_static(path, new, old)
+    new_type, old_type = jax.typeof(new), jax.typeof(old)
+    if (new_type.shape, new_type.dtype) != (old_type.shape, old_type.dtype):
+        raise ArgumentError(
+            f"select: leaf {path or '(the whole tree)'} is {new_type.str_short()} in on_true and "
+            f"{old_type.str_short()} in on_false. Both must have one shape and dtype: convert the "
+            "new value with .astype(old.dtype), or find what changed it."
+        )
+    if new_type.dtype == jax.dtypes.float0:
+        return new  # holds no information, and no operation takes it
+    return lax.select(pred, jnp.asarray(new), jnp.asarray(old))
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
+
+
+def _same_static(path: str, new: Any, old: Any) -> Any:
+    """A leaf that is no array cannot depend on a traced choice: it must be the same in both."""
+    if type(new) is type(old) and bool(new == old):
+        return new
+    raise ArgumentError(
+        f"select: leaf {path or '(the whole tree)'} is {new!r} in on_true and {old!r} in on_false. "
+        "Only arrays can be chosen inside a compiled step; make other leaves equal, or take them "
+        "out of the trees."
+    )
+
+
+def _first_difference(on_true: Any, on_false: Any) -> str:
+    new, old = (
+        {keystr(path): None for path, _ in tree_flatten_with_path(tree)[0]}
+        for tree in (on_true, on_false)
+    )
+    for here, there, name, other in (
+        (new, old, "on_true", "on_false"),
+        (old, new, "on_false", "on_true"),
+    ):
+        for path in here:
+            if path not in there:
+                leaf = f"leaf {path}" if path else "a single leaf"
+                return f"{name} has {leaf}, which {other} has not"
+    structures = (jax.tree.structure(on_true), jax.tree.structure(on_false))
+    return f"on_true is {structures[0]} and on_false is {structures[1]}"

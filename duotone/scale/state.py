@@ -1,0 +1,321 @@
+"""The three loss scales: dynamic, fixed and none. Frozen values with the same methods in one order.
+
+Each is a pytree derived from its dataclass: fields marked static are configuration (part of the
+structure: another value compiles another program), all others are arrays that ``jit``, ``scan``,
+``vmap`` and checkpoints carry. No flatten function lists the fields, so none can be forgotten.
+
+The rule of :class:`DynamicLossScale`, with the scale s and the count g of good steps in a row::
+
+    finite:      g += 1;  if g == growth_interval: s = min(s * factor, cap), g = 0
+    not finite:  s = max(s / factor, floor), g = 0, skipped += 1
+
+It is the rule of TensorFlow's and PyTorch's scalers, with two bounds that they lack. Without the
+floor, 170 bad steps in a row bring the scale to 0 and the next good step divides by it; without the
+cap, easy gradients bring it to infinity.
+
+Who extends this: a rule of your own is a subclass of :class:`LossScale` with ``value`` and
+``adjust``. What goes wrong: configuration that contradicts itself, refused on creation.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from duotone.errors import ArgumentError
+from duotone.regions import keep_full
+from duotone.scale.configuration import check_factor, check_interval, check_scale
+from duotone.scale.leaves import divide, multiply, to_full
+from duotone.scale.selection import check_predicate
+
+_STATIC = {"static": True}
+
+# Marks a state array that the caller left out. Not None: pytree transformations rebuild a loss
+# scale with None, integers (axes), bare objects and tracers in place of its arrays, and these must
+# come through untouched.
+_INITIAL: Any = object()
+
+
+class LossScale(abc.ABC):
+    """A positive scalar by which a loss is multiplied, and the rule that adjusts it.
+
+    A subclass is a frozen dataclass registered with ``jax.tree_util.register_dataclass`` that gives
+    :attr:`value` and :meth:`adjust`, and :meth:`limited_to` where its value may exceed what a half
+    type holds. Do not override :meth:`scale` without :meth:`unscale`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def value(self) -> jax.Array:
+        """The scale, ``float32[]``, at least 1."""
+
+    def scale(self, tree: Any) -> Any:
+        """Multiplies the floating leaves of a tree (usually one loss) by the scale.
+
+        Half leaves become float32 first: a float16 loss times 2**15 would be infinite.
+
+        Args:
+            tree: any pytree; leaves that are neither floating nor complex pass through.
+
+        Returns:
+            The scaled tree; half leaves as float32, all others in their own dtype.
+        """
+        with keep_full():
+            return multiply(tree, self.value)
+
+    def unscale(self, tree: Any) -> Any:
+        """Divides the floating leaves of a tree (usually the gradients) by the scale.
+
+        Call it on the loss scale that scaled the loss, before :meth:`adjust`: the adjusted one may
+        hold another scale, and every gradient would be off by the factor.
+
+        Args:
+            tree: any pytree; leaves that are neither floating nor complex pass through.
+
+        Returns:
+            The unscaled tree; half leaves as float32, because a true gradient may be too small for
+            the half type that held the scaled one; all others in their own dtype.
+        """
+        with keep_full():
+            return divide(tree, self.value)
+
+    @abc.abstractmethod
+    def adjust(self, grads_finite: Any) -> Self:
+        """The loss scale for the next step.
+
+        Args:
+            grads_finite: ``bool[]``, whether every gradient of this step was finite. It must be
+                the same on all devices (see :func:`duotone.scale.all_finite`).
+
+        Returns:
+            A new loss scale of the same structure.
+        """
+
+    def limited_to(self, dtype: Any) -> LossScale:
+        """The loss scale with which a loss of this dtype is scaled.
+
+        The gradient of a loss has the dtype of the loss, so the scale itself must fit into it:
+        float16 ends at 65504 and would make infinity of 2**16.
+
+        Args:
+            dtype: the floating dtype of the loss.
+
+        Returns:
+            A loss scale whose value `dtype` holds exactly, and is not above its largest power of
+            two (2**15 for float16); itself for float32 and float64.
+        """
+        del dtype
+        return self
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DynamicLossScale(LossScale):
+    """A loss scale that finds its own value: divided on overflow, multiplied after good steps.
+
+    Args:
+        initial: the first scale. The default, 2**15, is TensorFlow's.
+        growth_interval: finite steps in a row after which the scale grows (2000, as in
+            Micikevicius et al.).
+        factor: by which the scale is multiplied and divided. A power of two changes no bits of the
+            gradients.
+        floor: the scale never falls below it; at least 1.
+        cap: the scale never rises above it; at most 2**126.
+        value: the scale, ``float32[]``. Leave it out to begin at `initial`.
+        good_steps: finite steps since the scale last changed or a step was skipped, ``int32[]``.
+        skipped: steps that were not finite, all together, ``int32[]``.
+
+    Raises:
+        ArgumentTypeError: a configuration value is not a number.
+        ArgumentError: a configuration value out of range, or `initial` outside [floor, cap].
+
+    Example:
+        >>> from duotone.scale import DynamicLossScale
+        >>> state = DynamicLossScale(1024, growth_interval=2)
+        >>> float(state.adjust(False).value)
+        512.0
+        >>> float(state.adjust(True).value), float(state.adjust(True).adjust(True).value)
+        (1024.0, 2048.0)
+
+    References:
+        Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2.
+    """
+
+    initial: float = dataclasses.field(default=2.0**15, metadata=_STATIC)
+    growth_interval: int = dataclasses.field(default=2000, metadata=_STATIC)
+    factor: float = dataclasses.field(default=2.0, metadata=_STATIC)
+    floor: float = dataclasses.field(default=1.0, metadata=_STATIC)
+    cap: float = dataclasses.field(default=2.0**24, metadata=_STATIC)
+    # Only pytree fields below this line. pyright sees an attribute in place of the abstract
+    # property; instances of a frozen dataclass are as read-only as the property is.
+    value: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)  # pyright: ignore
+    good_steps: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
+    skipped: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
+
+    def __post_init__(self) -> None:
+        # Configuration is checked always (dataclasses.replace comes through here as well), state
+        # never: it may be anything that a pytree transformation puts there.
+        _normalise(
+            self,
+            initial=check_scale("initial", self.initial),
+            growth_interval=check_interval(self.growth_interval),
+            factor=check_factor(self.factor),
+            floor=check_scale("floor", self.floor),
+            cap=check_scale("cap", self.cap),
+        )
+        if not self.floor <= self.initial <= self.cap:
+            raise ArgumentError(
+                f"initial must lie between floor and cap; got initial={self.initial:g}, "
+                f"floor={self.floor:g}, cap={self.cap:g}. Move initial inside, or widen the bounds."
+            )
+        if self.value is _INITIAL:
+            _normalise(self, value=jnp.asarray(self.initial, jnp.float32))
+        if self.good_steps is _INITIAL:
+            _normalise(self, good_steps=jnp.zeros((), jnp.int32))
+        if self.skipped is _INITIAL:
+            _normalise(self, skipped=jnp.zeros((), jnp.int32))
+
+    def adjust(self, grads_finite: Any) -> DynamicLossScale:
+        """Divides the scale after a step that was not finite; multiplies it when its time came."""
+        finite = check_predicate(grads_finite, "grads_finite")
+        with keep_full():
+            scale = jnp.asarray(self.value, jnp.float32)
+            good = jnp.where(finite, self.good_steps + 1, 0)
+            grow = good >= self.growth_interval
+            scale = jnp.where(finite, scale, scale / self.factor)
+            scale = jnp.where(grow, scale * self.factor, scale)
+            # Written so that NaN (a damaged checkpoint) ends at the floor: a compiled step cannot
+            # raise, and NaN would otherwise skip every step to come.
+            scale = jnp.where(scale >= self.floor, scale, self.floor)
+            scale = jnp.minimum(scale, self.cap)
+            return dataclasses.replace(
+                self,
+                value=scale,
+                good_steps=jnp.where(grow, 0, good),
+                skipped=_count_skipped(self.skipped, finite),
+            )
+
+    def limited_to(self, dtype: Any) -> DynamicLossScale:
+        """The same scale, rounded to `dtype` and not above its largest power of two."""
+        kind = jnp.finfo(dtype)
+        if _holds_any_scale(kind):
+            return self
+        with keep_full():
+            value = jnp.minimum(self.value, 2.0 ** (int(kind.maxexp) - 1))
+            # Not a pair of casts: XLA may remove those, and the gradients would then be unscaled
+            # with another number than the one that scaled the loss.
+            value = lax.reduce_precision(value, int(kind.nexp), int(kind.nmant))
+            return dataclasses.replace(self, value=value)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FixedLossScale(LossScale):
+    """A loss scale that stays as it is; steps that are not finite are still skipped and counted.
+
+    Args:
+        constant: the scale, from 1 to 2**126. Part of the compiled program.
+        skipped: steps that were not finite, all together, ``int32[]``.
+
+    Raises:
+        ArgumentTypeError: `constant` is not a number.
+        ArgumentError: `constant` is out of range.
+
+    Example:
+        >>> from duotone.scale import FixedLossScale
+        >>> state = FixedLossScale(128).adjust(False)
+        >>> float(state.value), int(state.skipped)
+        (128.0, 1)
+    """
+
+    constant: float = dataclasses.field(metadata=_STATIC)
+    skipped: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _normalise(self, constant=check_scale("constant", self.constant))
+        if self.skipped is _INITIAL:
+            _normalise(self, skipped=jnp.zeros((), jnp.int32))
+
+    @property
+    def value(self) -> jax.Array:
+        """The scale, ``float32[]``."""
+        return jnp.asarray(self.constant, jnp.float32)
+
+    def adjust(self, grads_finite: Any) -> FixedLossScale:
+        """Counts a step that was not finite."""
+        finite = check_predicate(grads_finite, "grads_finite")
+        return dataclasses.replace(self, skipped=_count_skipped(self.skipped, finite))
+
+    def limited_to(self, dtype: Any) -> FixedLossScale:
+        """The same scale, rounded to `dtype` and not above its largest power of two."""
+        kind = jnp.finfo(dtype)
+        if _holds_any_scale(kind):
+            return self
+        limited = min(self.constant, 2.0 ** (int(kind.maxexp) - 1))
+        return dataclasses.replace(self, constant=float(np.asarray(limited).astype(kind.dtype)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NoLossScale(LossScale):
+    """No scaling, for float32 and bfloat16; steps that are not finite are still counted.
+
+    It stands where a loss scale is expected, so one training step serves every precision. Half
+    leaves become float32 as with the other loss scales; no multiplication enters the program.
+
+    Args:
+        skipped: steps that were not finite, all together, ``int32[]``.
+
+    Example:
+        >>> from duotone.scale import NoLossScale
+        >>> float(NoLossScale().value), float(NoLossScale().scale(3.0))
+        (1.0, 3.0)
+    """
+
+    skipped: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.skipped is _INITIAL:
+            _normalise(self, skipped=jnp.zeros((), jnp.int32))
+
+    @property
+    def value(self) -> jax.Array:
+        """One, ``float32[]``."""
+        return jnp.ones((), jnp.float32)
+
+    def scale(self, tree: Any) -> Any:
+        """Casts half leaves to float32, like the other loss scales, and changes nothing else."""
+        with keep_full():
+            return to_full(tree)
+
+    def unscale(self, tree: Any) -> Any:
+        """Casts half leaves to float32, like the other loss scales, and changes nothing else."""
+        with keep_full():
+            return to_full(tree)
+
+    def adjust(self, grads_finite: Any) -> NoLossScale:
+        """Counts a step that was not finite."""
+        finite = check_predicate(grads_finite, "grads_finite")
+        return dataclasses.replace(self, skipped=_count_skipped(self.skipped, finite))
+
+
+def _count_skipped(skipped: jax.Array, finite: jax.Array) -> jax.Array:
+    return skipped + jnp.logical_not(finite).astype(jnp.int32)
+
+
+def _holds_any_scale(kind: Any) -> bool:
+    """Whether a floating type holds every float32 scale exactly."""
+    single = jnp.finfo(jnp.float32)
+    return kind.maxexp >= single.maxexp and kind.nmant >= single.nmant
+
+
+def _normalise(state: LossScale, **fields: Any) -> None:
+    """Sets fields of a frozen dataclass that is still being made."""
+    for name, content in fields.items():
+        object.__setattr__(state, name, content)

@@ -1,0 +1,117 @@
+"""Which half type, if any, is faster than float32 on a device.
+
+A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set and version
+of the compiler. Who calls this: ``duotone.api`` where the user names no dtype.
+
+References:
+    NVIDIA, "CUDA C++ Programming Guide", compute capabilities: float16 Tensor Cores from 7.0,
+    bfloat16 Tensor Cores from 8.0.
+    CPUs: measured, see ``docs/architecture.md``, "Half on CPUs".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import platform
+from collections.abc import Collection
+from pathlib import Path
+
+import jax
+import jaxlib.version
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HalfChoice:
+    """An answer.
+
+    Attributes:
+        dtype: ``"float16"``, ``"bfloat16"``, or ``None`` where half is not faster.
+        reason: one sentence, for logs.
+    """
+
+    dtype: str | None
+    reason: str
+
+
+_FAST_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_FIRST_FAST_JAXLIB = (0, 12)
+
+
+def choose_half(
+    backend: str,
+    *,
+    compute_capability: str = "",
+    cpu_flags: Collection[str] = (),
+    jaxlib_version: tuple[int, ...] = (0,),
+) -> HalfChoice:
+    """Chooses a half type.
+
+    Args:
+        backend: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
+        compute_capability: of a GPU, as JAX gives it: ``"8.0"`` (NVIDIA) or ``"gfx942"`` (AMD).
+        cpu_flags: of a CPU, as ``/proc/cpuinfo`` names them.
+        jaxlib_version: whose CPU compiler runs the program.
+
+    Returns:
+        The faster half type, or none.
+
+    Example:
+        >>> choose_half("gpu", compute_capability="7.5").dtype
+        'float16'
+    """
+    if backend == "tpu":
+        return HalfChoice("bfloat16", "TPUs multiply in bfloat16")
+    if backend in ("gpu", "cuda", "rocm"):
+        return _choose_gpu(compute_capability)
+    if backend == "cpu":
+        if not _FAST_CPU_FLAGS & set(cpu_flags):
+            return HalfChoice(None, "this CPU has no bfloat16 instructions")
+        if jaxlib_version < _FIRST_FAST_JAXLIB:
+            shown = ".".join(map(str, jaxlib_version))
+            return HalfChoice(
+                None, f"jaxlib {shown} runs bfloat16 dots slower than float32; 0.12 does not"
+            )
+        return HalfChoice("bfloat16", "this CPU has bfloat16 instructions")
+    return HalfChoice(None, f"nothing is known of platform {backend!r}")
+
+
+def _choose_gpu(capability: str) -> HalfChoice:
+    if capability.startswith("gfx"):
+        if capability.startswith(("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")):
+            return HalfChoice("bfloat16", f"AMD {capability} has bfloat16 matrix cores")
+        return HalfChoice(None, f"AMD {capability} has no bfloat16 matrix cores")
+    try:
+        number = tuple(int(part) for part in capability.split("."))
+    except ValueError:
+        return HalfChoice(None, f"unknown compute capability {capability!r}")
+    if number >= (8, 0):
+        return HalfChoice("bfloat16", f"compute capability {capability} has bfloat16 Tensor Cores")
+    if number >= (7, 0):
+        return HalfChoice("float16", f"compute capability {capability} has float16 Tensor Cores")
+    return HalfChoice(None, f"compute capability {capability} has no Tensor Cores")
+
+
+@functools.cache
+def _cpu_flags() -> frozenset[str]:
+    """The flags of this machine's CPU; empty where the system does not say."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.system() != "Linux" or not cpuinfo.exists():
+        return frozenset()
+    for line in cpuinfo.read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def current_choice() -> HalfChoice:
+    """The choice for JAX's default device."""
+    default = jax.config.jax_default_device
+    device = default if isinstance(default, jax.Device) else jax.local_devices()[0]
+    version = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:3])
+    return choose_half(
+        device.platform,
+        compute_capability=str(getattr(device, "compute_capability", "")),
+        cpu_flags=_cpu_flags(),
+        jaxlib_version=version,
+    )

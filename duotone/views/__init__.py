@@ -1,0 +1,1 @@
+"""Views read records and compute nothing."""

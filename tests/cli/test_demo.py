@@ -1,0 +1,106 @@
+"""``duotone demo``: options, table, chart and report, on an epoch of two steps."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+
+import pytest
+from rich.console import Console
+
+from duotone.cli import main
+from duotone.cli.demo import comparison, loss_curve
+from duotone.errors import MissingExtraError
+from duotone.samples import digits
+from duotone.samples.digits import Precision, Run
+from duotone.samples.report import Result
+
+
+@pytest.fixture
+def few_images(monkeypatch):
+    data = digits.load_digits()
+    few = digits.Digits(
+        data.train_images[: 2 * digits.BATCH],
+        data.train_labels[: 2 * digits.BATCH],
+        data.test_images[:50],
+        data.test_labels[:50],
+    )
+    monkeypatch.setattr(digits, "load_digits", lambda: few)
+
+
+def call(*words):
+    with pytest.raises(SystemExit) as ended:
+        main.run(["demo", *words])
+    return ended.value.code or 0
+
+
+def test_all_precisions_side_by_side(few_images, tmp_path, capsys):
+    assert call("--epochs", "1", "--out", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    for shown in (
+        "float32",
+        "float16 (mixed)",
+        "bfloat16 (mixed)",
+        "test accuracy",
+        "training loss",
+        "skipped steps",
+        "final loss scale",
+        "FLOPs in half",
+        "casts inserted",
+        "step time",
+        "Report: ",
+    ):
+        assert shown in out
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [result["precision"] for result in results] == ["float32", "float16", "bfloat16"]
+
+
+def test_one_precision_with_several_seeds(few_images, tmp_path, capsys):
+    words = ["--precision", "bfloat16", "--epochs", "1", "--seed", "5", "--seeds", "2"]
+    assert call(*words, "--out", str(tmp_path / "new")) == 0
+    (result,) = json.loads((tmp_path / "new" / "results.json").read_text())["results"]
+    assert [run["seed"] for run in result["runs"]] == [5, 6]
+    assert "±" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [("--epochs", "0"), ("--seeds", "0"), ("--seed", "-1"), ("--precision", "float64")]
+)
+def test_options_out_of_range_are_refused(words, capsys):
+    assert call(*words) == 2
+    assert words[0] in capsys.readouterr().err
+
+
+def test_the_table_shows_what_the_runs_gave():
+    half = Precision.FLOAT16
+    run = Run(half, 0, (2.0, 0.5), (0.25, 0.875), (2.0**15, 2.0**14), 1, 12.5, 1.5)
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    with console.capture() as capture:
+        console.print(comparison([Result(half, (run,), None)], width=100))
+    cells = [[c.strip() for c in line.split("│")] for line in capture.get().splitlines()]
+    rows = {row[1]: row[2] for row in cells if len(row) == 4}
+    assert rows["test accuracy"] == "87.5 %"
+    assert rows["skipped steps"] == "1 of 2"
+    assert rows["final loss scale"] == "2^14"
+    assert rows["step time, median"] == "12.5 ms"
+
+
+@pytest.mark.parametrize("columns", [12, 36])
+@pytest.mark.parametrize("steps", [1, 2, 41, 1000])
+def test_the_loss_curve_has_the_width_asked_for(steps, columns):
+    chart = loss_curve([math.exp(-step / steps) for step in range(steps)], columns)
+    assert {len(line) for line in chart.splitlines()} == {columns}
+    assert "\x1b" not in chart
+
+
+def test_the_loss_curve_of_a_training_that_went_wrong():
+    assert loss_curve([math.nan, math.inf], 20) == "no finite loss"
+    assert "1" in loss_curve([1.0, math.inf, 0.5, math.nan], 20)
+
+
+def test_without_plotext_the_error_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotext", None)
+    with pytest.raises(MissingExtraError, match=r"plotext.*pip install 'duotone\[demo\]'"):
+        loss_curve([1.0], 20)

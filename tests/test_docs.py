@@ -1,0 +1,35 @@
+"""Code blocks of README.md and docs/ run, page by page.
+
+Blocks of one page share their names, top to bottom, as a reader would type them. A block that must
+not run carries ``<!--- skip: next "reason" -->`` on the line before it. (Examples in docstrings are
+doctests, which pytest collects itself.)
+"""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+SYBIL = Sybil(
+    parsers=[
+        PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE),
+        SkipParser(),
+    ],
+    path=str(ROOT),
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_blocks_of_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a page may write files
+    for example in SYBIL.parse(page).examples():
+        example.evaluate()

@@ -1,0 +1,157 @@
+"""The fences between the rooms, the size of files, and what ``import duotone`` gives and loads."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import duotone
+
+PACKAGE = Path(duotone.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+LONGEST_FILE = 400
+
+# Which parts of duotone a part may import, itself aside. A room that is not here yet has no right.
+MAY_IMPORT = {
+    "_environment": {"errors"},
+    "_files": {"errors"},
+    "_jax": set(),
+    "_operation_hints": {"errors"},
+    "_version": set(),
+    "errors": set(),
+    "policy": {"_environment", "_operation_hints", "errors"},
+    "regions": {"errors"},
+    "graph": {"errors"},
+    "jaxpr": {"_jax", "errors", "graph", "regions"},
+    "scale": {"errors", "regions"},
+    "targets": {"_jax", "errors"},
+    "views": {"graph"},
+    "dumps": {"_files", "_jax", "errors", "graph"},
+    "api": {"_jax", "dumps", "errors", "graph", "jaxpr", "policy", "targets", "views"},
+    "samples": {"_files", "errors", "public"},
+    "cli": {"_files", "_version", "errors", "samples"},
+    "public": {"_version", "api", "errors", "policy", "regions", "scale"},
+}
+# Libraries that a room may not import, and why.
+FORBIDDEN = {
+    "graph": {"jax": "the painter works for every front end", "jaxlib": "likewise"},
+    "errors": {"jax": "errors are raised everywhere, before JAX too"},
+    "views": {"jax": "views read records and compute nothing"},
+}
+PRIVATE_JAX = ("jax._src", "jax.extend", "jax.interpreters")
+
+PUBLIC_NAMES = [
+    "DuotoneError",
+    "DynamicLossScale",
+    "Explanation",
+    "FixedLossScale",
+    "LossScale",
+    "NoLossScale",
+    "Policy",
+    "ScaledGrad",
+    "all_finite",
+    "autocast",
+    "explain",
+    "keep_full",
+    "keep_half",
+    "select",
+    "value_and_grad",
+]
+
+
+def part_of(file: Path) -> str:
+    """The room or top-level module that a file belongs to."""
+    first = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "public" if first == "__init__" else first
+
+
+def imported_names(file: Path) -> Iterator[str]:
+    """Dotted names of everything a file imports, also inside functions and type checks."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: import by the full name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def attribute_names(file: Path) -> Iterator[str]:
+    """Dotted names that a file reads, such as ``jax.interpreters.mlir``."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def starts_with(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def relative(file: Path) -> str:
+    return file.relative_to(PACKAGE.parent).as_posix()
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative)
+def test_a_part_imports_only_what_its_fence_allows(file):
+    part = part_of(file)
+    assert part in MAY_IMPORT, f"{part} is new: say in MAY_IMPORT what it may import"
+    for name in imported_names(file):
+        if not starts_with(name, ("duotone",)):
+            continue
+        parts = name.split(".")
+        known = len(parts) > 1 and (
+            (PACKAGE / parts[1]).is_dir() or (PACKAGE / f"{parts[1]}.py").is_file()
+        )
+        imported = parts[1] if known else "public"
+        assert imported == part or imported in MAY_IMPORT[part], (
+            f"{relative(file)} imports {name}: {part} may import {sorted(MAY_IMPORT[part])}"
+        )
+
+
+@pytest.mark.parametrize("part", FORBIDDEN)
+def test_a_room_without_a_library_stays_without_it(part):
+    for file in FILES:
+        if part_of(file) == part:
+            for name in imported_names(file):
+                library = name.split(".")[0]
+                assert library not in FORBIDDEN[part], (
+                    f"{relative(file)} imports {name}: {FORBIDDEN[part][library]}"
+                )
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative)
+def test_private_jax_is_touched_by_one_file_only(file):
+    if file.name == "_jax.py":
+        return
+    touched = [
+        name
+        for name in (*imported_names(file), *attribute_names(file))
+        if starts_with(name, PRIVATE_JAX)
+    ]
+    assert not touched, f"{relative(file)} uses {touched}: go through duotone/_jax.py"
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative)
+def test_a_file_stays_short_and_says_what_it_is(file):
+    text = file.read_text()
+    assert len(text.splitlines()) <= LONGEST_FILE
+    assert ast.get_docstring(ast.parse(text)), f"{relative(file)} has no module docstring"
+
+
+def test_public_names():
+    assert sorted(duotone.__all__) == PUBLIC_NAMES
+    for name in PUBLIC_NAMES:
+        assert getattr(duotone, name) is not None
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", duotone.__version__)
+
+
+def test_importing_duotone_loads_no_library_of_the_command_line_or_an_extra():
+    heavy = ("typer", "sklearn", "matplotlib", "plotext", "flax", "equinox", "keras", "duotone.cli")
+    code = f"import sys, duotone; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,272 @@
+"""Policy as a value, and every error it raises with the advice in it followed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from duotone._environment import LEVELS
+from duotone.errors import (
+    ArgumentTypeError,
+    DuotoneError,
+    PolicyError,
+    PolicyTypeError,
+    UnknownOperationError,
+)
+from duotone.policy import LIST_FIELDS, LISTS, PATTERN_FIELDS, Policy
+
+TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+KNOWN = frozenset({"dot_general", "exp", "log", "tanh", "reduce_sum", "scatter-add", "div", "sub"})
+
+
+def make(**fields: Any) -> Policy:
+    """A policy from arguments that a type checker would not let through."""
+    return Policy(**fields)
+
+
+def merge(**environ: str) -> Policy:
+    return Policy().merged_with_environment(environ)
+
+
+def test_equal_policies_hash_alike_whatever_collection_they_were_given():
+    given: list[Any] = [["exp", "log"], ("log", "exp"), {"exp", "log"}, iter(["exp", "log", "exp"])]
+    policies = [Policy(deny_add=names) for names in given]
+    assert len(set(policies)) == 1
+    assert policies[0].deny_add == frozenset({"exp", "log"})
+    assert policies[0] != Policy(deny_remove=["exp", "log"])
+
+
+def test_patterns_keep_their_order_once_each_and_sets_are_sorted():
+    assert Policy(keep_full=["b", "a", "b"]).keep_full == ("b", "a")
+    assert Policy(keep_half={"c", "a", "b"}).keep_half == ("a", "b", "c")
+
+
+def test_a_policy_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Policy().level = "UNSAFE_FORCE_ALL"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_arguments_are_keyword_only():
+    with pytest.raises(TypeError):
+        Policy("duotone")  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))]
+)
+def test_copies_are_equal_and_remember_where_entries_came_from(copied, tmp_path):
+    policy = Policy(painter="tensorflow", keep_full=["*/x"], log_path=tmp_path)
+    policy = policy.merged_with_environment({"DUOTONE_DENYLIST_ADD": "nonsense"})
+    twin = copied(policy)
+    assert twin == policy
+    assert hash(twin) == hash(policy)
+    with pytest.raises(UnknownOperationError, match="DUOTONE_DENYLIST_ADD"):
+        twin.check_names(KNOWN)
+
+
+def test_origin_is_not_part_of_the_value():
+    merged = merge(DUOTONE_DENYLIST_ADD="tanh", DUOTONE_LEVEL="TENSOR_CORES_ONLY")
+    written = Policy(deny_add=["tanh"], level="TENSOR_CORES_ONLY")
+    assert merged == written
+    assert hash(merged) == hash(written)
+    assert repr(merged) == repr(written)
+
+
+def test_log_path_is_a_folder_made_absolute(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    policy = Policy(log_path="logs")
+    assert policy.log_path == tmp_path / "logs"
+    assert policy == Policy(log_path=tmp_path / "logs")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Policy(log_path="~/logs") == policy
+    assert merge(DUOTONE_LOG_PATH="~/logs") == policy
+
+
+def test_replace_checks_like_a_new_policy_and_forgets_nothing():
+    policy = merge(DUOTONE_ALLOWLIST_ADD="nonsense", DUOTONE_CLEARLIST_ADD="rubbish")
+    changed = policy.replace(painter="tensorflow", clear_add=["rubbish"])
+    assert changed.painter == "tensorflow"
+    with pytest.raises(UnknownOperationError) as caught:
+        changed.check_names(KNOWN)
+    assert "'nonsense' in environment variable DUOTONE_ALLOWLIST_ADD" in str(caught.value)
+    assert "'rubbish' in Policy(clear_add=...)" in str(caught.value)
+    with pytest.raises(PolicyError, match="DUOTONE_ALLOWLIST_ADD and by Policy"):
+        policy.replace(deny_add=["nonsense"])
+
+
+def test_describe_names_everything_that_is_not_default(tmp_path):
+    policy = Policy(
+        painter="tensorflow",
+        level="TREAT_INFER_AS_DENY",
+        ignore_performance=True,
+        allow_add=["exp"],
+        deny_remove=["pow", "log"],
+        keep_full=["*/a/*", "*/b"],
+        keep_half=["*/c"],
+        log_path=tmp_path,
+    ).merged_with_environment({"TF_CPP_VMODULE": "auto_mixed_precision=2"})
+    assert policy.describe() == (
+        "policy: painter tensorflow; level TREAT_INFER_AS_DENY; rewrites also where half is not "
+        "faster; allow list + exp; deny list - log, pow; keeps full */a/*, */b; keeps half */c; "
+        f"writes graphs to {tmp_path}; logs decisions (partly from TF_CPP_VMODULE)"
+    )
+
+
+def test_describe_has_a_phrase_for_every_field(tmp_path):
+    values = {"painter": "tensorflow", "level": "UNSAFE_FORCE_ALL", "log_path": tmp_path}
+    for field in dataclasses.fields(Policy):
+        if not field.name.startswith("_"):
+            is_list = field.name in LIST_FIELDS + PATTERN_FIELDS
+            value = ["exp"] if is_list else values.get(field.name, True)
+            assert make(**{field.name: value}).describe() != Policy().describe(), field.name
+
+
+def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):
+    folder = tmp_path / "a" / "b"
+    for attempt in (lambda: Policy(log_path=folder), lambda: merge(DUOTONE_LOG_PATH=str(folder))):
+        with pytest.raises(DuotoneError) as caught:
+            attempt()
+        assert f"mkdir -p {folder}" in str(caught.value)
+    folder.mkdir(parents=True)
+    assert Policy(log_path=folder) == merge(DUOTONE_LOG_PATH=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "says", "good"),
+    [
+        ({"painter": "tf"}, PolicyError, "'duotone', 'tensorflow'", {"painter": "tensorflow"}),
+        ({"painter": None}, PolicyError, "'duotone', 'tensorflow'", {"painter": "duotone"}),
+        ({"level": "FAST"}, PolicyError, "'UNSAFE_FORCE_ALL' or None", {"level": None}),
+        (
+            {"level": "tensor_core_only"},
+            PolicyError,
+            "Did you mean 'TENSOR_CORES_ONLY'?",
+            {"level": "TENSOR_CORES_ONLY"},
+        ),
+        ({"level": ["TENSOR_CORES_ONLY"]}, PolicyError, "it takes", {"level": LEVELS[0]}),
+        (
+            {"ignore_performance": 1},
+            PolicyTypeError,
+            "True or False",
+            {"ignore_performance": True},
+        ),
+        ({"log_decisions": "0"}, PolicyTypeError, "True or False", {"log_decisions": False}),
+        ({"log_path": 3}, PolicyTypeError, "the path of a folder", {"log_path": "/tmp"}),
+        ({"log_path": ""}, PolicyError, "None for no files", {"log_path": None}),
+        ({"log_path": __file__}, PolicyError, "not a folder", {"log_path": Path(__file__).parent}),
+    ],
+)
+def test_a_bad_scalar(bad, error, says, good):
+    with pytest.raises(error) as caught:
+        make(**bad)
+    assert f"Policy({next(iter(bad))}=" in str(caught.value)
+    assert says in str(caught.value)
+    make(**good)
+
+
+@pytest.mark.parametrize("field", LIST_FIELDS + PATTERN_FIELDS)
+def test_a_bare_string_is_not_a_list(field):
+    for bare in ("exp", b"exp"):
+        with pytest.raises(PolicyTypeError) as caught:
+            make(**{field: bare})
+        advised = re.search(r"Write (Policy\(.*\))\.", str(caught.value))
+        assert advised is not None
+        assert eval(advised[1]) == make(**{field: ["exp"]})
+
+
+@pytest.mark.parametrize("field", LIST_FIELDS + PATTERN_FIELDS)
+def test_bad_entries_of_a_list(field):
+    with pytest.raises(
+        PolicyTypeError, match=rf"Policy\({field}=5\): it takes a list, tuple or set"
+    ):
+        make(**{field: 5})
+    with pytest.raises(PolicyTypeError, match=rf"Policy\({field}=...\) holds None"):
+        make(**{field: ["exp", None]})
+    for empty in ("", "  "):
+        with pytest.raises(PolicyError, match=r"empty string .*: leave it out"):
+            make(**{field: ["exp", empty]})
+    make(**{field: ["exp"]})
+
+
+def test_a_primitive_is_named_by_its_name():
+    with pytest.raises(PolicyTypeError, match=r"a primitive by its \.name"):
+        make(deny_add=[jax.lax.exp_p])
+    assert make(deny_add=[jax.lax.exp_p.name]).deny_add == {"exp"}
+
+
+def test_errors_are_also_the_built_in_ones():
+    assert issubclass(PolicyTypeError, (PolicyError, ArgumentTypeError))
+    with pytest.raises(TypeError):
+        make(deny_add="exp")
+    with pytest.raises(ValueError, match="it takes"):
+        make(painter="tf")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(a, b) for i, a in enumerate(LISTS) for b in LISTS[i + 1 :]]
+)
+def test_an_operation_added_to_two_lists(one, other):
+    edits = {f"{one}_add": ["exp", "log"], f"{other}_add": ["exp", "abs"]}
+    with pytest.raises(PolicyError) as caught:
+        make(**edits)
+    assert "'exp' is added to more than one list" in str(caught.value)
+    assert f"Policy({one}_add=...) and by Policy({other}_add=...)" in str(caught.value)
+    make(**{**edits, f"{other}_add": ["abs"]})  # "keep it in one of these only"
+
+
+@pytest.mark.parametrize("which", LISTS)
+def test_an_operation_added_to_and_removed_from_one_list(which):
+    edits = {f"{which}_add": ["exp", "log"], f"{which}_remove": ["exp"]}
+    with pytest.raises(PolicyError) as caught:
+        make(**edits)
+    assert f"'exp' is both added to the {which} list and removed" in str(caught.value)
+    assert f"Policy({which}_add=...) and by Policy({which}_remove=...)" in str(caught.value)
+    make(**{**edits, f"{which}_add": ["log"]})  # "drop it from one of these"
+    make(**{**edits, f"{which}_remove": []})
+
+
+def test_moving_an_operation_is_no_conflict():
+    Policy(allow_add=["exp"], deny_remove=["exp"], infer_remove=["exp"])
+
+
+def test_a_pattern_kept_both_ways():
+    with pytest.raises(PolicyError, match=r"'\*/b' is in Policy\(keep_full=...\) and in Policy\(k"):
+        Policy(keep_full=["*/a", "*/b"], keep_half=["*/b"])
+    Policy(keep_full=["*/a", "*/b"])
+    Policy(keep_full=["*/a", "*/b"], keep_half=["*/b/c"])
+
+
+def test_code_and_environment_contradict_each_other():
+    with pytest.raises(PolicyError) as caught:
+        Policy(allow_add=["exp"]).merged_with_environment({f"{TF}BLACKLIST_ADD": "exp"})
+    says = f"Policy(allow_add=...) and by environment variable {TF}BLACKLIST_ADD"
+    assert says in str(caught.value)
+    Policy(allow_add=["exp"]).merged_with_environment({f"{TF}BLACKLIST_ADD": ""})
+    Policy().merged_with_environment({f"{TF}BLACKLIST_ADD": "exp"})
+
+
+def test_two_variables_contradict_each_other():
+    environ = {f"{TF}ALLOWLIST_ADD": "exp", f"{TF}WHITELIST_REMOVE": "exp"}
+    with pytest.raises(PolicyError) as caught:
+        merge(**environ)
+    assert " and by ".join(f"environment variable {name}" for name in environ) in str(caught.value)
+    for name, value in environ.items():
+        merge(**{name: value})
+
+
+def test_replace_with_a_name_that_is_no_field():
+    with pytest.raises(PolicyTypeError, match="did you mean 'keep_full'"):
+        Policy().replace(keepfull=["*"])
+    with pytest.raises(PolicyTypeError, match="it has painter, level, ignore_performance"):
+        Policy().replace(zzz=1)
+    with pytest.raises(PolicyTypeError, match="'_origins'"):
+        Policy().replace(_origins=())
+    assert Policy().replace(keep_full=["*"]).keep_full == ("*",)
