@@ -69,10 +69,11 @@ types: $(VENV)/.installed-dev  ## check types with pyright
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(VENV)/bin/mkdocs build --strict
 
-bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result beside itself
+bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result, README.md shows them
 	@for file in benchmarks/[a-z]*.py; do \
 		echo "== $$file"; $(VENV)/bin/python "$$file" || exit 1; \
 	done
+	@$(VENV)/bin/python scripts/readme_results.py
 
 clean:  ## remove the virtual environments, caches and build outputs
 	rm -rf $(VENV) $(VENV312) site dist build .pytest_cache .ruff_cache .hypothesis

@@ -107,6 +107,17 @@ def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
     )
 
 
+def broadcast_to(operand: Any, aval: Any) -> Any:
+    """``operand`` broadcast along its dimensions of size 1 to the shape (and sharding) of ``aval``."""
+    sharding = aval.sharding if aval.sharding.mesh._any_axis_explicit else None
+    return _primitives.broadcast_in_dim_p.bind(
+        operand,
+        shape=aval.shape,
+        broadcast_dimensions=tuple(range(len(aval.shape))),
+        sharding=sharding,
+    )
+
+
 def source_line(eqn: Eqn) -> str:
     """``file:line (function)`` of the user's code that made ``eqn``."""
     return _source_info.summarize(eqn.source_info)
@@ -147,9 +158,11 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
     return options
 
 
-def custom_call_is_plain(eqn: Eqn) -> bool:
-    """Whether a ``custom_jvp_call`` or ``custom_vjp_call`` has rules that need no symbolic zeros."""
-    return not eqn.params.get("symbolic_zeros", False)
+def function_name(jaxpr: ClosedJaxpr) -> str:
+    """The name of the function that a jaxpr was traced from; empty if unknown."""
+    info = getattr(open_jaxpr(jaxpr), "debug_info", None)
+    name = getattr(info, "func_name", "") or ""
+    return name if name.isidentifier() else ""
 
 
 def is_concrete(value: Any) -> bool:

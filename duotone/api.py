@@ -210,19 +210,21 @@ def autocast(
         raise ArgumentTypeError(
             f"autocast: fn is {fn!r}, which is not callable; pass the function itself, not its result"
         )
-    merged = _checked_policy("autocast", policy)
-    half = _half_for("autocast", dtype, merged, describe_callable(fn))
-    if half is None:
-        return fn
+    _check_policy("autocast", policy)
+    named = None if dtype is None else _half_named("autocast", dtype)
 
-    def rewrite(jaxpr: _jax.ClosedJaxpr, arrays: Sequence[Any]) -> _jax.ClosedJaxpr:
-        return rewrite_jaxpr(jaxpr, merged, half, arrays)
-
-    runner = Runner(fn, rewrite)
+    @functools.cache
+    def run() -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        # At the first call, not before: asking the device starts JAX's backends.
+        merged = (policy or Policy()).merged_with_environment()
+        half = named or _half_of_device(merged, describe_callable(fn))
+        if half is None:
+            return lambda args, kwargs: fn(*args, **kwargs)
+        return Runner(fn, lambda jaxpr, arrays: rewrite_jaxpr(jaxpr, merged, half, arrays))
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return runner(args, kwargs)
+        return run()(args, kwargs)
 
     return wrapped
 
@@ -275,9 +277,13 @@ def explain(
     """
     if not callable(fn):
         raise ArgumentTypeError(f"explain: fn is {fn!r}, which is not callable")
-    merged = _checked_policy("explain", policy)
-    forced = merged.replace(ignore_performance=True)
-    half = _half_for("explain", dtype, forced, describe_callable(fn))
+    _check_policy("explain", policy)
+    merged = (policy or Policy()).merged_with_environment()
+    half = (
+        _half_of_device(merged.replace(ignore_performance=True), describe_callable(fn))
+        if dtype is None
+        else _half_named("explain", dtype)
+    )
     assert half is not None, "ignore_performance always gives a half type"
     arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
     painted = paint_jaxpr(trace(fn, signature, arrays).jaxpr, merged, half)
@@ -287,20 +293,15 @@ def explain(
     return Explanation(record.operations, record.casts, record.summary)
 
 
-def _checked_policy(name: str, policy: Policy | None) -> Policy:
-    if policy is None:
-        policy = Policy()
-    if not isinstance(policy, Policy):
+def _check_policy(name: str, policy: Policy | None) -> None:
+    if policy is not None and not isinstance(policy, Policy):
         raise ArgumentTypeError(
             f"{name}: policy is {policy!r}, a {type(policy).__name__}; pass a duotone.Policy"
         )
-    return policy.merged_with_environment()
 
 
-def _half_for(name: str, dtype: Any, policy: Policy, what: str) -> HalfType | None:
-    """The half type to use, or ``None`` where the function is to stay as it is."""
-    if dtype is not None:
-        return _half_named(name, dtype)
+def _half_of_device(policy: Policy, what: str) -> HalfType | None:
+    """The half type that is fast here, or ``None`` where the function is to stay as it is."""
     choice = current_choice()
     if choice.dtype is None and policy.ignore_performance:
         return HALF_TYPES["bfloat16"]

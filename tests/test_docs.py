@@ -8,6 +8,8 @@ doctests, which pytest collects itself.)
 from __future__ import annotations
 
 import doctest
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,9 @@ def test_code_blocks_of_page_run(
     monkeypatch.chdir(tmp_path)  # a page may write files
     for example in SYBIL.parse(page).examples():
         example.evaluate()
+
+
+def test_numbers_of_the_readme_are_those_that_the_benchmarks_wrote():
+    script = ROOT / "scripts" / "readme_results.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

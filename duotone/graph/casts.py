@@ -40,7 +40,8 @@ class CastPlan:
 
     Attributes:
         casts: in program order of their first reader.
-        hoisted: for each loop body, the (value, precision) pairs to have ready before it starts.
+        hoisted: for each loop body, the (value, precision) pairs that stand outside of it and are
+            read inside.
     """
 
     casts: tuple[Cast, ...]
@@ -67,9 +68,9 @@ def plan_casts(graph: Graph, painting: Painting) -> CastPlan:
             want = painting.compute[node.index] if may_be_half else Paint.FULL
             if graph.stored(painting.store, held) is want:
                 continue
-            place, loop = _place(graph, held.body, node.body)
+            place, loops = _place(graph, held.body, node.body)
             readers.setdefault((value, want, place), []).append(node.index)
-            if loop is not None:
+            for loop in loops:
                 hoisted.setdefault(loop, {})[value, want] = None
     for value, boundary in graph.outputs:
         held = graph.values[value]
@@ -84,22 +85,22 @@ def plan_casts(graph: Graph, painting: Painting) -> CastPlan:
     return CastPlan(casts, {loop: tuple(pairs) for loop, pairs in hoisted.items()})
 
 
-def _place(graph: Graph, defined: int, read: int) -> tuple[int, int | None]:
+def _place(graph: Graph, defined: int, read: int) -> tuple[int, list[int]]:
     """Where a cast of a value defined in one body and read in another stands.
 
     Returns:
-        The body of the cast, and the loop right inside it before which the cast must be ready.
+        The body of the cast, and the loops between it and the reader.
     """
     around = set()
     body = defined
     while body >= 0:
         around.add(body)
         body = graph.bodies[body].parent
-    loop: int | None = None
+    loops: list[int] = []
     body = read
     while body not in around:
         if graph.bodies[body].kind is BodyKind.BARRIER:
-            return body, loop
-        loop = body
+            return body, loops
+        loops.append(body)
         body = graph.bodies[body].parent
-    return body, loop
+    return body, loops

@@ -54,6 +54,8 @@ class Entry:
         parts: operands are parts of the result (``concatenate``): the largest one dominates even
             though it is smaller than the result.
         additive: an addition or subtraction, along which an ``ADDITIVE`` taint spreads.
+        repeats: uses an element many times, so that its transpose is a sum; a cast moved before it
+            would make that sum one in half.
         wide: can hand on its float32 accumulator at no cost.
         only: half types for which the entry holds; empty for all.
     """
@@ -66,6 +68,7 @@ class Entry:
     commutes: bool = False
     parts: bool = False
     additive: bool = False
+    repeats: bool = False
     wide: bool = False
     only: tuple[str, ...] = ()
 

@@ -34,9 +34,7 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
     eqn = step.eqn
     moving = _differentiable(eqn)
 
-    @jax.custom_jvp
-    def rewritten(*xs: Any) -> tuple[Any, ...]:
-        return tuple(function(*xs))
+    rewritten: Any = jax.custom_jvp(_as_tuple(function, eqn))
 
     @rewritten.defjvp
     def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:  # pyright: ignore[reportUnusedFunction]
@@ -67,9 +65,7 @@ def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
     eqn = step.eqn
     moving = _differentiable(eqn)
 
-    @jax.custom_vjp
-    def rewritten(*xs: Any) -> tuple[Any, ...]:
-        return tuple(function(*xs))
+    rewritten: Any = jax.custom_vjp(_as_tuple(function, eqn))
 
     def forward(*xs: Any) -> tuple[tuple[Any, ...], Any]:
         trees: list[Any] = []
@@ -120,6 +116,12 @@ class _Pullback:
 
     tree: Any
     kept: tuple[Paint, ...]
+
+
+def _as_tuple(function: Callable[..., list[Any]], eqn: _jax.Eqn) -> Callable[..., Any]:
+    """``function`` with a tuple of results, under the name that the equation's function has."""
+    name = _jax.function_name(eqn.params["call_jaxpr"]) or eqn.primitive.name
+    return _jax.named(lambda *xs: tuple(function(*xs)), name)
 
 
 def _run_painted(

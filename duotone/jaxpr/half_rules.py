@@ -27,7 +27,7 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
-    operands = [r.read(env, v, r.wanted(node, slot)) for slot, v in enumerate(step.inputs)]
+    operands = [_operand(r, step, env, slot) for slot in range(len(step.inputs))]
     rule = _RULES.get(step.eqn.primitive.name, _bind)
     try:
         results = rule(r, step, operands)
@@ -42,6 +42,24 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         (paint, r.match(array, var.aval, paint))
         for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
     ]
+
+
+def _operand(r: Rewriter, step: Step, env: Env, slot: int) -> Any:
+    """An operand in the precision its node wants.
+
+    A float32 operand that an addition broadcasts (a bias) is broadcast first and cast then: the
+    transpose, a sum over what was broadcast, is then one in float32. XLA fuses both into the
+    addition. Not so for a product, which would save the broadcast operand for the backward pass.
+    """
+    (node,) = step.nodes
+    value, want = step.inputs[slot], r.wanted(node, slot)
+    small = want is Paint.HALF and step.eqn.primitive.name in ("add", "sub")
+    if small and r.stored(value) is Paint.FULL and r.graph.values[value].constant is None:
+        aval = step.eqn.outvars[0].aval
+        full = r.read(env, value, Paint.FULL)
+        if full.shape != aval.shape:
+            return _jax.convert(_jax.broadcast_to(full, aval), r.half)
+    return r.read(env, value, want)
 
 
 @form("each")

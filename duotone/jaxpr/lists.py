@@ -31,12 +31,13 @@ def _entries(
     commutes: bool = False,
     parts: bool = False,
     additive: bool = False,
+    repeats: bool = False,
     wide: bool = False,
     only: tuple[str, ...] = (),
 ) -> list[Entry]:
     """One entry for each name in ``ops``."""
     return [
-        Entry(op, kind, reason, source, taint, commutes, parts, additive, wide, only)
+        Entry(op, kind, reason, source, taint, commutes, parts, additive, repeats, wide, only)
         for op in ops.split()
     ]
 
@@ -168,14 +169,21 @@ _PICKS = "picks one of its operands, monotone: a cast commutes with it"
 _CLEAR = [
     *_entries(
         Kind.CLEAR,
-        "reshape transpose squeeze expand_dims rev copy copy_p slice split tile "
-        "sharding_constraint mesh_cast reshard name stop_gradient broadcast pvary pcast "
+        "reshape transpose squeeze expand_dims rev copy copy_p slice split "
+        "sharding_constraint mesh_cast reshard name stop_gradient pvary pcast "
         "optimization_barrier device_put",
         _MOVES,
         f"{TF} Reshape, Transpose, Slice, Snapshot, StopGradient",
         commutes=True,
     ),
-    *_entries(Kind.CLEAR, "broadcast_in_dim", _MOVES, f"{TF} BroadcastTo", commutes=True),
+    *_entries(
+        Kind.CLEAR,
+        "broadcast_in_dim broadcast tile",
+        _MOVES,
+        f"{TF} BroadcastTo, Tile",
+        commutes=True,
+        repeats=True,
+    ),
     *_entries(
         Kind.CLEAR,
         "concatenate pad stack dynamic_update_slice",
@@ -190,6 +198,7 @@ _CLEAR = [
         "moves data; reads less than it is given",
         f"{TF} GatherV2, StridedSlice",
         commutes=True,
+        repeats=True,
     ),
     *_entries(Kind.CLEAR, "scatter", "moves data", f"{TF} bfloat16 ScatterNd", commutes=True),
     *_entries(Kind.CLEAR, "select_n max min", _PICKS, f"{TF} SelectV2, Maximum", commutes=True),

@@ -128,7 +128,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     ]
 
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        inner = Env(env)
+        inner = r.enter_loop(program.body, env)
         arguments = zip(program.inputs[num_consts:], (*carries, *slices), [*carry, *x], strict=True)
         for value, node, array in arguments:
             inner.write(value, r.kept(node, 0), array)
@@ -173,7 +173,7 @@ def _while(r: Rewriter, step: Step, env: Env) -> Results:
     ]
 
     def enter(program: Program, count: int, carry: Sequence[Any]) -> Env:
-        inner = Env(env)
+        inner = r.enter_loop(program.body, env)
         for value, node, array in zip(program.inputs[count:], step.nodes, carry, strict=True):
             inner.write(value, r.kept(node, 0), array)
         r.run(program, inner)

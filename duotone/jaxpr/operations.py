@@ -8,6 +8,7 @@ that have no half form are in ``FIXED``, with the reason that reports show.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -65,19 +66,35 @@ class Description:
     fixed: str = ""
 
 
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype.name)
+
+
 def dtype_name(aval: Any) -> str:
     """The dtype name of an aval; ``"none"`` for tokens and references."""
-    if not isinstance(aval, jax.core.ShapedArray):
+    if type(aval) is not jax.core.ShapedArray:
         return "none"
-    return str(aval.dtype.name)
+    return _name_of(aval.dtype)
 
 
 def size_of(aval: Any) -> int:
     """Number of elements; symbolic dimensions count as 1."""
     size = 1
     for dimension in getattr(aval, "shape", ()):
-        size *= dimension if isinstance(dimension, int) else 1
+        size *= dimension if type(dimension) is int else 1
     return size
+
+
+@functools.cache
+def _mixture(dtypes: frozenset[str]) -> str:
+    """Why an operation with these dtypes is left alone, or empty."""
+    if FULL_DTYPE not in dtypes:
+        return ""
+    for dtype in sorted(dtypes - {FULL_DTYPE, "float0"}):
+        if dtype.startswith(("float", "bfloat", "complex")):
+            return f"mixes float32 with {dtype}: the user chose these dtypes"
+    return ""
 
 
 def describe(eqn: _jax.Eqn) -> Description:
@@ -89,25 +106,14 @@ def describe(eqn: _jax.Eqn) -> Description:
     listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
-        fixed = _mixture(ins + outs)
+        fixed = _mixture(frozenset(ins + outs))
     return Description(
         listed_as,
-        tuple([dtype == FULL_DTYPE for dtype in ins]),
+        tuple([dtype == FULL_DTYPE for dtype in ins]),  # lists first: quicker, and this is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),
         _flops(name, eqn),
         fixed,
     )
-
-
-def _mixture(dtypes: Sequence[str]) -> str:
-    """Why an operation with these dtypes is left alone, or empty."""
-    if FULL_DTYPE not in dtypes:
-        return ""
-    for dtype in dtypes:
-        if dtype != FULL_DTYPE and dtype.startswith(("float", "bfloat", "complex")):
-            if dtype != "float0":
-                return f"mixes float32 with {dtype}: the user chose these dtypes"
-    return ""
 
 
 def _flops(name: str, eqn: _jax.Eqn) -> float:

@@ -190,6 +190,20 @@ class Rewriter:
         for value, paint in self.plan.hoisted.get(body, ()):
             self.read(env, value, paint)
 
+    def enter_loop(self, body: int, env: Env) -> Env:
+        """The environment inside a loop: sees what is outside, casts included.
+
+        A value cast to half outside would have its gradient added up over the iterations in half.
+        Inside the loop it is therefore linked to the full value, whose gradient is float32.
+        """
+        inner = Env(env)
+        for value, paint in self.plan.hoisted.get(body, ()):
+            full = env.find(value, Paint.FULL)
+            if paint is Paint.HALF and not _is_host_array(full):
+                half = jax.lax.stop_gradient(self.read(env, value, paint))
+                inner.write(value, paint, _linked(full, half))
+        return inner
+
     def match(self, array: Any, aval: Any, paint: Paint) -> Any:
         """``array`` with the dtype and the weak type that ``aval`` has in a precision."""
         weak = paint is Paint.FULL and getattr(aval, "weak_type", False)
@@ -199,6 +213,19 @@ class Rewriter:
         if array.dtype == self.dtype(aval, paint) and jax.typeof(array).weak_type == weak:
             return array
         return _jax.convert(array, self.dtype(aval, paint), weak_type=weak)
+
+
+@jax.custom_jvp
+def _linked(full: Any, half: Any) -> Any:
+    """``half``, which is ``full`` cast to half outside a loop, with the derivative of the cast."""
+    del full
+    return half
+
+
+@_linked.defjvp
+def _linked_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    full, half = primals
+    return _linked(full, half), _jax.convert(tangents[0], half.dtype)
 
 
 def _is_host_array(array: Any) -> bool:

@@ -232,6 +232,14 @@ class Tiny:
         """Results of the program."""
         self._outputs += [(value, boundary) for value in values]
 
+    def goes_on(self, *values: int) -> None:
+        """The program goes on with values: an infer operation reads each, then an allow one.
+
+        So each is neither state nor may a cast move before it for nothing.
+        """
+        for value in values:
+            self.returns(self.dot(self.op("tanh", value), self.input(64), size=32))
+
     def graph(self) -> Graph:
         """The graph, checked."""
         return check_graph(

@@ -32,6 +32,12 @@ def few(data):
     )
 
 
+@pytest.fixture(scope="module")
+def trainer(few):
+    """One compilation for all tests that train in float32: two epochs, four steps."""
+    return Trainer(Precision.FLOAT32, 2, few)
+
+
 def test_the_data_are_the_digits_scaled_and_split(data):
     assert data.train_images.shape == (1297, 8, 8, 1)
     assert data.test_images.shape == (digits.TEST_IMAGES, 8, 8, 1)
@@ -53,7 +59,7 @@ def test_without_scikit_learn_the_error_says_how_to_install_it(monkeypatch):
         digits.load_digits()
 
 
-@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("precision", [Precision.FLOAT16, Precision.BFLOAT16])
 def test_a_step_keeps_the_state_full_and_learns(precision, few):
     optimizer = optax.sgd(0.05)
     step = digits.make_train_step(precision, optimizer)
@@ -97,15 +103,13 @@ def test_the_half_precisions_compute_in_half(precision, dtype, few):
     assert summary.flops_half_share > 0.95
 
 
-def test_float32_is_left_alone(few):
-    trainer = Trainer(Precision.FLOAT32, 1, few)
+def test_float32_is_left_alone(trainer):
     assert trainer.explain() is None
     assert digits.in_precision(digits.loss, Precision.FLOAT32) is digits.loss
 
 
-def test_a_run_records_every_step_and_reports_it(few):
+def test_a_run_records_every_step_and_reports_it(trainer):
     heard = []
-    trainer = Trainer(Precision.FLOAT32, 2, few)
     run = trainer.run(3, lambda done, loss: heard.append((done, loss)))
     assert trainer.steps == 4
     assert heard == list(enumerate(run.losses, 1))
@@ -117,8 +121,7 @@ def test_a_run_records_every_step_and_reports_it(few):
     assert run.first_step_s > 0
 
 
-def test_a_seed_gives_the_same_run_again_and_another_seed_another(few):
-    trainer = Trainer(Precision.FLOAT32, 1, few)
+def test_a_seed_gives_the_same_run_again_and_another_seed_another(trainer):
     assert trainer.run(0).losses == trainer.run(0).losses
     assert trainer.run(0).losses != trainer.run(1).losses
 

@@ -114,7 +114,7 @@ def test_vmap_over_a_population(scale: Any):
     three: Any = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), start(scale))
     rows = jnp.stack([BATCHES, BATCHES, jnp.full(6, jnp.inf)])
     for column in rows.T:
-        three = jax.vmap(step)(*three, column)
+        three = jax.vmap(lambda c, x: step(c[0], c[1], c[2], x))(three, column)
     check(scale, *jax.tree.map(lambda leaf: leaf[1], three))
     assert int(three[0].skipped[2]) == 6  # one scale each: a bad neighbour skips only itself
     assert float(three[1][2]) == 1

@@ -10,7 +10,8 @@
     what leads to an output with no allow operation in between    (rule 7)
         is full again, if only such operations read it
     casts move backward through clear operations that commute     (fewer bytes cast)
-        with them, if all readers are half
+        with them, if all readers are half; not through those that
+        repeat elements, whose transpose would then add up in half
     an allow operation whose readers are all full keeps its float32 accumulator
 
 Each step is one work list over the graph: linear in its edges.
@@ -223,7 +224,8 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     ]
     # Only one branch runs, so only one of the casts before a join does.
     cost = max(read, default=0) if node.op == "branch.join" else sum(read)
-    return cost <= sum(values[v].size for v in node.outputs)
+    made = sum(values[v].size for v in node.outputs)
+    return cost == made or (cost < made and not canvas.classes.nodes[node.index].entry.repeats)
 
 
 def _keep_wide(canvas: Canvas) -> None:

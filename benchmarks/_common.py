@@ -1,0 +1,176 @@
+"""What benchmarks share: clocks, medians, counting equations, writing results.
+
+A result is a JSON file and a text beside it in ``results/``, both written by :func:`write`; nothing
+in them is typed by hand. ``benchmarks/README.md`` is generated from all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A limit that a figure must keep.
+
+    Attributes:
+        name: what is measured.
+        value: the figure.
+        limit: the largest that is allowed.
+        unit: of both.
+    """
+
+    name: str
+    value: float
+    limit: float
+    unit: str
+
+    @property
+    def kept(self) -> bool:
+        """Whether the figure keeps the limit (a figure that is not a number does not)."""
+        return self.value <= self.limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one benchmark found.
+
+    Attributes:
+        name: of its file.
+        question: what it answers.
+        command: that was run.
+        bars: the limits it checks.
+        text: tables, as printed.
+        figures: the same as data.
+    """
+
+    name: str
+    question: str
+    command: str
+    bars: Sequence[Bar]
+    text: str
+    figures: dict[str, Any]
+
+
+def environment() -> dict[str, str]:
+    """Versions and the processor's model; nothing that names a machine or a place."""
+    import flax
+
+    return {
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "flax": flax.__version__,
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "backend": jax.default_backend(),
+    }
+
+
+def _processor() -> str:
+    """The processor's model name; its architecture where the system does not say."""
+    described = Path("/proc/cpuinfo")
+    if described.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", described.read_text(), re.MULTILINE)
+        if found:
+            return found.group(1).strip()
+    return platform.machine()
+
+
+def write(result: Result, folder: Path = RESULTS) -> None:
+    """Prints a result and writes it to ``folder``; the README beside it is made anew."""
+    from benchmarks import _readme
+
+    folder.mkdir(exist_ok=True)
+    bars = [{**dataclasses.asdict(bar), "kept": bar.kept} for bar in result.bars]
+    around = environment()
+    data = {
+        "question": result.question,
+        "command": result.command,
+        "environment": around,
+        "bars": bars,
+        "figures": result.figures,
+    }
+    head = ", ".join(f"{name} {value}" for name, value in around.items())
+    text = f"{result.question}\n$ {result.command}\n{head}\n\n{result.text}\n\n{bar_table(bars)}"
+    (folder / f"{result.name}.json").write_text(json.dumps(data, indent=1) + "\n")
+    (folder / f"{result.name}.txt").write_text(text.rstrip() + "\n")
+    (folder.parent / "README.md").write_text(_readme.render(folder))
+    print(text)
+
+
+def bar_table(bars: Sequence[dict[str, Any]]) -> str:
+    """The limits, one in a line."""
+    return "\n".join(
+        f"{'kept  ' if bar['kept'] else 'MISSED'} {bar['name']}: "
+        f"{bar['value']:.4g} {bar['unit']} (at most {bar['limit']:g})"
+        for bar in bars
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns: the first to the left, the others to the right."""
+    cells = [list(header), *[[_cell(x) for x in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _cell(x: Any) -> str:
+    return f"{x:.3g}" if isinstance(x, float) else str(x)
+
+
+def seconds(function: Callable[[], Any]) -> tuple[float, float, Any]:
+    """How long ``function`` took by the clock and of processor time (all threads), and its result.
+
+    Garbage is collected before, not during. On a busy machine the processor time is the steadier one.
+    """
+    gc.collect()
+    start, busy = time.perf_counter(), time.process_time()
+    result = function()
+    return time.perf_counter() - start, time.process_time() - busy, result
+
+
+def median(numbers: Sequence[float]) -> float:
+    """The median."""
+    return statistics.median(numbers)
+
+
+def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The median of each figure over rounds that all have the same figures."""
+    return {name: median([figures[name] for figures in rounds]) for name in rounds[0]}
+
+
+def equations(jaxpr: Any) -> int:
+    """Number of first-order equations, nested programs included."""
+    count = 0
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        inside = [equations(nested) for nested in _nested(eqn.params.values())]
+        count += sum(inside) if inside else 1
+    return count
+
+
+def _nested(values: Any) -> Iterator[Any]:
+    for value in values:
+        if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _nested(value)

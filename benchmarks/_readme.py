@@ -1,0 +1,55 @@
+"""The README of this folder, made from the results; run it to make it anew: ``python -m benchmarks._readme``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks._common import RESULTS
+
+_HEAD = """\
+# Benchmarks
+
+One question in each file; its command is in its first line, its last result in `results/` as JSON
+and as text. This page is generated from those results (`python -m benchmarks._readme`): do not edit
+it. What was tried and did not work is in [NOTES.md](NOTES.md).
+
+The commands are run from the root of the checkout, with `duotone[dev]` installed; `make bench` runs
+them all. Times are medians, taken side by side in one run, and compared as ratios: the absolute
+figures belong to the processor that stands beside them.
+"""
+
+
+def render(results: Path = RESULTS) -> str:
+    """The page for the results in a folder."""
+    return "\n".join([_HEAD, *[_section(file) for file in sorted(results.glob("*.json"))]])
+
+
+def _section(file: Path) -> str:
+    data = json.loads(file.read_text())
+    around = data["environment"]
+    lines = [
+        f"## {data['question']}",
+        "",
+        "```console",
+        f"$ {data['command']}",
+        "```",
+        "",
+    ]
+    if data["bars"]:
+        lines += ["| measured | result | at most | |", "|---|--:|--:|---|"]
+        lines += [
+            f"| {bar['name']} | {bar['value']:.4g} {bar['unit']} | {bar['limit']:g} {bar['unit']} "
+            f"| {'kept' if bar['kept'] else '**missed**'} |"
+            for bar in data["bars"]
+        ]
+        lines.append("")
+    lines.append(
+        f"[Tables](results/{file.stem}.txt), [data](results/{file.name}). Python {around['python']}, "
+        f"JAX {around['jax']}, Flax {around['flax']}, {around['cores']} cores of {around['processor']}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    (RESULTS.parent / "README.md").write_text(render())
