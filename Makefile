@@ -71,7 +71,8 @@ docs: $(VENV)/.installed-docs  ## build the documentation into site/
 
 bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result, README.md shows them
 	@for file in benchmarks/[a-z]*.py; do \
-		echo "== $$file"; $(VENV)/bin/python "$$file" || exit 1; \
+		name=$$(basename "$$file" .py); echo "== $$name"; \
+		$(VENV)/bin/python -m "benchmarks.$$name" || exit 1; \
 	done
 	@$(VENV)/bin/python scripts/readme_results.py
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jaxlib.version
 import numpy as np
 from jax._src import source_info_util as _source_info
 from jax.extend import core as _core
@@ -34,6 +35,8 @@ Literal = _core.Literal
 NameStack = _source_info.NameStack
 check_jaxpr = _core.check_jaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
+
+_JAXLIB = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:2])
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -108,14 +111,28 @@ def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
 
 
 def broadcast_to(operand: Any, aval: Any) -> Any:
-    """``operand`` broadcast along its dimensions of size 1 to the shape (and sharding) of ``aval``."""
+    """A scalar, or an ``operand`` with dimensions of size 1, in the shape and sharding of ``aval``."""
     sharding = aval.sharding if aval.sharding.mesh._any_axis_explicit else None
     return _primitives.broadcast_in_dim_p.bind(
         operand,
         shape=aval.shape,
-        broadcast_dimensions=tuple(range(len(aval.shape))),
+        broadcast_dimensions=tuple(range(operand.ndim)),
         sharding=sharding,
     )
+
+
+def operands_for_wide_dot(operands: Sequence[Any]) -> list[Any]:
+    """Half operands in a form in which a dot with a float32 result runs on the default device.
+
+    On CPUs, jaxlib before 0.12 compiles some bfloat16 dots with a float32 result (those whose
+    result is transposed, or whose left operand is contracted on its leading dimension) to code that
+    fails when it runs. There the rounded operands are widened; products and sums stay the same,
+    since a product of two bfloat16 numbers is exact in float32.
+    """
+    old_cpu = jax.default_backend() == "cpu" and _JAXLIB < (0, 12)
+    if old_cpu and any(operand.dtype == jax.numpy.bfloat16 for operand in operands):
+        return [convert(operand, np.float32) for operand in operands]
+    return list(operands)
 
 
 def source_line(eqn: Eqn) -> str:

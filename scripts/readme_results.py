@@ -1,9 +1,10 @@
 """``python scripts/readme_results.py``: writes the tables of results into README.md.
 
-Each table stands between ``<!-- results: NAME -->`` and ``<!-- end of results -->`` and is made from
-``benchmarks/NAME.json``, which the benchmark of that name wrote. ``--check`` writes nothing and fails
-where a table is not what its file says. Called by ``make bench``, and with ``--check`` by the tests.
-Who extends this: a table for another benchmark is a function and a line in ``TABLES``.
+Each table stands between ``<!-- results: NAME -->`` and ``<!-- end of results -->`` and is made
+from ``benchmarks/results/NAME.json``, which the benchmark of that name wrote. ``--check`` writes
+nothing and fails where a table is not what its file says. Called by ``make bench``, and with
+``--check`` by the tests. Who extends this: a table for another benchmark is a function and a line
+in ``TABLES``.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
-def digits_accuracy(data: dict[str, Any]) -> list[list[str]]:
+def digits_accuracy(figures: dict[str, Any]) -> list[list[str]]:
     """Accuracy of the digits sample, mean of the seeds."""
+    full = figures["results"][0]["accuracy"]
     rows = [["precision", "test accuracy", "against float32", "FLOPs in half", "skipped steps"]]
-    for result in data["results"]:
+    for result in figures["results"]:
         explain = result["explain"]
         rows.append(
             [
                 result["precision"],
                 f"{100 * result['accuracy']:.2f} %",
-                f"{result['points_against_float32']:+.2f} points",
+                f"{100 * (result['accuracy'] - full):+.2f} points",
                 "0 %" if explain is None else f"{100 * explain['flops_half_share']:.1f} %",
                 f"{sum(result['skipped'])} of {result['steps']}",
             ]
@@ -46,8 +48,8 @@ def filled(text: str) -> str:
 
     def section(match: re.Match[str]) -> str:
         name = match[2]
-        data = json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
-        head, *rows = TABLES[name](data)
+        data = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        head, *rows = TABLES[name](data["figures"])
         lines = [head, ["---"] * len(head), *rows]
         return match[1] + "".join(f"| {' | '.join(line)} |\n" for line in lines) + match[3]
 
@@ -61,7 +63,7 @@ def main() -> int:
     new = filled(old)
     if "--check" in sys.argv[1:]:
         if new != old:
-            print("README.md does not show what benchmarks/*.json say: run", __file__)
+            print("README.md does not show what benchmarks/results say: run", __file__)
         return int(new != old)
     if new != old:
         readme.write_text(new)

@@ -127,7 +127,7 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 
     @jax.custom_jvp
     def dot_half_to_full(lhs: Any, rhs: Any) -> Any:
-        return _jax.bind(eqn, (lhs, rhs), wide_params)[0]
+        return _jax.bind(eqn, _jax.operands_for_wide_dot((lhs, rhs)), wide_params)[0]
 
     @dot_half_to_full.defjvp
     def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:  # pyright: ignore[reportUnusedFunction]

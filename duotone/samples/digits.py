@@ -5,7 +5,7 @@ UCI 'Optical Recognition of Handwritten Digits'), so nothing is downloaded. Mode
 JAX written in float32, and know nothing of precision. What mixed precision takes is in
 :func:`make_train_step`: :func:`duotone.autocast` around the loss, and a loss scale in the state.
 
-Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py``, which pass a listener and show
+Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py``, which listen to it and show
 progress; nothing is printed here. What goes wrong: scikit-learn is missing
 (:class:`~duotone.errors.MissingExtraError`), or a number of epochs or batch size of no use.
 """

@@ -209,8 +209,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
         return False
     for value in node.outputs:
         for reader, slot in canvas.consumers[value]:
-            reads_half = canvas.graph.nodes[reader].half_inputs[slot]
-            if canvas.compute[reader] is not Paint.HALF or not reads_half:
+            if not _takes_half_gladly(canvas, value, canvas.graph.nodes[reader], slot):
                 return False
     if node.op == "loop.slice":
         # A cast of the whole stack outside the loop would keep a second copy of it; only where the
@@ -226,6 +225,19 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     cost = max(read, default=0) if node.op == "branch.join" else sum(read)
     made = sum(values[v].size for v in node.outputs)
     return cost == made or (cost < made and not canvas.classes.nodes[node.index].entry.repeats)
+
+
+def _takes_half_gladly(canvas: Canvas, value: int, reader: Node, slot: int) -> bool:
+    """Whether ``reader`` reads a value in half and would do so however it was cast.
+
+    An addition that broadcasts the value does not: its transpose is a sum, which is one in float32
+    if the value arrives in full.
+    """
+    if canvas.compute[reader.index] is not Paint.HALF or not reader.half_inputs[slot]:
+        return False
+    values = canvas.graph.values
+    repeats = values[value].size < max((values[v].size for v in reader.outputs), default=0)
+    return not (repeats and canvas.classes.nodes[reader.index].entry.additive)
 
 
 def _keep_wide(canvas: Canvas) -> None:
