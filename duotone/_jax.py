@@ -11,14 +11,16 @@ in one of these functions, with an ``AttributeError`` or ``KeyError`` that names
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jaxlib.version
 import numpy as np
+from jax._src import array as _array
 from jax._src import source_info_util as _source_info
+from jax.core import Tracer
 from jax.extend import core as _core
 from jax.extend.core import primitives as _primitives
 
@@ -31,6 +33,9 @@ ClosedJaxpr = Any
 Atom = Any
 """A ``Var`` or a ``Literal``."""
 
+ARRAY_TYPES = frozenset({_array.ArrayImpl})
+"""The concrete type of JAX arrays, for a test that is quicker than ``isinstance``."""
+
 Literal = _core.Literal
 NameStack = _source_info.NameStack
 check_jaxpr = _core.check_jaxpr
@@ -39,9 +44,9 @@ jaxpr_as_fun = _core.jaxpr_as_fun
 _JAXLIB = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:2])
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = Path(__file__).resolve().parent
 for _name in ("_jax.py", "api.py", "regions.py", "jaxpr", "scale"):
-    _source_info.register_exclusion(os.path.join(_HERE, _name))
+    _source_info.register_exclusion(str(_HERE / _name))
 
 
 def is_literal(atom: Atom) -> bool:
@@ -73,7 +78,7 @@ def rewritten_parameter(old: Any, new: ClosedJaxpr) -> Any:
 
 @contextlib.contextmanager
 def equation_context(eqn: Eqn) -> Iterator[None]:
-    """Everything bound inside belongs to ``eqn``: source line, name stack, ``compute_on``, metadata."""
+    """What is bound inside has the source line, name stack, device and metadata of ``eqn``."""
     stack = _source_info.current_name_stack() + eqn.source_info.name_stack
     with _source_info.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
         yield
@@ -111,7 +116,7 @@ def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
 
 
 def broadcast_to(operand: Any, aval: Any) -> Any:
-    """A scalar, or an ``operand`` with dimensions of size 1, in the shape and sharding of ``aval``."""
+    """A scalar or an array with dimensions of size 1 in the shape and sharding of ``aval``."""
     sharding = aval.sharding if aval.sharding.mesh._any_axis_explicit else None
     return _primitives.broadcast_in_dim_p.bind(
         operand,
@@ -142,9 +147,7 @@ def source_line(eqn: Eqn) -> str:
 
 def scope_names(stack: NameStack) -> tuple[str, ...]:
     """The user's name scopes in a name stack, outermost first, without transformations."""
-    return tuple(
-        element.name for element in stack.stack if isinstance(element, _source_info.Scope)
-    )
+    return tuple(element.name for element in stack.stack if isinstance(element, _source_info.Scope))
 
 
 def scan_layout(eqn: Eqn) -> tuple[int, int]:
@@ -168,7 +171,9 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
             options[name] = tuple(
                 None if type(s).__name__ == "UnspecifiedValue" else s for s in given
             )
-    if any(layout is not None for n in ("in_layouts", "out_layouts") for layout in params.get(n, ())):
+    if any(
+        layout is not None for n in ("in_layouts", "out_layouts") for layout in params.get(n, ())
+    ):
         options["layouts"] = True
     if params.get("compiler_options_kvs"):
         options["compiler_options"] = dict(params["compiler_options_kvs"])
@@ -184,7 +189,7 @@ def function_name(jaxpr: ClosedJaxpr) -> str:
 
 def is_concrete(value: Any) -> bool:
     """Whether the elements of ``value`` can be read now, on this process."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return False
     return getattr(value, "is_fully_addressable", True)
 
@@ -202,13 +207,13 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
     """The keyword arguments with which ``jax.shard_map`` makes this equation again."""
     params = eqn.params
     axes = params.get("newly_manual_axes", params.get("manual_axes"))
-    return dict(
-        mesh=params["mesh"],
-        in_specs=tuple(params["in_specs"]),
-        out_specs=tuple(params["out_specs"]),
-        check_vma=params["check_vma"],
-        axis_names=set(axes),
-    )
+    return {
+        "mesh": params["mesh"],
+        "in_specs": tuple(params["in_specs"]),
+        "out_specs": tuple(params["out_specs"]),
+        "check_vma": params["check_vma"],
+        "axis_names": set(axes),
+    }
 
 
 def same_type(a: Any, b: Any) -> bool:

@@ -5,8 +5,8 @@
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ paint ─► Painting
              ─ plan_casts ─► CastPlan ─ rewrite ─► jaxpr ─ run ─► results
 
-Each stage takes earlier values and returns a new one; a check runs on each result. Interval analysis
-of ranges will stand between classify and paint.
+Each stage takes earlier values and returns a new one; a check runs on each result. Interval
+analysis of ranges will stand between classify and paint.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ from duotone.targets import current_choice
 from duotone.views import text
 
 logger = logging.getLogger("duotone")
+
+_SETTINGS = "__duotone_settings__"
+"""Attribute of an autocast function: the function, dtype and policy it was made from."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,8 +176,8 @@ def autocast(
 ) -> Any:
     """Makes a function run in mixed precision.
 
-    The function is traced when it is called, painted, and rewritten; what it takes and returns stays
-    as it was: pytrees, shapes, dtypes, weak types. Each signature is traced once; outside
+    The function is traced when it is called, painted, and rewritten; what it takes and returns
+    stays as it was: pytrees, shapes, dtypes, weak types. Each signature is traced once; outside
     ``jax.jit`` the rewritten program runs compiled. It may be called inside and around every JAX
     transformation.
 
@@ -208,7 +211,8 @@ def autocast(
         return functools.partial(autocast, dtype=dtype, policy=policy)
     if not callable(fn):
         raise ArgumentTypeError(
-            f"autocast: fn is {fn!r}, which is not callable; pass the function itself, not its result"
+            f"autocast: fn is {fn!r}, which is not callable; pass the function itself, not what it "
+            "returns"
         )
     _check_policy("autocast", policy)
     named = None if dtype is None else _half_named("autocast", dtype)
@@ -226,6 +230,7 @@ def autocast(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return run()(args, kwargs)
 
+    setattr(wrapped, _SETTINGS, (fn, dtype, policy))
     return wrapped
 
 
@@ -255,7 +260,8 @@ def explain(
     is faster here, the record is for bfloat16.
 
     Args:
-        fn: the function, not wrapped in ``autocast``.
+        fn: the function. For one that :func:`autocast` returned, what that does to it, with its
+            dtype and policy unless others are given.
         *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
         dtype: as for :func:`autocast`.
         policy: as for :func:`autocast`.
@@ -277,6 +283,10 @@ def explain(
     """
     if not callable(fn):
         raise ArgumentTypeError(f"explain: fn is {fn!r}, which is not callable")
+    if hasattr(fn, _SETTINGS):
+        fn, set_dtype, set_policy = getattr(fn, _SETTINGS)
+        dtype = set_dtype if dtype is None else dtype
+        policy = set_policy if policy is None else policy
     _check_policy("explain", policy)
     merged = (policy or Policy()).merged_with_environment()
     half = (
@@ -287,9 +297,7 @@ def explain(
     assert half is not None, "ignore_performance always gives a half type"
     arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
     painted = paint_jaxpr(trace(fn, signature, arrays).jaxpr, merged, half)
-    record = make_record(
-        painted.built.graph, painted.classes, painted.painting, painted.plan, half
-    )
+    record = make_record(painted.built.graph, painted.classes, painted.painting, painted.plan, half)
     return Explanation(record.operations, record.casts, record.summary)
 
 
@@ -325,7 +333,7 @@ def _half_named(name: str, dtype: Any) -> HalfType:
         ) from error
     if found not in HALF_TYPES:
         raise ArgumentError(
-            f"{name}: dtype is {found}, which is not a half type; pass jnp.float16, jnp.bfloat16 or "
-            "None (asks the device)"
+            f"{name}: dtype is {found}, which is not a half type; pass jnp.float16, jnp.bfloat16 "
+            "or None (asks the device)"
         )
     return HALF_TYPES[found]

@@ -1,14 +1,13 @@
 """What the original pass wrote down: graphs before and after, paint buckets, one line a decision.
 
-TensorFlow wrote GraphDefs; here the graph is a jaxpr. Files are named as the original named them and
-written whole or not at all.
+TensorFlow wrote GraphDefs; here the graph is a jaxpr. Files are named as the original named them
+and written whole or not at all.
 
 Who calls this: ``duotone.api``, if the policy says so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import tempfile
@@ -80,8 +79,7 @@ def _write_whole(path: Path, content: str) -> None:
     try:
         with os.fdopen(handle, "w") as file:
             file.write(content)
-        os.replace(name, path)
+        Path(name).replace(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        Path(name).unlink(missing_ok=True)
         raise

@@ -1,8 +1,8 @@
 """Plan casts: where a painting needs a value in another precision than it is stored in.
 
 One cast for each value, target precision and place: all readers share it. A value that does not
-change inside a loop is cast before the loop, once; a body that takes its operands as they are stored
-(a branch, a recomputed region) casts inside.
+change inside a loop is cast before the loop, once; a body that takes its operands as they are
+stored (a branch, a recomputed region) casts inside.
 
 Who calls this: ``duotone.api``; front ends carry the plan out.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
+from duotone.graph.graph import BodyKind, Boundary, Graph, Paint, Value
 from duotone.graph.painting import Painting
 
 
@@ -24,7 +24,7 @@ class Cast:
         to: the precision asked for.
         body: index of the body in which it stands.
         readers: nodes that read the result; -1 stands for the program's own output.
-        free: a constant: the cast happens while tracing.
+        free: of a scalar constant: the cast happens while tracing.
     """
 
     value: int
@@ -75,14 +75,19 @@ def plan_casts(graph: Graph, painting: Painting) -> CastPlan:
     for value, boundary in graph.outputs:
         held = graph.values[value]
         wants = {Boundary.FULL: Paint.FULL, Boundary.HALF: Paint.HALF}.get(boundary)
-        if held.paintable and wants is not None:
-            if graph.stored(painting.store, held) is not wants:
-                readers.setdefault((value, wants, 0), []).append(-1)
+        if not held.paintable or wants is None:
+            continue
+        if graph.stored(painting.store, held) is not wants:
+            readers.setdefault((value, wants, 0), []).append(-1)
     casts = tuple(
-        Cast(value, to, body, tuple(nodes), graph.values[value].constant is not None)
+        Cast(value, to, body, tuple(nodes), _is_literal(graph.values[value]))
         for (value, to, body), nodes in readers.items()
     )
     return CastPlan(casts, {loop: tuple(pairs) for loop, pairs in hoisted.items()})
+
+
+def _is_literal(value: Value) -> bool:
+    return value.constant is not None and value.producer < 0 and value.size == 1
 
 
 def _place(graph: Graph, defined: int, read: int) -> tuple[int, list[int]]:

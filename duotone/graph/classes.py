@@ -1,8 +1,8 @@
 """Classify: what each node is to the painter, before any painting.
 
-Takes a graph, the lists and the user's pins; gives each node its list, and forces a colour where the
-user asked for one. Rule 8 of the design is applied here too, since it needs nothing but the node: a
-constant that half cannot represent denies the operation that calculates with it.
+Takes a graph, the lists and the user's pins; gives each node its list, and forces a colour where
+the user asked for one. Rule 8 of the design is applied here too, since it needs nothing but the
+node: a constant that half cannot represent denies the operation that calculates with it.
 
 Who calls this: ``duotone.api``. What goes wrong: two pins that contradict each other on one node
 raise :class:`~duotone.errors.PolicyError` naming both.
@@ -90,7 +90,7 @@ def _class_by_name(
     node: Node, lists: OpLists, pinned: Callable[[Node], tuple[Paint, str] | None], force_all: bool
 ) -> NodeClass:
     """The class that follows from names alone."""
-    entry = lists.get(node.listed_as)
+    entry = lists.get(node.op, node.listed_as)
     if force_all and node.op not in STRUCTURAL:
         entry = dataclasses.replace(
             entry, kind=Kind.ALLOW, reason="every operation forced (level UNSAFE_FORCE_ALL)"
@@ -128,19 +128,25 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     """Rule 8: denies a node that calculates with a constant half cannot represent.
 
     Too large a constant is saturated for a clear operation (a mask of -1e9 stays a mask) and denies
-    any other, as does one too small for full relative precision, which would come out as 0.
+    any other; what is computed from it may not fit either. An addition is denied from half of the
+    range on, since its other operand counts too. A constant too small for full relative precision
+    denies; one that would round to 0 taints everything, since it is there to keep something from
+    being 0 (the guard of a division).
     """
     if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
         return found
+    largest = half.largest / 2 if found.entry.additive else half.largest
+    moved_only = found.entry.commutes and len(node.inputs) == 1
     for value, may_be_half in zip(node.inputs, node.half_inputs, strict=True):
         magnitude = graph.values[value].constant
         if magnitude is None or not may_be_half:
             continue
-        if magnitude.largest > half.largest and found.kind is not Kind.CLEAR:
+        if magnitude.largest > largest and found.kind is not Kind.CLEAR:
             return _denied(found, magnitude.largest, half, Taint.EVERYWHERE)
-        moved_only = found.entry.commutes and len(node.inputs) == 1
         if magnitude.smallest < half.smallest_normal and not moved_only:
-            return _denied(found, magnitude.smallest, half, Taint.DOMINANT)
+            lost = magnitude.smallest <= half.smallest / 2
+            taint = Taint.EVERYWHERE if lost else Taint.DOMINANT
+            return _denied(found, magnitude.smallest, half, taint)
     return found
 
 

@@ -75,6 +75,7 @@ class HalfType:
         name: its dtype name.
         largest: largest finite number.
         smallest_normal: smallest positive number with full precision.
+        smallest: smallest positive number.
         epsilon: distance from 1 to the next number.
         bits: of storage.
     """
@@ -82,22 +83,27 @@ class HalfType:
     name: str
     largest: float
     smallest_normal: float
+    smallest: float
     epsilon: float
     bits: int = 16
 
 
 HALF_TYPES = {
-    "float16": HalfType("float16", 65504.0, 2.0**-14, 2.0**-10),
-    "bfloat16": HalfType("bfloat16", (2.0 - 2.0**-7) * 2.0**127, 2.0**-126, 2.0**-7),
+    "float16": HalfType("float16", 65504.0, 2.0**-14, 2.0**-24, 2.0**-10),
+    "bfloat16": HalfType("bfloat16", (2.0 - 2.0**-7) * 2.0**127, 2.0**-126, 2.0**-133, 2.0**-7),
 }
 """The half types, from IEEE 754-2008 (binary16) and the bfloat16 layout (1, 8, 7 bits)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Magnitude:
-    """Of a constant: the smallest and largest absolute value among its finite, nonzero elements.
+    """How large a constant is, zeros and infinities left out.
 
-    A constant of zeros and infinities only has ``smallest == inf`` and ``largest == 0``.
+    Attributes:
+        smallest: absolute value below which half must be exact enough for the constant to keep its
+            meaning: of a scalar itself. Of an array its largest element, since small elements among
+            large ones (weights) may round like any others. ``inf`` if all are zero or infinite.
+        largest: largest absolute value; 0 if all are zero or infinite.
     """
 
     smallest: float

@@ -1,7 +1,7 @@
 """The four lists: what an operation is to a painter, why, and who says so.
 
-The lists of a framework's operations are data of its front end (for JAX: ``duotone/jaxpr/lists.py``);
-this file says what an entry means and how a user's edits change them.
+The lists of a framework's operations are data of its front end (for JAX:
+``duotone/jaxpr/lists.py``); this file says what an entry means and how a user's edits change them.
 
 An operation on no list is *unlisted*: it stays float32, passes nothing on and is reported.
 """
@@ -94,9 +94,11 @@ class OpLists:
 
     Attributes:
         entries: by operation name.
+        moved: names that a user's edit moved; the edit holds for all that goes by this name.
     """
 
     entries: Mapping[str, Entry]
+    moved: frozenset[str] = frozenset()
 
     @classmethod
     def for_half(cls, entries: Iterable[Entry], half: str) -> OpLists:
@@ -104,9 +106,14 @@ class OpLists:
         chosen = [entry for entry in entries if not entry.only or half in entry.only]
         return cls({entry.op: entry for entry in (*STRUCTURAL_ENTRIES, *chosen)})
 
-    def get(self, op: str) -> Entry:
-        """The entry of ``op``, or one that says it is on no list."""
-        return self.entries.get(op, _NO_ENTRY)
+    def get(self, op: str, listed_as: str) -> Entry:
+        """The entry of an operation, or one that says it is on no list.
+
+        Args:
+            op: its name, which decides if the user edited it.
+            listed_as: the name under which it stands otherwise.
+        """
+        return self.entries.get(op if op in self.moved else listed_as, _NO_ENTRY)
 
     def edited(
         self, added: Mapping[Kind, Collection[str]], removed: Mapping[Kind, Collection[str]]
@@ -121,13 +128,16 @@ class OpLists:
             New lists.
         """
         entries = dict(self.entries)
+        moved = set(self.moved)
         for kind, ops in removed.items():
             for op in ops:
                 if op in entries and entries[op].kind is kind:
                     del entries[op]
+                    moved.add(op)
         for kind, ops in added.items():
             for op in ops:
                 old = entries.get(op, _NO_ENTRY)
+                moved.add(op)
                 entries[op] = dataclasses.replace(
                     old,
                     op=op,
@@ -136,7 +146,7 @@ class OpLists:
                     source="policy",
                     taint=max(old.taint, Taint.DOMINANT),
                 )
-        return OpLists(entries)
+        return OpLists(entries, frozenset(moved))
 
     def leveled(self, level: str | None) -> OpLists:
         """These lists at one of TensorFlow's optimization levels.

@@ -2,8 +2,8 @@
 
 Views read it and compute nothing; tests assert on it. Bytes are those of operands and results as a
 node reads and writes them: an upper bound, since a compiler fuses nodes and keeps values in
-registers. FLOPs count two for a multiply-add. Both are per run of the program: what stands in a loop
-counts once for each iteration of known number.
+registers. FLOPs count two for a multiply-add. Both are per run of the program: what stands in a
+loop counts once for each iteration of known number.
 
 Who calls this: ``duotone.api.explain``.
 """
@@ -225,7 +225,7 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of one element, from the digits in a dtype's name; 0 for what is no array of numbers."""
+    """Bytes of one element, from the digits in a dtype's name; 0 if it holds no numbers."""
     if dtype in _BYTES:
         return _BYTES[dtype]
     digits = "".join(c if c.isdigit() else " " for c in dtype).split()

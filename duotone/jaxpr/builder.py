@@ -16,7 +16,13 @@ import numpy as np
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, Body, BodyKind, Magnitude, Node, Paint, Value
-from duotone.jaxpr.operations import CONSTANT_KEEPING, describe, dtype_name, size_of
+from duotone.jaxpr.operations import (
+    CONSTANT_CHOOSING,
+    CONSTANT_KEEPING,
+    describe,
+    dtype_name,
+    size_of,
+)
 from duotone.jaxpr.program import Program, Step
 from duotone.regions import region_of, without_regions
 
@@ -198,9 +204,19 @@ class Builder:
         name = eqn.primitive.name
         if name in CONSTANT_KEEPING:
             return self.values[inputs[0]].constant
+        if name in CONSTANT_CHOOSING:
+            return _joined([self.values[v].constant for v in inputs if self.values[v].paintable])
         if name == "iota":
             return _scalar_magnitude(max(size_of(eqn.outvars[0].aval) - 1, 0))
         return None
+
+
+def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
+    """The magnitudes of what is chosen from constants; ``None`` if one operand is no constant."""
+    known = [magnitude for magnitude in magnitudes if magnitude is not None]
+    if not known or len(known) < len(magnitudes):
+        return None
+    return Magnitude(min(m.smallest for m in known), max(m.largest for m in known))
 
 
 def _array_magnitude(array: Any) -> Magnitude | None:
@@ -210,10 +226,7 @@ def _array_magnitude(array: Any) -> Magnitude | None:
     if not _jax.is_concrete(array):
         return None
     sizes = np.abs(np.asarray(array))
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    if not sizes.size:
-        return Magnitude(np.inf, 0.0)
-    return Magnitude(float(sizes.min()), float(sizes.max()))
+    return _scalar_magnitude(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
 
 
 def _scalar_magnitude(number: Any) -> Magnitude | None:

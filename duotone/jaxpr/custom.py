@@ -1,10 +1,12 @@
 """How painted functions with derivative rules of their own are built anew.
 
 Inlining such a function would lose its rule (and with it a gradient that is finite where the naive
-one is not). The rewritten function is a new ``jax.custom_jvp`` or ``jax.custom_vjp`` whose rules are
-JAX's own derivatives of the *original* equation, traced in full precision and then painted like any
+one is not). The rewritten function is a new ``jax.custom_jvp`` or ``jax.custom_vjp`` whose rules
+are JAX's own derivatives of the *original* equation, traced in full precision and then painted like
+any
 program: their arguments arrive as the painting stores them, their results leave as it wants them,
-and what passes from a forward to a backward rule (residuals) stays as painted, half where it is half.
+and what passes from a forward to a backward rule (residuals) stays as painted, half where it is
+half.
 
 The rules are traced and painted when JAX asks for them, so a function that is never differentiated
 costs nothing more.
@@ -36,8 +38,7 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
 
     rewritten: Any = jax.custom_jvp(_as_tuple(function, eqn))
 
-    @rewritten.defjvp
-    def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:  # pyright: ignore[reportUnusedFunction]
+    def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
         count = len(primals)
 
         def derivative(*arguments: Any) -> list[Any]:
@@ -55,6 +56,7 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
             _tangent(out, tangent) for out, tangent in zip(outs, moved, strict=True)
         )
 
+    rewritten.defjvp(rule)
     return zip(wants, rewritten(*operands), strict=True)
 
 
@@ -153,7 +155,7 @@ def _full_types(r: Rewriter, arguments: Sequence[Any], given: Sequence[Paint]) -
 def _is_float(atom: Any) -> bool:
     """Whether a value has a derivative."""
     dtype = getattr(atom.aval, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.numpy.inexact)
+    return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
 
 
 def _differentiable(eqn: _jax.Eqn) -> list[int]:
@@ -177,7 +179,7 @@ def _of_moving(
 
 
 def _no_float0(tangent: Any) -> Any:
-    """A tangent that may leave a jaxpr: that of an integer is replaced by zeros, then by nothing."""
+    """A tangent that may leave a jaxpr: in place of an integer's stand zeros."""
     if tangent.dtype == jax.dtypes.float0:
         return jax.numpy.zeros(tangent.shape, bool)
     return tangent
@@ -185,7 +187,7 @@ def _no_float0(tangent: Any) -> Any:
 
 def _tangent(out: Any, tangent: Any) -> Any:
     """The tangent that belongs to a result."""
-    if jax.dtypes.issubdtype(out.dtype, jax.numpy.inexact):
+    if jax.numpy.issubdtype(out.dtype, jax.numpy.inexact):
         return tangent
     return jax.numpy.zeros(out.shape, bool).astype(jax.dtypes.float0)
 

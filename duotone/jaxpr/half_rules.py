@@ -45,21 +45,25 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
 
 
 def _operand(r: Rewriter, step: Step, env: Env, slot: int) -> Any:
-    """An operand in the precision its node wants.
+    """An operand in the precision its node wants; in full if a rule broadcasts it."""
+    (node,) = step.nodes
+    paint = Paint.FULL if _is_broadcast(r, step, slot) else r.wanted(node, slot)
+    return r.read(env, step.inputs[slot], paint)
 
-    A float32 operand that an addition broadcasts (a bias) is broadcast first and cast then: the
-    transpose, a sum over what was broadcast, is then one in float32. XLA fuses both into the
-    addition. Not so for a product, which would save the broadcast operand for the backward pass.
+
+def _is_broadcast(r: Rewriter, step: Step, slot: int) -> bool:
+    """Whether a half sum or product repeats a float32 operand: a bias, a scale, a statistic.
+
+    JAX's transpose sums over what was repeated, in the dtype of the operand. Cast to half first,
+    this would be a sum in half over a whole batch.
     """
     (node,) = step.nodes
-    value, want = step.inputs[slot], r.wanted(node, slot)
-    small = want is Paint.HALF and step.eqn.primitive.name in ("add", "sub")
-    if small and r.stored(value) is Paint.FULL and r.graph.values[value].constant is None:
-        aval = step.eqn.outvars[0].aval
-        full = r.read(env, value, Paint.FULL)
-        if full.shape != aval.shape:
-            return _jax.convert(_jax.broadcast_to(full, aval), r.half)
-    return r.read(env, value, want)
+    value, result = step.inputs[slot], step.outputs[0]
+    if step.eqn.primitive.name not in _BROADCASTING or r.wanted(node, slot) is Paint.FULL:
+        return False
+    if r.stored(value) is Paint.HALF or r.graph.values[value].constant is not None:
+        return False
+    return r.graph.values[value].size < r.graph.values[result].size
 
 
 @form("each")
@@ -129,8 +133,7 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
     def dot_half_to_full(lhs: Any, rhs: Any) -> Any:
         return _jax.bind(eqn, _jax.operands_for_wide_dot((lhs, rhs)), wide_params)[0]
 
-    @dot_half_to_full.defjvp
-    def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:  # pyright: ignore[reportUnusedFunction]
+    def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
         lhs, rhs = primals
         parts = [
             _jax.convert(_jax.bind(eqn, pair, half_params)[0], FULL_DTYPE)
@@ -138,7 +141,55 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
         ]
         return dot_half_to_full(lhs, rhs), parts[0] + parts[1]
 
+    dot_half_to_full.defjvp(derivative)
     return [dot_half_to_full(*operands)]
+
+
+_BROADCASTING = ("add", "sub", "mul", "div")
+
+
+@_rule("add", "sub")
+def _sum(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """A repeated float32 operand is broadcast first and cast then; XLA fuses both."""
+    aval = step.eqn.outvars[0].aval
+    return _bind(r, step, [_spread(r, x, aval) for x in operands])
+
+
+@_rule("mul", "div")
+def _product(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """A repeated float32 operand is cast and used as it is; only its tangent is broadcast first.
+
+    Broadcasting the operand itself would save the broadcast array for the backward pass.
+    """
+    if all(x.dtype != np.float32 for x in operands):
+        return _bind(r, step, operands)
+    eqn, params = step.eqn, _half_parameters(r, step.eqn.params)
+    aval = eqn.outvars[0].aval
+
+    def half(x: Any) -> Any:
+        return _jax.convert(x, r.half) if x.dtype == np.float32 else x
+
+    @jax.custom_jvp
+    def product(lhs: Any, rhs: Any) -> Any:
+        return _jax.bind(eqn, (half(lhs), half(rhs)), params)[0]
+
+    def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        lhs, rhs = (half(x) for x in primals)
+        of_lhs, of_rhs = (_spread(r, t, aval) for t in tangents)
+        out = product(*primals)
+        if eqn.primitive.name == "mul":
+            return out, of_lhs * rhs + lhs * of_rhs
+        return out, of_lhs / rhs - out / rhs * of_rhs
+
+    product.defjvp(derivative)
+    return [product(*operands)]
+
+
+def _spread(r: Rewriter, operand: Any, aval: Any) -> Any:
+    """A float32 operand, broadcast and then cast; any other as it is."""
+    if operand.dtype != np.float32:
+        return operand
+    return _jax.convert(_jax.broadcast_to(operand, aval), r.half)
 
 
 _SCATTERS: dict[str, Callable[..., Any]] = {

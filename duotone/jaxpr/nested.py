@@ -2,8 +2,8 @@
 
 The counterpart of :mod:`duotone.jaxpr.scopes`: one function for each kind of step, which knows the
 order of ``Step.nodes`` written there. Loops are built through ``jax.lax``, so that values from
-outside (and their casts) are found as constants; the others are bound with a new sub-program, so that
-parameters such as a recomputation's policy stay.
+outside (and their casts) are found as constants; the others are bound with a new sub-program, so
+that parameters such as a recomputation's policy stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the front end tells the painter about one equation: which slots may be half, and its cost.
 
-:func:`describe` is called once for each first-order equation. The default suits most primitives: every
-float32 operand and result may be half. Primitives that differ have a rule in ``_RULES``; primitives
-that have no half form are in ``FIXED``, with the reason that reports show.
+:func:`describe` is called once for each first-order equation. The default suits most primitives:
+every float32 operand and result may be half. Primitives that differ have a rule in ``_RULES``;
+primitives that have no half form are in ``FIXED``, with the reason that reports show.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE
@@ -27,7 +28,9 @@ FIXED: dict[str, str] = {
         "custom_linear_solve linear_solve".split(),
         _LINEAR_ALGEBRA,
     ),
-    **dict.fromkeys(("complex", "real", "imag", "conj", "fft"), "complex numbers have no half form"),
+    **dict.fromkeys(
+        ("complex", "real", "imag", "conj", "fft"), "complex numbers have no half form"
+    ),
     "bitcast_convert_type": "reads the bits of float32",
     "rng_uniform": "draws float32 numbers",
     "random_gamma": "draws float32 numbers",
@@ -40,6 +43,9 @@ CONSTANT_KEEPING = frozenset(
     "neg abs rev stop_gradient name".split()
 )
 """Operations whose result has the magnitudes of their operand."""
+
+CONSTANT_CHOOSING = frozenset("select_n concatenate pad stack max min dynamic_slice gather".split())
+"""Operations whose result has the magnitudes of their float32 operands, if all are constants."""
 
 _DATA_MOVEMENT = CONSTANT_KEEPING | frozenset(
     "concatenate pad stack split dynamic_slice dynamic_update_slice gather scatter iota "
@@ -73,7 +79,7 @@ def _name_of(dtype: Any) -> str:
 
 def dtype_name(aval: Any) -> str:
     """The dtype name of an aval; ``"none"`` for tokens and references."""
-    if type(aval) is not jax.core.ShapedArray:
+    if type(aval) is not ShapedArray:
         return "none"
     return _name_of(aval.dtype)
 
@@ -151,9 +157,7 @@ def _rule(*names: str) -> Callable[[_Rule], _Rule]:
 
 
 @_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
-def _contraction(
-    eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]
-) -> tuple[str, str]:
+def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """A precision that the user asked for is kept."""
     del ins, outs
     precision = eqn.params.get("precision")

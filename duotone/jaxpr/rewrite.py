@@ -1,12 +1,12 @@
 """Rewrite: carries a painting out on a jaxpr.
 
-One loop over the program's steps with one environment (:class:`Env`), as ``jax.core.eval_jaxpr`` has.
-A step in which nothing is half is bound again as it was, with its operands in full. A painted
+One loop over the program's steps with one environment (:class:`Env`), as ``jax.core.eval_jaxpr``
+has. A step in which nothing is half is bound again as it was, with its operands in full. A painted
 first-order equation is bound by :mod:`duotone.jaxpr.half_rules`; a painted equation with nested
 programs is built anew by :mod:`duotone.jaxpr.nested` or :mod:`duotone.jaxpr.custom`.
 
-Casts happen when a value is read in another precision than it is kept in; what was cast once is kept.
-Where the cast plan wants a cast before a loop, it is made before the loop.
+Casts happen when a value is read in another precision than it is kept in; what was cast once is
+kept. Where the cast plan wants a cast before a loop, it is made before the loop.
 
 Who calls this: :mod:`duotone.api`, under ``jax.make_jaxpr``.
 """
@@ -131,8 +131,8 @@ class Rewriter:
         if array is None:
             held = self.graph.values[value]
             raise RewriteError(
-                f"value {value} ({held.dtype}{list(held.shape)}) is read before it is made; this is "
-                "a fault of duotone, please report the program"
+                f"value {value} ({held.dtype}{list(held.shape)}) is read before it is made; this "
+                "is a fault of duotone, please report the program"
             )
         if paint is Paint.HALF:
             array = self._to_half(value, array)
@@ -208,7 +208,7 @@ class Rewriter:
         """``array`` with the dtype and the weak type that ``aval`` has in a precision."""
         weak = paint is Paint.FULL and getattr(aval, "weak_type", False)
         dtype = getattr(aval, "dtype", None)
-        if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        if dtype is None or jax.numpy.issubdtype(dtype, jax.dtypes.extended):
             return array
         if array.dtype == self.dtype(aval, paint) and jax.typeof(array).weak_type == weak:
             return array
@@ -230,7 +230,7 @@ def _linked_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 def _is_host_array(array: Any) -> bool:
     """Whether casting needs no operation in the program: literals and NumPy arrays."""
-    return not isinstance(array, (jax.core.Tracer, jax.Array))
+    return not isinstance(array, jax.Array)
 
 
 Form = Callable[[Rewriter, Step, Env], Iterable[tuple[Paint, Any]]]

@@ -2,8 +2,8 @@
 
 ``jax.jit`` keeps the compiled programs: its trace is where the rewrite happens, so a second call
 costs what a ``jit`` call costs, and a call inside another transformation becomes a ``jit`` equation
-that the transformation knows how to handle. That equation bears :data:`~duotone.jaxpr.scopes.MARKER`
-as its name; another ``autocast`` around it leaves it alone.
+that the transformation knows how to handle. That equation bears
+:data:`~duotone.jaxpr.scopes.MARKER` as its name; another ``autocast`` around it leaves it alone.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Runner:
             out, results = compiled(*arrays)
         except jax.errors.UnexpectedTracerError as error:
             raise LeakedTracerError(
-                f"{self._name}: an argument is a traced value that its trace left behind; return it "
-                "from the function that made it instead of storing it"
+                f"{self._name}: an argument is a traced value that its trace left behind; return "
+                "it from the function that made it instead of storing it"
             ) from error
         return results.restore(out)
 

@@ -1,7 +1,7 @@
 """How values enter and leave nested programs: one function for each primitive that has them.
 
-Each function adds the nodes of an equation's nested programs to the graph and returns its step, whose
-``kind`` names the function of :mod:`duotone.jaxpr.nested` that rewrites it. The order of
+Each function adds the nodes of an equation's nested programs to the graph and returns its step,
+whose ``kind`` names the function of :mod:`duotone.jaxpr.nested` that rewrites it. The order of
 ``Step.nodes`` is written at each function; the two files are read side by side.
 
 Who extends this: whoever teaches duotone another primitive with nested programs.
@@ -103,9 +103,7 @@ def _each(
     first = len(b.nodes)
     outputs: tuple[int, ...] = ()
     for value, var in zip(inputs, eqn.outvars, strict=True):
-        outputs += b.node(
-            eqn, eqn.primitive.name, (value,), [var.aval], body=body, scopes=scopes
-        )
+        outputs += b.node(eqn, eqn.primitive.name, (value,), [var.aval], body=body, scopes=scopes)
     nodes = tuple(range(first, len(b.nodes)))
     return Step(eqn, "each", inputs, outputs, nodes, first, len(b.nodes))
 
@@ -145,9 +143,7 @@ def _scan(
         outputs += b.node(
             eqn, "loop.stack", (value,), [var.aval], body=inner, scopes=names, out_bodies=[body]
         )
-    return Step(
-        eqn, "scan", inputs, tuple(outputs), tuple(nodes), first, len(b.nodes), (program,)
-    )
+    return Step(eqn, "scan", inputs, tuple(outputs), tuple(nodes), first, len(b.nodes), (program,))
 
 
 @_nested("while")
@@ -171,12 +167,8 @@ def _while(
         names,
     )
     inside = tuple(value for value, _ in carried)
-    cond = b.program(
-        eqn.params["cond_jaxpr"], (*cond_consts, *inside), body=inner, scopes=names
-    )
-    loop = b.program(
-        eqn.params["body_jaxpr"], (*body_consts, *inside), body=inner, scopes=names
-    )
+    cond = b.program(eqn.params["cond_jaxpr"], (*cond_consts, *inside), body=inner, scopes=names)
+    loop = b.program(eqn.params["body_jaxpr"], (*body_consts, *inside), body=inner, scopes=names)
     _close(b, nodes, loop.outputs)
     outputs = tuple(after for _, after in carried)
     return Step(eqn, "while", inputs, outputs, tuple(nodes), first, len(b.nodes), (cond, loop))
@@ -191,7 +183,7 @@ def _carries(
     bodies: tuple[int, int],
     scopes: tuple[str, ...],
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Carry nodes, still without the body's result: (value inside, value after) and node of each."""
+    """Carry nodes, without the body's result yet: (value inside, value after) and indices."""
     carried, nodes = [], []
     outside, inside = bodies
     for value, var, sums in zip(initial, outvars, summing, strict=True):
@@ -261,9 +253,7 @@ def _cond(
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
     programs = tuple(
-        b.program(
-            branch, inputs[1:], body=b.add_body(body, BodyKind.BARRIER, 1), scopes=names
-        )
+        b.program(branch, inputs[1:], body=b.add_body(body, BodyKind.BARRIER, 1), scopes=names)
         for branch in eqn.params["branches"]
     )
     start = len(b.nodes)

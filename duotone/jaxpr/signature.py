@@ -1,11 +1,11 @@
 """Signatures: what of a call's arguments is traced, and what is part of the program.
 
-Arrays are traced. Everything else (Python numbers, strings, functions, whole objects that JAX does not
-take apart) stays as it is, so that user code may branch on it; it is part of the key under which the
-rewritten program is kept. Results are treated alike.
+Arrays are traced. Everything else (Python numbers, strings, functions, whole objects that JAX does
+not take apart) stays as it is, so that user code may branch on it; it is part of the key under
+which the rewritten program is kept. Results are treated alike.
 
-What goes wrong: an array-like object that JAX would convert silently, or a result that hides a traced
-value, is an error that names its place.
+What goes wrong: an array-like object that JAX would convert silently, or a result that hides a
+traced value, is an error that names its place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
+from duotone import _jax
 from duotone.errors import ArgumentTypeError, LeakedTracerError, OutputError
 
 _NUMERIC_KINDS = "biufcV"
@@ -104,6 +106,8 @@ def split(leaves: list[Any]) -> tuple[list[Any], tuple[tuple[int, Static], ...],
         The arrays, the statics with their positions, and the position of the first leaf that is
         neither (-1 if there is none).
     """
+    if _jax.ARRAY_TYPES.issuperset(map(type, leaves)):
+        return leaves, (), -1  # nearly every call; no loop in Python
     arrays: list[Any] = []
     statics: list[tuple[int, Static]] = []
     for position, leaf in enumerate(leaves):
@@ -139,8 +143,8 @@ def flatten_call(
         path = jax.tree_util.tree_flatten_with_path((args, kwargs))[0][bad][0]
         raise ArgumentTypeError(
             f"{name}: {_argument(path)} is a {type(leaves[bad]).__name__}, which is no array but "
-            "converts to one, so it would be frozen into the program; pass its array instead (for a "
-            "Keras or Flax variable, its `.value`)"
+            "converts to one, so it would be frozen into the program; pass its array instead (for "
+            "a Keras or Flax variable, its `.value`)"
         )
     return arrays, Signature(tree, statics)
 
@@ -185,16 +189,16 @@ def _check_result(name: str, leaf: Any) -> None:
     kind = type(leaf).__name__
     if isinstance(leaf, Generator) or hasattr(leaf, "__await__") or hasattr(leaf, "__next__"):
         raise OutputError(
-            f"{name} returned a {kind}, whose code runs after tracing has ended; return arrays (for "
-            "a generator, collect them in a list or tuple first)"
+            f"{name} returned a {kind}, whose code runs after tracing has ended; return arrays "
+            "(for a generator, collect them in a list or tuple first)"
         )
     if hasattr(leaf, "__jax_array__"):
         raise OutputError(
-            f"{name} returned a {kind}, which is no array but converts to one; return its array (for "
-            "a Keras or Flax variable, its `.value`)"
+            f"{name} returned a {kind}, which is no array but converts to one; return its array "
+            "(for a Keras or Flax variable, its `.value`)"
         )
     inside = vars(leaf).values() if hasattr(leaf, "__dict__") else leaf if _is_set(leaf) else ()
-    if any(isinstance(x, jax.core.Tracer) for x in inside):
+    if any(isinstance(x, Tracer) for x in inside):
         raise LeakedTracerError(
             f"{name} returned a {kind} that holds a traced value and that JAX does not take apart; "
             f"return the arrays, or register {kind} with jax.tree_util.register_dataclass"

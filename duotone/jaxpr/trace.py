@@ -53,7 +53,7 @@ def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[A
         jaxpr = jax.make_jaxpr(flat)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         raise LeakedTracerError(
-            f"{name} uses a traced value that an earlier trace left behind (in a global, an attribute "
-            "or a closure); pass it as an argument and return it as a result instead"
+            f"{name} uses a traced value that an earlier trace left behind (in a global, an "
+            "attribute or a closure); pass it as an argument and return it as a result instead"
         ) from error
     return Traced(jaxpr, found[-1])

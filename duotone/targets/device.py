@@ -1,7 +1,7 @@
 """Which half type, if any, is faster than float32 on a device.
 
-A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set and version
-of the compiler. Who calls this: ``duotone.api`` where the user names no dtype.
+A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set and
+version of the compiler. Who calls this: ``duotone.api`` where the user names no dtype.
 
 References:
     NVIDIA, "CUDA C++ Programming Guide", compute capabilities: float16 Tensor Cores from 7.0,
@@ -106,7 +106,7 @@ def _cpu_flags() -> frozenset[str]:
 
 def current_choice() -> HalfChoice:
     """The choice for JAX's default device."""
-    default = jax.config.jax_default_device
+    default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     device = default if isinstance(default, jax.Device) else jax.local_devices()[0]
     version = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:3])
     return choose_half(

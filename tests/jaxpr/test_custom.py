@@ -51,7 +51,7 @@ def network(x, w):
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_a_vjp_rule_runs_on_either_side(dtype):
     exact = jax.grad(network, (0, 1))(X, W)
-    tolerance = dict(rtol=4e-2, atol=0.1 if dtype == jnp.bfloat16 else 2e-2)
+    tolerance = {"rtol": 4e-2, "atol": 0.1 if dtype == jnp.bfloat16 else 2e-2}
     for gradient in (
         jax.grad(half(network, dtype), (0, 1))(X, W),
         half(jax.grad(network, (0, 1)), dtype)(X, W),
@@ -63,7 +63,8 @@ def test_a_vjp_rule_runs_on_either_side(dtype):
 def test_a_vjp_rule_saves_half_residuals():
     _, pullback = jax.vjp(lambda x: half(network)(x, W), X)
     saved = [leaf.dtype.name for leaf in jax.tree.leaves(pullback) if leaf.shape == X.shape]
-    assert saved and set(saved) == {"float16"}
+    assert saved
+    assert set(saved) == {"float16"}
 
 
 def test_the_call_keeps_its_name_and_is_half():
@@ -110,7 +111,7 @@ def test_an_unpainted_rule_is_left_alone():
     def function(x):
         return doubled_gradient(jnp.exp(x), W).sum(), x
 
-    policy = dict(allow_remove=["dot_general"])
+    policy = {"allow_remove": ["dot_general"]}
     before = jax.make_jaxpr(function)(X)
     (inner,) = jax.make_jaxpr(half(function, **policy))(X).jaxpr.eqns
     assert str(inner.params["jaxpr"]) == str(before)

@@ -50,7 +50,34 @@ def test_a_bias_gradient_is_summed_in_float32():
 
     backward = jax.make_jaxpr(jax.grad(loss))(B)
     sums = [e for e in named(backward, "reduce_sum") if e.invars[0].aval.shape == (64, 16)]
-    assert sums and all(dtypes(e)[0] == "float32" for e in sums)
+    assert sums
+    assert all(dtypes(e)[0] == "float32" for e in sums)
+
+
+def test_the_gradient_of_a_scale_is_summed_in_float32_and_saves_no_broadcast():
+    def function(x, w, scale, divisor):
+        h = half(lambda x, w, s, d: jnp.tanh(((x @ w) * s / d) @ w.T))(x, w, scale, divisor)
+        return h.sum()
+
+    arguments = (X, W, B + 1.5, B[:1] + 2.0)
+    backward = jax.make_jaxpr(jax.grad(function, (2, 3)))(*arguments)
+    sums = [e for e in named(backward, "reduce_sum") if e.invars[0].aval.shape == (64, 16)]
+    assert len(sums) >= 2
+    assert all(dtypes(e)[0] == "float32" for e in sums)
+    _, pullback = jax.vjp(function, *arguments)
+    saved = [leaf for leaf in jax.tree.leaves(pullback) if leaf.shape == (64, 16)]
+    assert saved
+    assert all(leaf.dtype == jnp.float16 for leaf in saved)
+
+    def plain(x, w, s, d):
+        return jnp.tanh(((x @ w) * s / d) @ w.T).sum()
+
+    for got, want in zip(
+        jax.grad(function, (0, 1, 2, 3))(*arguments),
+        jax.grad(plain, (0, 1, 2, 3))(*arguments),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2 * float(jnp.abs(want).max()))
 
 
 def test_a_precision_the_user_asked_for_is_kept():

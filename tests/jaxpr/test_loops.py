@@ -68,7 +68,8 @@ def test_the_gradient_of_a_weight_is_summed_in_float32(loop):
     assert float(gradient[0, 0]) == 600 * 2.0**-10
     backward = jax.make_jaxpr(jax.grad(half(scan), argnums=1))(x, jnp.ones((1, 1)))
     sums = [e for e in named(backward, "add_any") if e.outvars[0].aval.shape == (1, 1)]
-    assert sums and all(dtypes(e)[-1] == "float32" for e in sums)
+    assert sums
+    assert all(dtypes(e)[-1] == "float32" for e in sums)
 
 
 def test_a_planted_half_sum_would_be_seen():
@@ -110,7 +111,9 @@ def test_reverse_unroll_and_length_are_kept():
         return jax.lax.scan(step, x[0], x, reverse=True, unroll=2)
 
     (scan,) = named(traced(half(loop), X, W), "scan")
-    assert scan.params["reverse"] and scan.params["unroll"] == 2 and scan.params["length"] == 4
+    assert scan.params["reverse"]
+    assert scan.params["unroll"] == 2
+    assert scan.params["length"] == 4
     for got, want in zip(half(loop)(X, W), loop(X, W), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-3)
 

@@ -48,8 +48,11 @@ def test_what_is_not_an_array_passes_through():
 
     rest = {"f": jnp.tanh, "s": "text", "n": None, "k": key, "o": nothing, "d": {1, 2}}
     _, back = half(function)(X, rest)
-    assert back["f"] is jnp.tanh and back["s"] == "text" and back["n"] is None
-    assert back["d"] == {1, 2} and back["o"].dtype == jax.dtypes.float0
+    assert back["f"] is jnp.tanh
+    assert back["s"] == "text"
+    assert back["n"] is None
+    assert back["d"] == {1, 2}
+    assert back["o"].dtype == jax.dtypes.float0
     assert jnp.array_equal(jax.random.key_data(back["k"]), jax.random.key_data(key))
 
 
@@ -62,7 +65,8 @@ def test_equinox_modules_go_in_and_come_out():
 
     out, back = apply(model, X)
     np.testing.assert_allclose(out, jax.vmap(model)(X), rtol=1e-2, atol=1e-2)
-    assert back.activation is model.activation and eqx.tree_equal(back, model)
+    assert back.activation is model.activation
+    assert eqx.tree_equal(back, model)
     gradient = eqx.filter_grad(lambda m: apply(m, X)[0].sum())(model)
     assert gradient.layers[0].weight.dtype == jnp.float32
 
@@ -114,7 +118,8 @@ def test_slow_devices_run_the_function_as_it_is(monkeypatch, caplog):
         program = jax.make_jaxpr(plain)(X)
         plain(X)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "it is slow" in caplog.text and "ignore_performance=True" in caplog.text
+    assert "it is slow" in caplog.text
+    assert "ignore_performance=True" in caplog.text
     assert {name for e in named(program, "dot_general") for name in dtypes(e)} == {"float32"}
 
 
@@ -140,7 +145,8 @@ def test_a_number_that_changes_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="duotone"):
         for step in range(17):
             rewritten(X, step / 10)
-    assert len(caplog.records) == 1 and "jnp.asarray" in caplog.text
+    assert len(caplog.records) == 1
+    assert "jnp.asarray" in caplog.text
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f])

@@ -230,20 +230,21 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
 def _takes_half_gladly(canvas: Canvas, value: int, reader: Node, slot: int) -> bool:
     """Whether ``reader`` reads a value in half and would do so however it was cast.
 
-    An addition that broadcasts the value does not: its transpose is a sum, which is one in float32
+    Arithmetic that broadcasts the value does not: its transpose is a sum, which is one in float32
     if the value arrives in full.
     """
     if canvas.compute[reader.index] is not Paint.HALF or not reader.half_inputs[slot]:
         return False
     values = canvas.graph.values
     repeats = values[value].size < max((values[v].size for v in reader.outputs), default=0)
-    return not (repeats and canvas.classes.nodes[reader.index].entry.additive)
+    return not (repeats and canvas.kind(reader.index) is Kind.INFER)
 
 
 def _keep_wide(canvas: Canvas) -> None:
     """An allow operation read only in full hands on its float32 accumulator.
 
-    Only where it leads to an output: elsewhere half is less to write, and the reader's cast is free.
+    Only where it leads to an output: elsewhere half is less to write, and the reader's cast is
+    free.
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
