@@ -59,7 +59,11 @@ def paint_buckets(graph: Graph, classes: Classes, painting: Painting) -> str:
 
 
 def log_decisions(graph: Graph, classes: Classes, painting: Painting) -> None:
-    """One log line for each decision."""
+    """One log line for each decision, on standard error unless logging is set up otherwise."""
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.INFO)
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())
     for node in graph.nodes:
         rule = painting.rules[node.index]
         logger.info(

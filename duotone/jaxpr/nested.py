@@ -85,7 +85,10 @@ def _remat(r: Rewriter, step: Step, env: Env) -> Results:
 def _jit(r: Rewriter, step: Step, env: Env) -> Results:
     """A nested ``jit`` with shardings or compiler options."""
     wants, operands, function = transparent(r, step, env)
-    again = jax.jit(_jax.named(function, step.eqn.params["name"]), **_jax.jit_options(step.eqn))
+    again = jax.jit(
+        _jax.named(lambda *xs: tuple(function(*xs)), step.eqn.params["name"]),
+        **_jax.jit_options(step.eqn),
+    )
     return zip(wants, again(*operands), strict=True)
 
 

@@ -182,6 +182,16 @@ def _integer_pow(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
     return ("exact_power" if abs(eqn.params["y"]) <= 1 else "integer_pow"), ""
 
 
+@_rule("scatter")
+def _scatter(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """``x.at[i].apply(f)`` is a scatter too, whose region is the user's function."""
+    del ins, outs
+    region = eqn.params["update_jaxpr"]
+    if region is not None and _jax.open_jaxpr(region).eqns:
+        return "scatter", "applies a function of the user's, traced for float32"
+    return "scatter", ""
+
+
 _EXACT_IN_HALF = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +53,7 @@ def network(x, w):
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_a_vjp_rule_runs_on_either_side(dtype):
     exact = jax.grad(network, (0, 1))(X, W)
-    tolerance = {"rtol": 4e-2, "atol": 0.1 if dtype == jnp.bfloat16 else 2e-2}
+    tolerance: Any = {"rtol": 4e-2, "atol": 0.1 if dtype == jnp.bfloat16 else 2e-2}
     for gradient in (
         jax.grad(half(network, dtype), (0, 1))(X, W),
         half(jax.grad(network, (0, 1)), dtype)(X, W),

@@ -1,0 +1,121 @@
+"""Run by ``test_sharding.py`` in a process of its own, with four devices."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from tests.jaxpr.programs import dtypes, half, named
+
+X = jax.random.normal(jax.random.key(0), (8, 16))
+W = jax.random.normal(jax.random.key(1), (16, 16)) / 4
+
+
+def mesh(kind: AxisType):
+    return jax.make_mesh((4,), ("data",), axis_types=(kind,))
+
+
+def network(x, w):
+    h = jax.nn.relu(x @ w + w[0])
+    return h @ w, (h @ w).sum(0), jnp.mean(h)
+
+
+def close(got, want):
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g, w, rtol=2e-2, atol=2e-2)
+
+
+def same_shardings(got, want):
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert g.sharding.is_equivalent_to(w.sharding, g.ndim), (g.sharding, w.sharding)
+
+
+def auto():
+    """Shardings of arguments, results and constraints are those of the plain program."""
+    place = NamedSharding(mesh(AxisType.Auto), PartitionSpec("data"))
+    x = jax.device_put(X, place)
+
+    def constrained(x, w):
+        h = jax.lax.with_sharding_constraint(x @ w, place)
+        return network(h, w)
+
+    for function in (network, constrained):
+        want = jax.jit(function)(x, W)
+        for rewritten in (half(function), jax.jit(half(function))):
+            got = rewritten(x, W)
+            close(got, want)
+            same_shardings(got, want)
+
+
+def explicit():
+    """Explicit axes: the types of the results say where they are."""
+    place = NamedSharding(mesh(AxisType.Explicit), PartitionSpec("data"))
+    with jax.set_mesh(place.mesh):
+        x = jax.device_put(X, place)
+        close(half(network)(x, W), network(x, W))
+        got = jax.make_jaxpr(half(network))(x, W).out_avals
+        want = jax.make_jaxpr(network)(x, W).out_avals
+        assert [a.sharding for a in got] == [a.sharding for a in want]
+        gradient = jax.jit(jax.grad(lambda w: half(network)(x, w)[2]))(W)
+        close(gradient, jax.grad(lambda w: network(x, w)[2])(W))
+
+
+def inner_jit():
+    """A nested ``jit`` with shardings keeps them."""
+    place = NamedSharding(mesh(AxisType.Auto), PartitionSpec(None, "data"))
+    inner = jax.jit(lambda x, w: jnp.tanh(x @ w), out_shardings=place)
+
+    def function(x, w):
+        return inner(x, w) @ w
+
+    program = jax.make_jaxpr(half(function))(X, W)
+    (kept,) = [e for e in named(program, "jit") if place in e.params["out_shardings"]]
+    assert dtypes(kept)[-1] == "float16"
+    close(half(function)(X, W), function(X, W))
+
+
+def shard_map():
+    """Collectives stay as they are; gradients agree."""
+    data, whole = PartitionSpec("data"), PartitionSpec()
+    for check in (True, False):
+        mapped = jax.shard_map(
+            lambda x, w: jax.lax.psum(jnp.tanh(x @ w).T @ (x @ w), "data"),
+            mesh=mesh(AxisType.Auto),
+            in_specs=(data, whole),
+            out_specs=whole,
+            check_vma=check,
+        )
+        close(half(mapped)(X, W), mapped(X, W))
+        got = half(jax.grad(lambda w: mapped(X, w).sum()))(W)
+        close(got, jax.grad(lambda w: mapped(X, w).sum())(W))
+        got = jax.grad(lambda w: half(mapped)(X, w).sum())(W)
+        close(got, jax.grad(lambda w: mapped(X, w).sum())(W))
+
+
+def inside_shard_map():
+    """Autocast inside a manual region, custom rules and loops included."""
+    data, whole = PartitionSpec("data"), PartitionSpec()
+
+    def local(x, w):
+        def step(carry, _):
+            return jax.nn.relu(carry @ w + w[0]), None
+
+        return jax.lax.scan(step, x, None, length=3)[0] @ w
+
+    def mapped(function):
+        return jax.shard_map(
+            function, mesh=mesh(AxisType.Auto), in_specs=(data, whole), out_specs=data
+        )
+
+    close(mapped(half(local))(X, W), mapped(local)(X, W))
+    got = jax.grad(lambda w: mapped(half(local))(X, w).sum())(W)
+    close(got, jax.grad(lambda w: mapped(local)(X, w).sum())(W))
+
+
+if __name__ == "__main__":
+    assert jax.device_count() == 4
+    globals()[sys.argv[1]]()
