@@ -102,51 +102,47 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
 
 
 def rewrite_jaxpr(
-    jaxpr: _jax.ClosedJaxpr, policy: Policy, half: HalfType, arrays: Sequence[Any]
-) -> _jax.ClosedJaxpr:
-    """The rewritten jaxpr; ``jaxpr`` itself where nothing is half.
+    jaxpr: _jax.ClosedJaxpr, policy: Policy, half: HalfType
+) -> Callable[..., list[Any]]:
+    """The rewritten program, as a function of arrays; whoever traces it has its jaxpr.
 
     Args:
         jaxpr: the program.
         policy: merged with the environment.
         half: the half type.
-        arrays: the call's arrays, for their types.
 
-    Raises:
-        RewriteError: the rewritten program does not return what the original returns.
+    Returns:
+        A function that returns what ``jaxpr`` returns, types included. It raises
+        :class:`~duotone.errors.RewriteError` where it does not.
     """
     painted = paint_jaxpr(jaxpr, policy, half)
-    if not painted.painting.changed:
-        rewritten = jaxpr
-    else:
+    run = _jax.jaxpr_as_fun(jaxpr)
+    if painted.painting.changed:
         rewriter = rewriter_of(painted, policy)
         avals = [atom.aval for atom in _jax.open_jaxpr(jaxpr).outvars]
 
         def run(*leaves: Any) -> list[Any]:
-            results = rewriter(*leaves)
-            pairs = zip(results, avals, strict=True)
-            return [rewriter.match(array, aval, Paint.FULL) for array, aval in pairs]
+            pairs = zip(rewriter(*leaves), avals, strict=True)
+            results = [rewriter.match(array, aval, Paint.FULL) for array, aval in pairs]
+            _check_results(results, avals)
+            return results
 
-        rewritten = jax.make_jaxpr(run)(*arrays)
-        _check_rewritten(jaxpr, rewritten)
     if policy.log_path is not None:
-        graph, classes = painted.built.graph, painted.classes
-        dumps.write(policy.log_path, jaxpr, rewritten, graph, classes, painted.painting)
-    return rewritten
+        after = jax.make_jaxpr(run)(*_jax.open_jaxpr(jaxpr).in_avals)
+        dumps.write(
+            policy.log_path, jaxpr, after, painted.built.graph, painted.classes, painted.painting
+        )
+    return run
 
 
-def _check_rewritten(before: _jax.ClosedJaxpr, after: _jax.ClosedJaxpr) -> None:
-    """A rewrite keeps the types of arguments and results, and the effects."""
-    old, new = _jax.open_jaxpr(before), _jax.open_jaxpr(after)
-    for position, (was, now) in enumerate(zip(old.outvars, new.outvars, strict=True)):
-        same = _jax.same_type(was.aval, now.aval)
-        if not same:
+def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
+    """A rewrite keeps the types of results."""
+    for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
+        if not _jax.same_type(jax.typeof(result), aval):
             raise RewriteError(
-                f"result {position} was {was.aval} and became {now.aval}; this is a fault of "
+                f"result {position} was {aval} and became {jax.typeof(result)}; this is a fault of "
                 "duotone, please report the program"
             )
-    if len(old.effects) != len(new.effects):
-        raise RewriteError(f"effects {old.effects} became {new.effects}; please report the program")
 
 
 @functools.cache
@@ -224,7 +220,7 @@ def autocast(
         half = named or _half_of_device(merged, describe_callable(fn))
         if half is None:
             return lambda args, kwargs: fn(*args, **kwargs)
-        return Runner(fn, lambda jaxpr, arrays: rewrite_jaxpr(jaxpr, merged, half, arrays))
+        return Runner(fn, lambda jaxpr: rewrite_jaxpr(jaxpr, merged, half))
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:

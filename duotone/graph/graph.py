@@ -14,6 +14,7 @@ between:
 ``loop.stack``          the stacked results of all iterations
 ``loop.accumulator``    a ``loop.carry`` that only adds up what the iterations give
 ``branch.join``         one result of a conditional, from every branch
+``call.result``         a result of a program with rules of its own (recomputed, custom derivative)
 ``shard.enter/exit``    the local shard of an operand, the global value of a result
 ======================  ==================================================================
 
@@ -39,6 +40,7 @@ STRUCTURAL = frozenset(
         "loop.stack",
         "loop.accumulator",
         "branch.join",
+        "call.result",
         "shard.enter",
         "shard.exit",
     }

@@ -80,6 +80,7 @@ STRUCTURAL_ENTRIES = (
     Entry("loop.stack", Kind.CLEAR, "stacking keeps values", _DESIGN, commutes=True, parts=True),
     Entry("loop.accumulator", Kind.DENY, "a sum over iterations is a large sum", _DESIGN),
     Entry("branch.join", Kind.CLEAR, "a result has one storage dtype", _DESIGN, commutes=True),
+    Entry("call.result", Kind.CLEAR, "a result keeps its value", _DESIGN, commutes=True),
     Entry("shard.enter", Kind.CLEAR, "a shard keeps its values", _DESIGN, commutes=True),
     Entry("shard.exit", Kind.CLEAR, "gathering keeps values", _DESIGN, commutes=True, parts=True),
 )

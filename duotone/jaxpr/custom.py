@@ -159,8 +159,9 @@ def _is_float(atom: Any) -> bool:
 
 
 def _differentiable(eqn: _jax.Eqn) -> list[int]:
-    """Positions of the operands that have a derivative."""
-    return [i for i, atom in enumerate(eqn.invars) if _is_float(atom)]
+    """Positions of the operands that have a derivative: not those the function closed over."""
+    first = eqn.params.get("num_consts", 0)
+    return [i for i, atom in enumerate(eqn.invars) if i >= first and _is_float(atom)]
 
 
 def _of_moving(

@@ -66,7 +66,7 @@ def transparent(
         How each result is kept, the operands, and the program as a function of them.
     """
     (program,) = step.bodies
-    wants = [r.stored(value) for value in program.outputs]
+    wants = [r.wanted(node, 0) for node in step.nodes]
     operands = _as_stored(r, step.inputs, env)
     return wants, operands, stored_function(r, program, wants, _avals(step.eqn))
 

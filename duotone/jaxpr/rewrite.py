@@ -210,6 +210,8 @@ class Rewriter:
         dtype = getattr(aval, "dtype", None)
         if dtype is None or jax.numpy.issubdtype(dtype, jax.dtypes.extended):
             return array
+        if not hasattr(array, "dtype"):  # a Python number among the literals
+            array = np.asarray(array, dtype)
         if array.dtype == self.dtype(aval, paint) and jax.typeof(array).weak_type == weak:
             return array
         return _jax.convert(array, self.dtype(aval, paint), weak_type=weak)

@@ -31,7 +31,7 @@ class Runner:
     def __init__(
         self,
         function: Callable[..., Any],
-        rewrite: Callable[[_jax.ClosedJaxpr, Sequence[Any]], _jax.ClosedJaxpr],
+        rewrite: Callable[[_jax.ClosedJaxpr], Callable[..., list[Any]]],
     ) -> None:
         self._function = function
         self._rewrite = rewrite
@@ -60,8 +60,7 @@ class Runner:
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
             traced = trace(self._function, signature, leaves)
-            rewritten = self._rewrite(traced.jaxpr, leaves)
-            return _jax.jaxpr_as_fun(rewritten)(*leaves), traced.results
+            return self._rewrite(traced.jaxpr)(*leaves), traced.results
 
         donated = self._donated(signature, arrays)
         return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)

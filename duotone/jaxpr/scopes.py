@@ -15,7 +15,7 @@ from typing import Any
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, BodyKind, Node
 from duotone.jaxpr.builder import NESTED, Builder, NestedBuilder
-from duotone.jaxpr.program import Step
+from duotone.jaxpr.program import Program, Step
 
 MARKER = "duotone_autocast"
 """Name of the ``jit`` around a rewritten program: what is inside is painted already."""
@@ -66,12 +66,36 @@ def _barrier(
     kind: str,
     jaxpr: _jax.ClosedJaxpr,
 ) -> Step:
-    """A nested program that runs once and takes its operands as they are stored."""
+    """A nested program that runs once and takes its operands as they are stored.
+
+    Nodes: one for each result. It is a value of its own even where the program returns an operand:
+    a gradient clip is the identity, and its rule must not be lost.
+    """
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
     inner = b.add_body(body, BodyKind.BARRIER, 1)
     program = b.program(jaxpr, inputs, body=inner, scopes=names)
-    return Step(eqn, kind, inputs, program.outputs, (), first, len(b.nodes), (program,))
+    nodes, outputs = _leave(b, eqn, "call.result", program, (inner, body), names)
+    return Step(eqn, kind, inputs, outputs, nodes, first, len(b.nodes), (program,))
+
+
+def _leave(
+    b: Builder,
+    eqn: _jax.Eqn,
+    op: str,
+    program: Program,
+    bodies: tuple[int, int],
+    scopes: tuple[str, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """One node for each result of a nested program, and the values outside."""
+    start = len(b.nodes)
+    inside, outside = bodies
+    outputs: tuple[int, ...] = ()
+    for value, var in zip(program.outputs, eqn.outvars, strict=True):
+        outputs += b.node(
+            eqn, op, (value,), [var.aval], body=inside, scopes=scopes, out_bodies=[outside]
+        )
+    return tuple(range(start, len(b.nodes))), outputs
 
 
 @_nested("remat2", "remat", "checkpoint")
@@ -282,12 +306,8 @@ def _shard_map(
             eqn, "shard.enter", (value,), [var.aval], body=body, scopes=names, out_bodies=[inner]
         )
     program = b.program(jaxpr, local, body=inner, scopes=names)
-    outputs: list[int] = []
-    for value, var in zip(program.outputs, eqn.outvars, strict=True):
-        nodes.append(len(b.nodes))
-        outputs += b.node(
-            eqn, "shard.exit", (value,), [var.aval], body=inner, scopes=names, out_bodies=[body]
-        )
+    exits, outputs = _leave(b, eqn, "shard.exit", program, (inner, body), names)
+    nodes += exits
     return Step(
         eqn, "shard_map", inputs, tuple(outputs), tuple(nodes), first, len(b.nodes), (program,)
     )

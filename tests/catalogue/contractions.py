@@ -12,7 +12,6 @@ from jax import lax
 from tests.catalogue.case import Case, integers, limits, reals
 
 A, B = reals(3, 4), reals(4, 5, seed=1)
-_ASKED = "the user asked for it"
 
 
 def _dot(dimensions: Any, **options: Any) -> Any:
@@ -96,6 +95,7 @@ def _dots() -> list[Case]:
             function=lambda a, b: lax.ragged_dot(a, b, np.array([1, 2, 1], np.int32)),
             args=(reals(4, 4), reals(3, 4, 5)),
             primitives=("ragged_dot_general",),
+            limits=limits(vmap="JAX maps ragged_dot over its first dimension only"),
         ),
         Case(
             name="ragged_dot with preferred_element_type",
@@ -104,11 +104,13 @@ def _dots() -> list[Case]:
             ),
             args=(reals(4, 4), reals(3, 4, 5)),
             primitives=("ragged_dot_general",),
+            limits=limits(vmap="JAX maps ragged_dot over its first dimension only"),
         ),
         Case(
             name="scaled_dot",
             function=lambda a, b: lax.scaled_dot(a, b),
             args=(A, B),
+            limits=limits(grad="JAX has no derivative of scaled_dot"),
         ),
     ]
 
@@ -134,7 +136,7 @@ def _convolutions() -> list[Case]:
             (image, kernel),
         ),
         ("conv dilated kernel", _conv(2, rhs_dilation=(2, 1)), (image, kernel)),
-        ("conv dilated image", _conv(2, lhs_dilation=(1, 2)), (image, kernel)),
+        ("conv dilated image", lambda x, k: lax.conv_general_dilated(x, k, (1, 1), [(1, 1), (1, 1)], lhs_dilation=(1, 2)), (image, kernel)),
         ("conv grouped", _conv(2, feature_group_count=2), (image, reals(4, 1, 3, 3))),
         (
             "conv with batch_group_count",
@@ -169,7 +171,6 @@ def _convolutions() -> list[Case]:
             name="conv_general_dilated_local",
             function=lambda x, k: lax.conv_general_dilated_local(x, k, (1,), "VALID", (2,)),
             args=(reals(1, 2, 4), reals(3, 4, 3)),
-            limits=limits(),
         )
     )
     return cases

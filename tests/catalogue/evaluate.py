@@ -7,11 +7,13 @@ half value really is rounded where the rewritten program says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from duotone import _jax
 
@@ -74,3 +76,70 @@ def primitives_in(jaxpr: Any) -> set[str]:
 def as_arrays(arguments: Sequence[Any]) -> list[Any]:
     """Arguments as committed JAX arrays, so that equal types compile once."""
     return [jnp.asarray(a) for a in arguments]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A function, traced on arguments of which only the arrays are traced.
+
+    Attributes:
+        jaxpr: from arrays to arrays.
+        arrays: the arrays among the arguments.
+        tree: structure of the results.
+        statics: position and value of each result that is no array.
+    """
+
+    jaxpr: Any
+    arrays: list[Any]
+    tree: Any
+    statics: list[tuple[int, Any]]
+
+    @property
+    def types(self) -> list[tuple[Any, ...]]:
+        """Shape, dtype and weak type of each result."""
+        return [(a.shape, str(a.dtype), _weak(a)) for a in self.jaxpr.out_avals]
+
+    @property
+    def effects(self) -> list[str]:
+        """The effects, and the primitives that have them, in program order."""
+        inside = [
+            e.primitive.name
+            for j in jaxprs_in(self.jaxpr)
+            for e in _jax.open_jaxpr(j).eqns
+            if "callback" in e.primitive.name or "print" in e.primitive.name
+        ]
+        return [*sorted(str(e) for e in _jax.open_jaxpr(self.jaxpr).effects), *inside]
+
+    def run(self) -> list[Any]:
+        """The results, equation by equation."""
+        return evaluate(self.jaxpr, as_arrays(self.arrays))
+
+
+def _weak(aval: Any) -> bool:
+    return bool(getattr(aval, "weak_type", False))
+
+
+def trace(function: Callable[..., Any], args: Sequence[Any]) -> Traced:
+    """Traces a function; leaves of ``args`` that are no arrays stay as they are."""
+    leaves, tree = jax.tree.flatten(tuple(args))
+    places = [i for i, leaf in enumerate(leaves) if _is_traced(leaf)]
+    seen: list[Any] = []
+
+    def flat(*arrays: Any) -> list[Any]:
+        filled = list(leaves)
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array
+        out, out_tree = jax.tree.flatten(function(*jax.tree.unflatten(tree, filled)))
+        statics = [(i, y) for i, y in enumerate(out) if not _is_traced(y)]
+        seen[:] = [out_tree, statics]
+        return [y for y in out if _is_traced(y)]
+
+    arrays = [leaves[i] for i in places]
+    jaxpr = jax.make_jaxpr(flat)(*arrays)
+    return Traced(jaxpr, arrays, seen[0], seen[1])
+
+
+def _is_traced(leaf: Any) -> bool:
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return leaf.dtype != jax.dtypes.float0
+    return isinstance(leaf, jax.Array)

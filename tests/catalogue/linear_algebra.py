@@ -85,6 +85,7 @@ def _factorizations() -> list[Case]:
             lambda x: la.householder_product(x, jnp.full((4,), 0.25)),
             (M,),
             "householder_product",
+            limits=_no_grad("JAX has no derivative of householder_product"),
         ),
         _case(
             "ormqr",
@@ -120,7 +121,7 @@ def _factorizations() -> list[Case]:
             limits=_no_grad("JAX has no derivative of symmetric_product"),
         ),
         _case("solve", jnp.linalg.solve, (M, reals(4)), "custom_linear_solve"),
-        _case("cho_solve", jax.scipy.linalg.cho_solve, ((np.linalg.cholesky(S), True), reals(4)), "triangular_solve", ),
+        _case("cho_solve", lambda c, b: jax.scipy.linalg.cho_solve((c, True), b), (np.linalg.cholesky(S), reals(4)), "triangular_solve"),
         _case("inv", jnp.linalg.inv, (M,), "custom_linear_solve"),
         _case("slogdet", jnp.linalg.slogdet, (M,), "lu"),
         _case("lstsq", lambda a, b: jnp.linalg.lstsq(a, b)[0], (M, reals(4)), "svd"),

@@ -50,7 +50,7 @@ _MOVES: list[tuple[str, str, Any]] = [
     ("dynamic_update_slice", "dynamic_update_slice", lambda x: lax.dynamic_update_slice(x, x[:1], (1, 0))),
     ("gather by indexing", "gather", lambda x: x[np.array([0, 2, 0])]),
     ("gather of negative index", "gather", lambda x: x[jnp.array([-1, 0])]),
-    ("boolean where", "select_n", lambda x: jnp.where(booleans(3, 4), x, -1e9)),
+    ("boolean where", "select_n", lambda x: jnp.where(booleans(3, 4), x, -3.0)),
     ("empty", "empty2", lambda x: (x, 0 * lax.empty((2,), np.int32))),
     ("iota", "iota", lambda x: x + lax.broadcasted_iota(np.float32, (3, 4), 1)),
 ]

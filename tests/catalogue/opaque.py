@@ -50,9 +50,9 @@ def _random() -> list[Case]:
         *cases,
         Case(
             name="random_seed and threefry2x32",
-            function=lambda s, x: x + jax.random.uniform(jax.random.PRNGKey(s), (4, 4)),
+            function=_seeded,
             args=(np.uint32(3), X),
-            primitives=("random_seed",),
+            primitives=("random_seed", "threefry2x32"),
             through=1,
             limits=limits(forced=NO_FLOAT),
         ),
@@ -85,6 +85,12 @@ def _random() -> list[Case]:
             limits=limits(vmap="vmap maps no key that stands alone"),
         ),
     ]
+
+
+def _seeded(seed: Any, x: Any) -> Any:
+    key = jax.random.PRNGKey(seed)
+    bits = threefry2x32_p.bind(key[0], key[1], key[:1], key[1:])[0]
+    return x + jax.random.uniform(key, (4, 4)) + 0 * bits.astype(np.float32)
 
 
 def _callbacks() -> list[Case]:

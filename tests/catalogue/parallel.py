@@ -45,7 +45,7 @@ def _vmaps() -> list[Case]:
         _case("vmap in_axes and out_axes", mapped(in_axes=(1, None), out_axes=1), "vmap"),
         _case("vmap of both", lambda x, w: jax.vmap(jnp.dot)(x, w), "vmap"),
         _case("vmap in vmap", lambda x, w: jax.vmap(jax.vmap(lambda a, b: a * b, (None, 0)), (0, None))(x @ w, x[0]), "vmap"),
-        _case("vmap axis_name", lambda x, w: jax.vmap(lambda r: r @ w - lax.pmean(r, "b"), axis_name="b")(x), "vmap axis_name"),
+        _case("vmap axis_name", lambda x, w: jax.vmap(lambda r: jnp.tanh(r @ w - lax.pmean(r, "b")), axis_name="b")(x), "vmap axis_name"),
         _case("vmap spmd_axis_name", lambda x, w: jax.vmap(lambda r: r @ w, spmd_axis_name="d")(x), "vmap spmd_axis_name"),
         _case("vmap of scan", lambda x, w: jax.vmap(lambda r: lax.scan(lambda c, _: (jnp.tanh(c @ w), c), r, None, length=2))(x), "vmap of scan"),
         _case("vmap of grad", lambda x, w: jax.vmap(jax.grad(lambda r: jnp.sum(_network(r, w) ** 2)))(x), "vmap of grad"),
@@ -72,7 +72,7 @@ def _shard_maps() -> list[Case]:
             x = jax.sharding.reshard(x, P("d"))
             return jax.sharding.reshard(jnp.tanh(x @ w), P())
 
-    explicit: dict[str, Any] = {"kind": AxisType.Explicit}
+    explicit: dict[str, Any] = {"kind": AxisType.Explicit, "specs": (P(), P()), "out": P()}
     unchecked: dict[str, Any] = {"check_vma": False}
     shard = "shard_map"
     return [

@@ -104,7 +104,7 @@ def _checkpoints() -> list[Case]:
             jax.checkpoint(lambda x, w: _scanned(block, x, w)),
             "checkpoint",
         ),
-        _case("checkpoint of closed over arrays", lambda x, w: jax.checkpoint(lambda x: block(x, w) + W)(x), "checkpoint"),
+        _case("checkpoint of closed over arrays", lambda x, w: jax.checkpoint(lambda x: block(x, w) + W[0])(x), "checkpoint"),
     ]
     return cases
 
@@ -215,7 +215,7 @@ def _with_custom_gradient(x: Any) -> Any:
 
 def _custom_rules() -> list[Case]:
     return [
-        _case("custom_jvp", lambda x: _softplus(x), "custom_jvp", X),
+        _case("custom_jvp", lambda x: _softplus(x), "custom_jvp", X, primitives=("custom_jvp_call",), limits=_STRUCTURAL),
         _case("custom_jvp nondiff_argnums", lambda x: _applied(jnp.tanh, x), "custom_jvp", X),
         _case("custom_jvp of integers and two results", lambda x, i: _two_results(x, i), "custom_jvp", X, integers(2, high=3)),
         _case("custom_jvp in scan", lambda x, w: _scanned(lambda x, w: _softplus(x @ w), x, w), "custom_jvp"),
@@ -223,7 +223,7 @@ def _custom_rules() -> list[Case]:
         _case("relu", jax.nn.relu, "custom_jvp", X + 0.03125),
         _case("jax.nn activations", lambda x: [f(x) for f in (jax.nn.silu, jax.nn.gelu, jax.nn.relu6, jax.nn.elu, jax.nn.softplus)], "custom_jvp", X + 0.03125),
         _case("sinc at 0", lambda x: jnp.sinc(x), "custom_jvp", np.zeros((3, 4), np.float32)),
-        _case("custom_vjp", lambda x: _clipped_gradient(x), "custom_vjp", X),
+        _case("custom_vjp", lambda x: _clipped_gradient(x), "custom_vjp", X, primitives=("custom_vjp_call",), limits=_STRUCTURAL),
         _case("custom_vjp with residuals", lambda x, w: _dense(x, w), "custom_vjp"),
         _case("custom_vjp nondiff_argnums", lambda x: _scaled(0.5, x, "name"), "custom_vjp", X),
         _case("custom_vjp of integers", lambda t, i: _looked_up(t, i), "custom_vjp", X, integers(5, high=3)),

@@ -40,6 +40,7 @@ from duotone.graph.lists import Entry, Kind, OpLists, Taint
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
 
+_NO_PINS = Pins()
 FLOAT16 = HALF_TYPES["float16"]
 BFLOAT16 = HALF_TYPES["bfloat16"]
 
@@ -257,7 +258,7 @@ class Tiny:
         painter: str = "duotone",
         *,
         half: HalfType = FLOAT16,
-        pins: Pins = Pins(),
+        pins: Pins = _NO_PINS,
         edit: Callable[[OpLists], OpLists] = lambda lists: lists,
         entries: Sequence[Entry] = ENTRIES,
         force_all: bool = False,

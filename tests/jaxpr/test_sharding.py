@@ -12,9 +12,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize(
-    "case", ["auto", "explicit", "inner_jit", "shard_map", "inside_shard_map"]
-)
+@pytest.mark.parametrize("case", ["auto", "explicit", "inner_jit", "shard_map", "inside_shard_map"])
 def test_on_four_devices(case):
     environment = {
         **os.environ,

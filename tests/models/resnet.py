@@ -1,4 +1,4 @@
-"""A residual network: two blocks, batch norm with batch statistics, one block that halves the size."""
+"""A residual network: two blocks, batch norm with batch statistics; the second halves the size."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def _block(p: Params, x: jax.Array, stride: int) -> jax.Array:
 def _forward(params: Params, images: jax.Array) -> jax.Array:
     with jax.named_scope("stem"):
         x = jax.nn.relu(_batch_norm(params["norm"], _conv(images, params["stem"])))
-        x = jax.lax.reduce_window(
-            x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"
-        )
+        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
     for index, (block, stride) in enumerate(zip(params["blocks"], (1, 2), strict=True)):
         with jax.named_scope(f"block_{index}"):
             x = _block(block, x, stride)

@@ -1,8 +1,8 @@
 """The oracle: float64, hostile inputs, errors in ULP of the half type.
 
-Functions under test begin with an *exact* dot (:func:`through_dot`): the operand is representable in
-both half types and is multiplied by the identity, so the dot itself is exact in half. What is left is
-the error of the painting's own choices, and it is measured against the float64 answer.
+Functions under test begin with an *exact* dot (:func:`through_dot`): the operand is representable
+in both half types and is multiplied by the identity, so the dot itself is exact in half. What is
+left is the error of the painting's own choices, measured against the float64 answer.
 """
 
 from __future__ import annotations
@@ -79,13 +79,11 @@ def heavy_tails(*shape: int, scale: float = 1.0, seed: int = 0) -> np.ndarray:
 
 
 def cancelling(*shape: int, seed: int = 0) -> np.ndarray:
-    """Rows whose sum is far smaller than their elements."""
-    half = heavy_tails(*shape[:-1], shape[-1] // 2, scale=8.0, seed=seed)
-    rest = heavy_tails(*shape[:-1], shape[-1] - shape[-1] // 2, scale=2.0**-6, seed=seed + 1)
-    rest[..., : half.shape[-1]] -= 0 * half[..., : rest.shape[-1]]
-    both = np.concatenate([half, rest], -1)
-    both[..., 1 : half.shape[-1] : 2] = -both[..., 0 : half.shape[-1] - 1 : 2]
-    return both
+    """Rows of large numbers, small numbers, and the large ones again with the other sign."""
+    third = shape[-1] // 3
+    large = heavy_tails(*shape[:-1], third, scale=64.0, seed=seed)
+    small = heavy_tails(*shape[:-1], shape[-1] - 2 * third, scale=2.0**-4, seed=seed + 1)
+    return np.concatenate([large, small, -large], -1)
 
 
 def through_dot(x: jax.Array) -> jax.Array:

@@ -1,0 +1,98 @@
+"""The graph and the checks that run on the stages' results."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from duotone.errors import RewriteError
+from duotone.graph.graph import HALF_TYPES, Boundary, Graph, Paint, check_graph
+from duotone.graph.painting import Painting, check_painting
+from tests.graph.tiny import Tiny
+
+
+def _graph() -> Graph:
+    t = Tiny()
+    i = t.input(64, dtype="int32")
+    t.returns(t.op("gather", t.dot(), i))
+    return t.graph()
+
+
+def test_half_types_agree_with_their_formats() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    for name, half in HALF_TYPES.items():
+        info = jnp.finfo(name)
+        assert half.largest == float(info.max)
+        assert half.smallest_normal == float(info.smallest_normal)
+        assert half.smallest == float(info.smallest_subnormal)
+        assert half.epsilon == float(info.eps)
+        assert half.bits == info.bits
+
+
+def test_consumers_name_node_and_slot() -> None:
+    graph = _graph()
+    assert graph.consumers()[graph.nodes[0].outputs[0]] == [(1, 0)]
+
+
+def test_stored() -> None:
+    graph = _graph()
+    store = (Paint.HALF, Paint.FULL)
+    result = graph.nodes[0].outputs[0]
+    assert graph.stored(store, graph.values[result]) is Paint.HALF
+    assert graph.stored(store, graph.values[graph.inputs[0]]) is Paint.FULL
+
+
+def test_a_value_in_the_wrong_place_is_found() -> None:
+    graph = _graph()
+    values = (graph.values[1], graph.values[0], *graph.values[2:])
+    with pytest.raises(RewriteError, match="value 1 stands at position 0"):
+        check_graph(dataclasses.replace(graph, values=values))
+
+
+def test_a_wrong_producer_is_found() -> None:
+    graph = _graph()
+    values = (dataclasses.replace(graph.values[0], producer=0), *graph.values[1:])
+    with pytest.raises(RewriteError, match="value 0 is not a result of node 0"):
+        check_graph(dataclasses.replace(graph, values=values))
+
+
+def test_a_node_in_the_wrong_place_is_found() -> None:
+    graph = _graph()
+    with pytest.raises(RewriteError, match=r"stands at position 0|not a result of node"):
+        check_graph(dataclasses.replace(graph, nodes=graph.nodes[::-1]))
+
+
+def test_a_half_flag_on_integers_is_found() -> None:
+    graph = _graph()
+    node = dataclasses.replace(graph.nodes[1], half_inputs=(True, True))
+    with pytest.raises(RewriteError, match="gather.*line 1.*int32 claims it may be half"):
+        check_graph(dataclasses.replace(graph, nodes=(graph.nodes[0], node)))
+
+
+def test_flags_must_match_slots() -> None:
+    graph = _graph()
+    node = dataclasses.replace(graph.nodes[1], half_inputs=(True,))
+    with pytest.raises(RewriteError, match="flags do not match"):
+        check_graph(dataclasses.replace(graph, nodes=(graph.nodes[0], node)))
+
+
+def test_a_node_without_rule_is_found() -> None:
+    full = (Paint.FULL, Paint.FULL)
+    with pytest.raises(RewriteError, match="gather at line 1 was painted by no rule"):
+        check_painting(Painting(full, full, ("allow", ""), {}), _graph())
+
+
+def test_a_fixed_node_that_was_painted_half_is_found() -> None:
+    graph = _graph()
+    node = dataclasses.replace(graph.nodes[0], fixed="has no half form")
+    painting = Painting((Paint.HALF, Paint.FULL), (Paint.HALF, Paint.FULL), ("allow",) * 2, {})
+    with pytest.raises(RewriteError, match="cannot be: has no half form"):
+        check_painting(painting, dataclasses.replace(graph, nodes=(node, graph.nodes[1])))
+
+
+def test_an_integer_that_must_leave_half_is_found() -> None:
+    graph = dataclasses.replace(_graph(), outputs=((0, Boundary.HALF),))
+    painting = Painting((Paint.FULL,) * 2, (Paint.FULL,) * 2, ("outside",) * 2, {})
+    with pytest.raises(RewriteError, match="int32 cannot leave in half"):
+        check_painting(painting, graph)

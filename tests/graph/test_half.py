@@ -1,0 +1,250 @@
+"""duotone's painter: where half runs, where state stays full, where casts move."""
+
+from __future__ import annotations
+
+from duotone.graph.graph import Boundary, Paint
+from tests.graph.tiny import Tiny
+
+# ------------------------------------------------------------------ half runs forward
+
+
+def test_what_is_before_the_first_allow_operation_stays_full() -> None:
+    t = Tiny()
+    scaled = t.op("mul", t.input(64), t.input(64))
+    t.returns(t.dot(scaled, t.input(64)))
+    assert t.paint()[scaled] == "full outside"
+
+
+def test_everything_after_allow_is_half_until_something_is_denied() -> None:
+    t = Tiny()
+    h = t.dot()
+    a = t.op("add", h, t.input(4))
+    b = t.op("round", a)
+    e = t.op("exp", b)
+    t.returns(t.dot(e, t.input(64)))
+    painted = t.paint()
+    assert [painted[v] for v in (a, b, e)] == ["half downstream", "half downstream", "full deny"]
+
+
+def test_a_small_half_value_does_not_make_a_large_full_one_half() -> None:
+    t = Tiny()
+    gate = t.dot(size=4)
+    gated = t.op("mul", t.input(64), gate)
+    t.returns(t.op("exp", gated))
+    assert t.paint()[gated] == "full outside"
+
+
+def test_what_has_only_half_operands_is_half_however_small_they_are() -> None:
+    t = Tiny()
+    outer = t.op("mul", t.dot(size=8), t.dot(size=8), size=64)
+    wide = t.op("broadcast", t.dot(size=8), size=64)
+    shifted = t.op("add", t.constant(1.0, size=64), t.dot(size=8), size=64)
+    for value in (outer, wide, shifted):
+        t.returns(t.dot(value, t.input(64)))
+    painted = t.paint()
+    assert [painted[v] for v in (outer, wide, shifted)] == ["half downstream"] * 3
+
+
+def test_a_half_argument_starts_half_too() -> None:
+    t = Tiny()
+    residual = t.input(64, given=Paint.HALF)
+    scaled = t.op("tanh", residual)
+    t.returns(t.dot(scaled, t.input(64)))
+    painted = t.paint()
+    assert painted[scaled] == "half downstream"
+    assert residual not in [value for value, *_ in painted.casts()]
+
+
+# ------------------------------------------------------------------ rule 7: state
+
+
+def test_a_weight_update_between_two_dots_stays_full() -> None:
+    """The new weights feed the next dot (a GAN's two networks) and are returned."""
+    t = Tiny()
+    p, rate = t.input(64), t.input(1)
+    gradient = t.dot()
+    step = t.op("mul", rate, gradient)
+    new = t.op("add", p, step)
+    again = t.dot(new, t.input(64))
+    t.returns(new, t.op("exp", again))
+    painted = t.paint()
+    assert painted[gradient] == "half>full wide"
+    assert painted[step] == "full state"
+    assert painted[new] == "full state"
+    assert painted[again] == "half allow"
+
+
+def test_the_chain_of_an_optimizer_stays_full() -> None:
+    t = Tiny()
+    p, m = t.input(64), t.input(64)
+    gradient = t.dot()
+    moment = t.op("add", t.op("mul", m, t.constant(0.9)), t.op("mul", gradient, t.constant(0.1)))
+    new = t.op("add", p, t.op("mul", moment, t.constant(0.5)))
+    t.returns(new, moment)
+    painted = t.paint()
+    nodes = painted.graph.nodes
+    rules = {painted.painting.rules[n.index] for n in nodes if n.op != "dot"}
+    assert rules <= {"state", "outside"}
+    assert painted[gradient] == "half>full wide"
+
+
+def test_an_activation_with_half_readers_is_no_state() -> None:
+    t = Tiny()
+    h = t.op("tanh", t.dot())
+    logits = t.dot(h, t.input(64))
+    t.returns(t.op("tanh", h), logits)
+    assert t.paint()[h] == "half downstream"
+
+
+def test_what_only_an_activation_reads_is_no_state_either() -> None:
+    t = Tiny()
+    before = t.op("tanh", t.dot())
+    h = t.op("add", before, t.input(4))
+    t.returns(t.op("tanh", h), t.op("exp", t.dot(h, t.input(64))))
+    painted = t.paint()
+    assert painted[before] == "half downstream"
+    assert painted[h] == "half downstream"
+
+
+def test_a_bias_gradient_does_not_drag_its_activation() -> None:
+    t = Tiny()
+    gradient = t.op("mul", t.dot(), t.input(64))
+    t.returns(t.op("sum", gradient, size=4), t.dot(gradient, t.input(64)))
+    painted = t.paint()
+    assert painted[gradient] == "half downstream"
+
+
+def test_a_loss_does_not_drag_the_activations_it_sums() -> None:
+    t = Tiny()
+    h = t.op("tanh", t.dot())
+    t.returns(t.op("sum", h, size=1))
+    assert t.paint()[h] == "half downstream"
+
+
+def test_a_returned_hidden_state_is_full_and_what_it_feeds_is_half() -> None:
+    t = Tiny()
+    hidden = t.op("tanh", t.dot())
+    after = t.op("add", t.dot(hidden, t.input(64)), t.input(4))
+    t.returns(hidden)
+    t.goes_on(after)
+    painted = t.paint()
+    assert painted[hidden] == "full state"
+    assert painted[after] == "half downstream"
+    assert (hidden, "half", 0, 1) in painted.casts()
+
+
+def test_what_leaves_as_painted_is_no_state() -> None:
+    t = Tiny()
+    residual = t.op("tanh", t.dot())
+    t.returns(residual, boundary=Boundary.ANY)
+    painted = t.paint()
+    assert painted[residual] == "half downstream"
+    assert all(-1 not in cast.readers for cast in painted.plan.casts)
+
+
+def test_what_must_leave_half_is_no_state() -> None:
+    t = Tiny()
+    x = t.input(64)
+    h, e = t.op("tanh", t.dot()), t.op("exp", x)
+    t.returns(h, e, boundary=Boundary.HALF)
+    painted = t.paint()
+    assert painted[h] == "half downstream"
+    assert (e, "half", 0, 1) in painted.casts()
+
+
+def test_state_stops_at_allow() -> None:
+    t = Tiny()
+    h = t.op("tanh", t.dot())
+    t.returns(t.op("tanh", t.dot(h, t.input(64))))
+    assert t.paint()[h] == "half downstream"
+
+
+# ------------------------------------------------------------------ casts move up
+
+
+def test_a_cast_moves_before_data_movement() -> None:
+    t = Tiny()
+    w = t.input(64)
+    turned = t.op("reshape", t.op("reshape", w))
+    h = t.dot(t.input(64), turned)
+    t.returns(t.op("exp", h))
+    painted = t.paint()
+    assert painted[turned] == "half upstream"
+    assert (w, "half", 0, 1) in painted.casts()
+
+
+def test_a_cast_does_not_move_before_what_does_not_commute() -> None:
+    t = Tiny()
+    rounded = t.op("round", t.input(64))
+    t.returns(t.op("exp", t.dot(rounded, t.input(64))))
+    assert t.paint()[rounded] == "full outside"
+
+
+def test_a_cast_does_not_move_up_where_something_full_reads_too() -> None:
+    t = Tiny()
+    moved = t.op("reshape", t.input(64))
+    t.returns(t.op("exp", t.dot(moved, t.input(64))), t.op("exp", moved))
+    assert t.paint()[moved] == "full outside"
+
+
+def test_a_cast_does_not_move_up_where_more_would_be_cast() -> None:
+    t = Tiny()
+    table = t.input(6400)
+    rows = t.op("gather", table, t.input(4, dtype="int32"), size=64)
+    t.returns(t.op("exp", t.dot(rows, t.input(64))))
+    painted = t.paint()
+    assert painted[rows] == "full outside"
+    assert (rows, "half", 0, 1) in painted.casts()
+
+
+def test_a_cast_does_not_move_before_what_is_returned() -> None:
+    t = Tiny()
+    moved = t.op("reshape", t.input(64))
+    t.returns(moved, t.op("exp", t.dot(moved, t.input(64))))
+    assert t.paint()[moved] == "full outside"
+
+
+def test_a_cast_moves_before_a_clear_operation_that_a_taint_has_reached() -> None:
+    """It gives the same bits: the reader would cast them anyway."""
+    t = Tiny()
+    e = t.op("exp", t.dot())
+    moved = t.op("reshape", e)
+    t.returns(t.op("exp", t.dot(moved, t.input(64))))
+    painted = t.paint()
+    assert painted[moved] == "half upstream"
+    assert (e, "half", 0, 1) in painted.casts()
+
+
+def test_casts_move_into_branches() -> None:
+    t = Tiny()
+    x, y = t.input(64), t.input(64)
+    with t.barrier():
+        one = t.op("reshape", x)
+    with t.barrier():
+        other = t.op("reshape", y)
+    joined = t.join(one, other)
+    t.returns(t.op("exp", t.dot(joined, t.input(64))))
+    painted = t.paint()
+    assert [painted[v] for v in (joined, one, other)] == ["half upstream"] * 3
+
+
+def test_slices_of_an_argument_are_cast_one_by_one_and_those_of_a_stack_are_stored_half() -> None:
+    t = Tiny()
+    xs, w = t.input(640), t.input(64)
+    with t.loop():
+        x = t.slice(xs)
+        t.returns(t.stack(t.op("exp", t.dot(x, w))))
+    painted = t.paint()
+    assert painted[x] == "full outside"
+    assert (x, "half", 1, 1) in painted.casts()
+
+    t = Tiny()
+    a, w = t.input(64), t.input(64)
+    with t.loop():
+        kept = t.stack(t.op("reshape", a))
+    with t.loop():
+        x = t.slice(kept)
+        t.returns(t.stack(t.op("exp", t.dot(x, w))))
+    painted = t.paint()
+    assert painted[x] == "half upstream"
+    assert painted[kept] == "half upstream"
