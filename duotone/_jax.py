@@ -64,6 +64,13 @@ def consts_of(jaxpr: Any) -> Sequence[Any]:
     return getattr(jaxpr, "consts", ())
 
 
+def holds_jaxpr(param: Any) -> bool:
+    """Whether an equation's parameter is, or holds, a jaxpr."""
+    if isinstance(param, (tuple, list)):
+        return any(holds_jaxpr(element) for element in param)
+    return hasattr(open_jaxpr(param), "eqns")
+
+
 def rewritten_parameter(old: Any, new: ClosedJaxpr) -> Any:
     """``new`` in the form in which ``old`` stood in an equation's parameters.
 
@@ -115,17 +122,6 @@ def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
     )
 
 
-def broadcast_to(operand: Any, aval: Any) -> Any:
-    """A scalar or an array with dimensions of size 1 in the shape and sharding of ``aval``."""
-    sharding = aval.sharding if aval.sharding.mesh._any_axis_explicit else None
-    return _primitives.broadcast_in_dim_p.bind(
-        operand,
-        shape=aval.shape,
-        broadcast_dimensions=tuple(range(operand.ndim)),
-        sharding=sharding,
-    )
-
-
 def operands_for_wide_dot(operands: Sequence[Any]) -> list[Any]:
     """Half operands in a form in which a dot with a float32 result runs on the default device.
 
@@ -161,8 +157,8 @@ def scan_layout(eqn: Eqn) -> tuple[int, int]:
 def jit_options(eqn: Eqn) -> dict[str, Any]:
     """The arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
-    Empty if the equation may be inlined with nothing lost. Donation matters at the top only, where
-    :mod:`duotone.jaxpr.run` handles it.
+    Empty if the equation may be inlined with nothing lost. Donation and compiler options matter on
+    the outermost ``jit`` only, where :mod:`duotone.jaxpr.run` takes care of them.
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):
@@ -175,9 +171,12 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
         layout is not None for n in ("in_layouts", "out_layouts") for layout in params.get(n, ())
     ):
         options["layouts"] = True
-    if params.get("compiler_options_kvs"):
-        options["compiler_options"] = dict(params["compiler_options_kvs"])
     return options
+
+
+def compiler_options(eqn: Eqn) -> dict[str, Any] | None:
+    """The compiler options of a ``jit`` equation."""
+    return dict(eqn.params["compiler_options_kvs"]) or None
 
 
 def function_name(jaxpr: ClosedJaxpr) -> str:

@@ -8,6 +8,7 @@ file, options out of range, or a missing library of the ``demo`` extra; all of i
 from __future__ import annotations
 
 import enum
+import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -63,6 +64,7 @@ def demo(
 
     console = Console()
     prepare_folder(out)
+    _check_libraries()
     data = load_digits()
     names = [p for p in Precision if precision.value in ("all", p.value)]
     trainers = [Trainer(name, epochs, data) for name in names]
@@ -77,6 +79,18 @@ def demo(
         console.print(f"[dim]{_CPU_NOTE}[/dim]")
     files = write_report(out, results)
     console.print(f"Report: [bold]{out}/[/bold] ({', '.join(file.name for file in files)})")
+
+
+def _check_libraries() -> None:
+    """Looks for what the end of the demonstration needs, so that no training is lost to it."""
+    from duotone.errors import MissingExtraError
+
+    for what, library in (
+        ("the picture of the training", "matplotlib"),
+        ("the loss curve in the terminal", "plotext"),
+    ):
+        if importlib.util.find_spec(library) is None:
+            raise MissingExtraError(what, library, "demo")
 
 
 def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) -> list[Result]:
@@ -159,16 +173,9 @@ def loss_curve(losses: Sequence[float], columns: int) -> str:
     Args:
         losses: one per step; neighbours are averaged where there are many.
         columns: the width of the chart.
-
-    Raises:
-        MissingExtraError: plotext is not installed.
     """
-    from duotone.errors import MissingExtraError
+    import plotext
 
-    try:
-        import plotext
-    except ImportError as error:
-        raise MissingExtraError("the loss curve in the terminal", "plotext", "demo") from error
     group = -(-len(losses) // _CURVE_POINTS)
     means = [
         (min(start + group, len(losses)), statistics.fmean(losses[start : start + group]))

@@ -20,6 +20,8 @@ RULES = {
     "constant": "calculates with a constant that half cannot represent",
     "taint": "a denied value reaches it along a dominant operand",
     "downstream": "its dominant operand is half and nothing denied reaches it",
+    "mixed": "stores half like its dominant operand, computes full like another operand",
+    "inner": "its one reader computes full: it is never stored, so half would only round",
     "upstream": "all that read its result read it half, and the cast costs no more before it",
     "state": "reaches an output of the function with no allow operation after it",
     "outside": "no dominant operand is half",
@@ -39,7 +41,8 @@ class Painting:
     Attributes:
         compute: for each node, the precision of its operands.
         store: for each node, the precision of its results. Differs from ``compute`` for an allow
-            node that accumulates in float32 and hands that on (rule ``wide``).
+            node that accumulates in float32 and hands that on (rule ``wide``), and for a node that
+            computes full and stores half (rule ``mixed``).
         rules: for each node, the name of the rule that decided (a key of :data:`RULES`).
         details: more words for some nodes, by index.
     """

@@ -27,7 +27,9 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
-    operands = [_operand(r, step, env, slot) for slot in range(len(step.inputs))]
+    operands = [r.read(env, v, r.wanted(node, slot)) for slot, v in enumerate(step.inputs)]
+    if r.painting.compute[node] is Paint.FULL:
+        return _computed_full(r, step, operands)
     rule = _RULES.get(step.eqn.primitive.name, _bind)
     try:
         results = rule(r, step, operands)
@@ -44,26 +46,12 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     ]
 
 
-def _operand(r: Rewriter, step: Step, env: Env, slot: int) -> Any:
-    """An operand in the precision its node wants; in full if a rule broadcasts it."""
+def _computed_full(r: Rewriter, step: Step, operands: list[Any]) -> list[tuple[Paint, Any]]:
+    """A node that computes full and stores half."""
     (node,) = step.nodes
-    paint = Paint.FULL if _is_broadcast(r, step, slot) else r.wanted(node, slot)
-    return r.read(env, step.inputs[slot], paint)
-
-
-def _is_broadcast(r: Rewriter, step: Step, slot: int) -> bool:
-    """Whether a half sum or product repeats a float32 operand: a bias, a scale, a statistic.
-
-    JAX's transpose sums over what was repeated, in the dtype of the operand. Cast to half first,
-    this would be a sum in half over a whole batch.
-    """
-    (node,) = step.nodes
-    value, result = step.inputs[slot], step.outputs[0]
-    if step.eqn.primitive.name not in _BROADCASTING or r.wanted(node, slot) is Paint.FULL:
-        return False
-    if r.stored(value) is Paint.HALF or r.graph.values[value].constant is not None:
-        return False
-    return r.graph.values[value].size < r.graph.values[result].size
+    kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
+    results = zip(kept, _jax.bind(step.eqn, operands), step.eqn.outvars, strict=True)
+    return [(paint, r.match(array, var.aval, paint)) for paint, array, var in results]
 
 
 @form("each")
@@ -101,7 +89,13 @@ def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bind(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
-    """The default."""
+    """The default.
+
+    Raises:
+        TypeError: the primitive carries a program that was traced for float32.
+    """
+    if any(_jax.holds_jaxpr(param) for param in step.eqn.params.values()):
+        raise TypeError(f"{step.eqn.primitive.name} carries a program traced for {FULL_DTYPE}")
     return _jax.bind(step.eqn, operands, _half_parameters(r, step.eqn.params))
 
 
@@ -143,53 +137,6 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 
     dot_half_to_full.defjvp(derivative)
     return [dot_half_to_full(*operands)]
-
-
-_BROADCASTING = ("add", "sub", "mul", "div")
-
-
-@_rule("add", "sub")
-def _sum(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
-    """A repeated float32 operand is broadcast first and cast then; XLA fuses both."""
-    aval = step.eqn.outvars[0].aval
-    return _bind(r, step, [_spread(r, x, aval) for x in operands])
-
-
-@_rule("mul", "div")
-def _product(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
-    """A repeated float32 operand is cast and used as it is; only its tangent is broadcast first.
-
-    Broadcasting the operand itself would save the broadcast array for the backward pass.
-    """
-    if all(x.dtype != np.float32 for x in operands):
-        return _bind(r, step, operands)
-    eqn, params = step.eqn, _half_parameters(r, step.eqn.params)
-    aval = eqn.outvars[0].aval
-
-    def half(x: Any) -> Any:
-        return _jax.convert(x, r.half) if x.dtype == np.float32 else x
-
-    @jax.custom_jvp
-    def product(lhs: Any, rhs: Any) -> Any:
-        return _jax.bind(eqn, (half(lhs), half(rhs)), params)[0]
-
-    def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        lhs, rhs = (half(x) for x in primals)
-        of_lhs, of_rhs = (_spread(r, t, aval) for t in tangents)
-        out = product(*primals)
-        if eqn.primitive.name == "mul":
-            return out, of_lhs * rhs + lhs * of_rhs
-        return out, of_lhs / rhs - out / rhs * of_rhs
-
-    product.defjvp(derivative)
-    return [product(*operands)]
-
-
-def _spread(r: Rewriter, operand: Any, aval: Any) -> Any:
-    """A float32 operand, broadcast and then cast; any other as it is."""
-    if operand.dtype != np.float32:
-        return operand
-    return _jax.convert(_jax.broadcast_to(operand, aval), r.half)
 
 
 _SCATTERS: dict[str, Callable[..., Any]] = {

@@ -88,9 +88,9 @@ _INFER = [
     ),
     *_entries(
         Kind.INFER,
-        "square integer_pow rsqrt cbrt",
+        "rsqrt cbrt",
         "bfloat16 has float32's range",
-        f"{TF} bfloat16: Square, Rsqrt",
+        f"{TF} bfloat16: Rsqrt",
         only=("bfloat16",),
     ),
     *_entries(
@@ -120,9 +120,9 @@ _DENY = [
     *_entries(
         Kind.DENY,
         "square integer_pow",
-        "doubles the exponent's range: overflows above 255, underflows below 0.0078",
+        "doubles the exponent's range, and is summed and subtracted in variances, where rounding "
+        "before the sum leaves nothing (TensorFlow's norms are single operations)",
         f"{TF}: absent from the float16 lists; {TORCH} pow",
-        only=("float16",),
     ),
     *_entries(
         Kind.DENY,
@@ -169,7 +169,7 @@ _PICKS = "picks one of its operands, monotone: a cast commutes with it"
 _CLEAR = [
     *_entries(
         Kind.CLEAR,
-        "reshape transpose squeeze expand_dims rev copy copy_p slice split "
+        "reshape transpose squeeze expand_dims rev copy copy_p slice split unstack "
         "sharding_constraint mesh_cast reshard name stop_gradient pvary pcast "
         "optimization_barrier device_put",
         _MOVES,

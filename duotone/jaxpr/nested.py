@@ -83,7 +83,7 @@ def _remat(r: Rewriter, step: Step, env: Env) -> Results:
 
 @form("jit")
 def _jit(r: Rewriter, step: Step, env: Env) -> Results:
-    """A nested ``jit`` with shardings or compiler options."""
+    """A nested ``jit`` with shardings."""
     wants, operands, function = transparent(r, step, env)
     again = jax.jit(
         _jax.named(lambda *xs: tuple(function(*xs)), step.eqn.params["name"]),

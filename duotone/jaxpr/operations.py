@@ -24,12 +24,16 @@ _LINEAR_ALGEBRA = "linear algebra has no half form"
 FIXED: dict[str, str] = {
     **dict.fromkeys(
         "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
-        "schur svd triangular_solve tridiagonal tridiagonal_solve lu_pivots_to_permutation "
-        "custom_linear_solve linear_solve".split(),
+        "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
+        "lu_pivots_to_permutation custom_linear_solve linear_solve".split(),
         _LINEAR_ALGEBRA,
     ),
     **dict.fromkeys(
         ("complex", "real", "imag", "conj", "fft"), "complex numbers have no half form"
+    ),
+    **dict.fromkeys(
+        "pure_callback io_callback debug_callback debug_print".split(),
+        "host code gets what its author wrote it for",
     ),
     "bitcast_convert_type": "reads the bits of float32",
     "rng_uniform": "draws float32 numbers",

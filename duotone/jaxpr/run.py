@@ -62,23 +62,29 @@ class Runner:
             traced = trace(self._function, signature, leaves)
             return self._rewrite(traced.jaxpr)(*leaves), traced.results
 
-        donated = self._donated(signature, arrays)
-        return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)
+        options = self._jit_options(signature, arrays)
+        return jax.jit(_jax.named(program, MARKER), **options)
 
-    def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Positions of the arrays that a ``jit`` function donates, if the function is one."""
+    def _jit_options(self, signature: Signature, arrays: Sequence[Any]) -> dict[str, Any]:
+        """What a ``jit`` function donates and how it is compiled, if the function is one.
+
+        JAX heeds both on the outermost ``jit`` only, and that is now duotone's.
+        """
         if not hasattr(self._function, "trace") or not hasattr(self._function, "lower"):
-            return ()
+            return {}
         jaxpr = _jax.open_jaxpr(trace(self._function, signature, arrays).jaxpr)
         if len(jaxpr.eqns) != 1 or "donated_invars" not in jaxpr.eqns[0].params:
-            return ()
+            return {}
         (eqn,) = jaxpr.eqns
         donated = {
             id(atom)
             for atom, given in zip(eqn.invars, eqn.params["donated_invars"], strict=True)
             if given
         }
-        return tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated)
+        return {
+            "donate_argnums": tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated),
+            "compiler_options": _jax.compiler_options(eqn),
+        }
 
     def _warn_of_many(self, signature: Signature) -> None:
         """Says so once when a Python number that changes at every call compiles a program each."""

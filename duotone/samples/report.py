@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import platform
 import statistics
 from collections.abc import Sequence
@@ -67,12 +68,15 @@ class Result:
             "precision": self.precision.value,
             "accuracy": round(self.accuracy, 5),
             "accuracy_spread": round(self.accuracy_spread, 5),
-            "final_loss": self.final_loss,
+            "final_loss": _finite(self.final_loss),
             "step_ms": round(self.step_ms, 3),
             "skipped": [run.skipped for run in self.runs],
             "final_loss_scale": [run.final_scale for run in self.runs],
             "explain": summary,
-            "runs": [dataclasses.asdict(run) for run in self.runs],
+            "runs": [
+                {**dataclasses.asdict(run), "losses": [_finite(loss) for loss in run.losses]}
+                for run in self.runs
+            ],
         }
 
 
@@ -143,6 +147,11 @@ def picture(results: Sequence[Result]) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+def _finite(number: float) -> float | None:
+    """The number, or None for infinity and NaN, which JSON does not have."""
+    return number if math.isfinite(number) else None
 
 
 def _wide_text(explanation: duotone.Explanation) -> str:

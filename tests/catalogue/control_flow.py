@@ -108,7 +108,7 @@ def _loops() -> list[Case]:
         return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, _step(c[1], x, w)), (0, x))
 
     def until_small(x: Any, w: Any) -> Any:
-        return lax.while_loop(lambda h: jnp.sum(h @ w) < 50, lambda h: h + jnp.abs(h @ w) + 1, x)
+        return lax.while_loop(lambda h: jnp.sum(h @ jnp.abs(w)) < 50, lambda h: h + jnp.abs(h @ w) + 1, x)
 
     return [
         _case("while_loop", counted, "while_loop", limits=_NO_REVERSE, primitives=("while",)),

@@ -103,10 +103,6 @@ _INTEGER: list[tuple[str, str, Callable[..., Any], int]] = [
 ]
 
 
-# lax.integer_pow writes some powers as other operations.
-_PRIMITIVE_OF_POWER = {-1: (), 0: (), 1: (), 2: ()}
-
-
 def _plain() -> list[Case]:
     cases = []
     for name, sample, extra in _UNARY:
@@ -261,7 +257,7 @@ def _particular() -> list[Case]:
                 name=f"integer_pow {power}",
                 function=lambda x, power=power: lax.integer_pow(x, power),
                 args=(positives(3, 4),),
-                primitives=_PRIMITIVE_OF_POWER.get(power, ("integer_pow",)),
+                primitives=("integer_pow",),
             )
         )
     if hasattr(lax, "polynomial"):

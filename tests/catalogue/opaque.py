@@ -49,10 +49,10 @@ def _random() -> list[Case]:
     return [
         *cases,
         Case(
-            name="random_seed and threefry2x32",
-            function=_seeded,
+            name="random_seed",
+            function=lambda s, x: x + jax.random.uniform(jax.random.PRNGKey(s), (4, 4)),
             args=(np.uint32(3), X),
-            primitives=("random_seed", "threefry2x32"),
+            primitives=("random_seed",),
             through=1,
             limits=limits(forced=NO_FLOAT),
         ),
@@ -87,12 +87,6 @@ def _random() -> list[Case]:
     ]
 
 
-def _seeded(seed: Any, x: Any) -> Any:
-    key = jax.random.PRNGKey(seed)
-    bits = threefry2x32_p.bind(key[0], key[1], key[:1], key[1:])[0]
-    return x + jax.random.uniform(key, (4, 4)) + 0 * bits.astype(np.float32)
-
-
 def _callbacks() -> list[Case]:
     shape = jax.ShapeDtypeStruct((4, 4), np.float32)
 
@@ -103,15 +97,18 @@ def _callbacks() -> list[Case]:
     def seen(x: Any) -> None:
         assert x.dtype == np.float32, "a callback got other numbers than its author wrote it for"
 
+    def _host(name: str, function: Any, primitive: str, **fields: Any) -> Case:
+        return _case(name, function, primitive, forced="fixed", **fields)
+
     return [
-        _case("pure_callback", lambda x: jax.pure_callback(host, shape, x, vmap_method="sequential"), "pure_callback", limits=_CALLBACK),
-        _case("io_callback", lambda x: io_callback(host, shape, x), "io_callback", limits=_CALLBACK),
-        _case("io_callback ordered", lambda x: io_callback(host, shape, x, ordered=True), "io_callback", limits={**_CALLBACK, "vmap": "JAX maps no ordered effect"}),
-        _case("debug.callback", lambda x: (jax.debug.callback(seen, x), x)[1], "debug_callback"),
-        _case("debug.callback ordered", lambda x: (jax.debug.callback(seen, x, ordered=True), x)[1], "debug_callback", limits=limits(vmap="JAX maps no ordered effect")),
-        _case("debug.print", lambda x: (jax.debug.print("{}", x[0, 0]), x)[1], "debug_print"),
-        _case("callback in scan", lambda x: lax.scan(lambda c, _: (c + jax.pure_callback(host, shape, c, vmap_method="sequential"), None), x, None, length=2)[0], "pure_callback", limits=_CALLBACK),
-        _case("debug.callback in checkpoint", jax.checkpoint(lambda x: (jax.debug.callback(seen, x), jnp.sin(x))[1]), "debug_callback"),
+        _host("pure_callback", lambda x: jax.pure_callback(host, shape, x, vmap_method="sequential"), "pure_callback", limits=_CALLBACK),
+        _host("io_callback", lambda x: io_callback(host, shape, x), "io_callback", limits=_CALLBACK),
+        _host("io_callback ordered", lambda x: io_callback(host, shape, x, ordered=True), "io_callback", limits={**_CALLBACK, "vmap": "JAX maps no ordered effect"}),
+        _host("debug.callback", lambda x: (jax.debug.callback(seen, x), x)[1], "debug_callback"),
+        _host("debug.callback ordered", lambda x: (jax.debug.callback(seen, x, ordered=True), x)[1], "debug_callback", limits=limits(vmap="JAX maps no ordered effect")),
+        _host("debug.print", lambda x: (jax.debug.print("{}", x[0, 0]), x)[1], "debug_print"),
+        _host("callback in scan", lambda x: lax.scan(lambda c, _: (c + jax.pure_callback(host, shape, c, vmap_method="sequential"), None), x, None, length=2)[0], "pure_callback", limits=_CALLBACK),
+        _host("debug.callback in checkpoint", jax.checkpoint(lambda x: (jax.debug.callback(seen, x), jnp.sin(x))[1]), "debug_callback"),
     ]
 
 
@@ -150,7 +147,7 @@ def _kernels() -> list[Case]:
         _case("references", mutated, "get", limits=limits(forced="refs hold one dtype")),
         _case("references swapped", mutated, "swap", limits=limits(forced="refs hold one dtype")),
         _case("custom_partitioning", partitioned, "custom_partitioning", limits=limits(grad="JAX differentiates no custom_partitioning", vmap="JAX has no batching rule for custom_partitioning")),
-        _case("composite", composed, "composite"),
+        _case("composite", composed, "composite", limits=limits(grad="JAX has no derivative of composite", vmap="JAX has no batching rule for composite")),
         _case("linear_call", linear_called, "linear_call", limits=limits(vmap="JAX has no batching rule for linear_call")),
         _case("ffi_call", _lapack_cholesky, "ffi_call", positives(4, 4), through=None, limits=limits(grad=NOT_DIFFERENTIABLE, vmap="called with no vmap_method"), opaque=("ffi_call",)),
         Case(

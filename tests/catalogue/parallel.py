@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.catalogue.case import Case, integers, limits, reals, units
 
@@ -67,10 +67,10 @@ def _shard_maps() -> list[Case]:
     def looped(x: Any, w: Any) -> Any:
         return lax.scan(lambda c, _: (jnp.tanh(c @ w), jnp.sum(c)), x, None, length=2)[0]
 
-    def in_context(x: Any, w: Any) -> Any:
-        with jax.set_mesh(_mesh(AxisType.Explicit)):
-            x = jax.sharding.reshard(x, P("d"))
-            return jax.sharding.reshard(jnp.tanh(x @ w), P())
+    def placed(x: Any, w: Any) -> Any:
+        mesh = _mesh(AxisType.Explicit)
+        x = jax.sharding.reshard(x, NamedSharding(mesh, P("d", None)))
+        return jnp.tanh(x @ jax.sharding.reshard(w, NamedSharding(mesh, P(None, None))))
 
     explicit: dict[str, Any] = {"kind": AxisType.Explicit, "specs": (P(), P()), "out": P()}
     unchecked: dict[str, Any] = {"check_vma": False}
@@ -89,7 +89,7 @@ def _shard_maps() -> list[Case]:
         _case("shard_map with checkpoint", _sharded(lambda x, w: jax.checkpoint(_network)(x, w)), "shard_map"),
         _case("shard_map with a matrix product of shards", _sharded(lambda x, w: lax.psum(x @ w, "d"), specs=(P(None, "d"), P("d", None)), out=P()), shard),
         _case("shard_map of a captured array", lambda x, w: _sharded(lambda x: x @ w, specs=(P("d"),))(x), shard),
-        _case("explicit sharding", in_context, "explicit sharding", limits=limits(forced="not an operation", vmap="the mesh context is entered inside vmap, which JAX forbids", grad="the mesh context is entered inside grad")),
+        _case("explicit sharding", placed, "explicit sharding"),
     ]
 
 
@@ -112,7 +112,7 @@ def _collectives() -> list[Case]:
         _collective("pmax", lambda x: lax.pmax(x, "d"), "pmax", out=P(), limits=limits(grad="JAX has no derivative of pmax")),
         _collective("pmin", lambda x: lax.pmin(x, "d"), "pmin", out=P(), limits=limits(grad="JAX has no derivative of pmin")),
         _collective("all_gather", lambda x: lax.all_gather(x, "d"), "all_gather"),
-        _collective("all_to_all", lambda x: lax.all_to_all(x, "d", 0, 0), "all_to_all", limits=limits(vmap="")),
+        _collective("all_to_all", lambda x: lax.all_to_all(x, "d", 0, 0, tiled=True), "all_to_all"),
         _collective("ppermute", lambda x: lax.ppermute(x, "d", _NEIGHBOURS), "ppermute"),
         _collective("psum_scatter", lambda x: lax.psum_scatter(x, "d", tiled=True), "reduce_scatter"),
         _collective("axis_index", lambda x: x + lax.axis_index("d"), "axis_index"),

@@ -13,6 +13,7 @@ _NO_CASE: dict[str, str] = {
     "eval_jaxpr": "JAX has no public way to make one",
     "custom_lin": "inside differentiation only",
     "dce_sink": "JAX makes it inside explicit garbage collection only",
+    "threefry2x32": "what the other random primitives are lowered to",
     "stage": "pipelines only",
     "eq_to": "total-order comparisons are made inside sort's regions only",
     "lt_to": "total-order comparisons are made inside sort's regions only",

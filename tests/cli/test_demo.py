@@ -12,7 +12,6 @@ from rich.console import Console
 
 from duotone.cli import main
 from duotone.cli.demo import comparison, loss_curve
-from duotone.errors import MissingExtraError
 from duotone.samples import digits
 from duotone.samples.digits import Precision, Run
 from duotone.samples.report import Result
@@ -100,7 +99,11 @@ def test_the_loss_curve_of_a_training_that_went_wrong():
     assert "1" in loss_curve([1.0, math.inf, 0.5, math.nan], 20)
 
 
-def test_without_plotext_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotext", None)
-    with pytest.raises(MissingExtraError, match=r"plotext.*pip install 'duotone\[demo\]'"):
-        loss_curve([1.0], 20)
+@pytest.mark.parametrize("library", ["matplotlib", "plotext"])
+def test_a_missing_library_is_found_before_the_training(library, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, library, None)
+    assert call("--out", str(tmp_path)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"without {library}" in err
+    assert "pip install 'duotone[demo]'" in err

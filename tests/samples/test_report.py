@@ -78,6 +78,13 @@ def test_a_training_that_went_wrong_still_has_a_report(tmp_path):
     write_report(tmp_path, [Result(full, (run,), None)])
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
 
+    def refuse(constant):
+        raise ValueError(f"{constant} is no JSON")
+
+    text = (tmp_path / "results.json").read_text()
+    (result,) = json.loads(text, parse_constant=refuse)["results"]
+    assert result["runs"][0]["losses"] == [1.0, None, None]
+
 
 def test_a_file_in_the_way_is_an_error(tmp_path, results):
     (tmp_path / "taken").write_text("")

@@ -9,6 +9,9 @@
         along dominant operands, through infer and clear that are not tainted
     what leads to an output with no allow operation in between    (rule 7)
         is full again, if only such operations read it
+    arithmetic with a float32 operand beside the half one         (rule 6)
+        computes full and stores half; arithmetic whose one reader
+        computes full is full itself
     casts move backward through clear operations that commute     (fewer bytes cast)
         with them, if all readers are half; not through those that
         repeat elements, whose transpose would then add up in half
@@ -48,6 +51,7 @@ def paint_dominant(graph: Graph, classes: Classes) -> Painting:
     tainted = _spread_taint(canvas)
     _spread_half(canvas, tainted)
     _keep_state_full(canvas)
+    _compute_full_store_half(canvas)
     _move_casts_up(canvas)
     _keep_wide(canvas)
     _name_the_rest(canvas, tainted)
@@ -174,12 +178,38 @@ def _reaching(canvas: Canvas, outputs: set[int]) -> set[int]:
             continue
         found.add(index)
         node = graph.nodes[index]
-        result = max(values[v].size for v in node.outputs)
+        result = max((values[v].size for v in node.outputs), default=0)
         for value in node.inputs:
             held = values[value]
             if held.producer >= 0 and held.paintable and held.size <= result:
                 queue.append(held.producer)
     return found
+
+
+def _compute_full_store_half(canvas: Canvas) -> None:
+    """Rule 6, for arithmetic: what people write by hand in a layer norm.
+
+    A statistic, a scale or a bias is small and float32; cast to half it would be rounded for
+    nothing, since it is the large values that cost bytes. It also keeps its gradient (a sum over
+    what it was broadcast to) in float32. Walks backward: readers first.
+    """
+    graph = canvas.graph
+    outputs = {value for value, _ in graph.outputs}
+    for node in reversed(graph.nodes):
+        index = node.index
+        if canvas.rules[index] != "downstream" or canvas.kind(index) is not Kind.INFER:
+            continue
+        readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
+        returned = any(v in outputs for v in node.outputs)
+        if len(readers) == 1 and canvas.compute[readers[0]] is Paint.FULL and not returned:
+            canvas.paint(index, Paint.FULL, "inner")
+        elif any(
+            canvas.stored(v) is Paint.FULL and graph.values[v].constant is None
+            for v, ok in zip(node.inputs, node.half_inputs, strict=True)
+            if ok
+        ):
+            canvas.paint(index, Paint.FULL, "mixed")
+            canvas.store[index] = Paint.HALF
 
 
 def _move_casts_up(canvas: Canvas) -> None:
@@ -209,7 +239,8 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
         return False
     for value in node.outputs:
         for reader, slot in canvas.consumers[value]:
-            if not _takes_half_gladly(canvas, value, canvas.graph.nodes[reader], slot):
+            reads_half = canvas.graph.nodes[reader].half_inputs[slot]
+            if canvas.compute[reader] is not Paint.HALF or not reads_half:
                 return False
     if node.op == "loop.slice":
         # A cast of the whole stack outside the loop would keep a second copy of it; only where the
@@ -225,19 +256,6 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     cost = max(read, default=0) if node.op == "branch.join" else sum(read)
     made = sum(values[v].size for v in node.outputs)
     return cost == made or (cost < made and not canvas.classes.nodes[node.index].entry.repeats)
-
-
-def _takes_half_gladly(canvas: Canvas, value: int, reader: Node, slot: int) -> bool:
-    """Whether ``reader`` reads a value in half and would do so however it was cast.
-
-    Arithmetic that broadcasts the value does not: its transpose is a sum, which is one in float32
-    if the value arrives in full.
-    """
-    if canvas.compute[reader.index] is not Paint.HALF or not reader.half_inputs[slot]:
-        return False
-    values = canvas.graph.values
-    repeats = values[value].size < max((values[v].size for v in reader.outputs), default=0)
-    return not (repeats and canvas.kind(reader.index) is Kind.INFER)
 
 
 def _keep_wide(canvas: Canvas) -> None:

@@ -1,0 +1,120 @@
+"""Attention with masks of every size, also where a row is masked entirely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.numerics.oracle import HALVES, LARGEST, heavy_tails, mixed, reference, relative
+
+_MASKS = {
+    "causal": np.tril(np.ones((24, 24), bool)),
+    "one row masked": np.tril(np.ones((24, 24), bool), -1),
+    "padded": np.broadcast_to(np.arange(24) < 17, (24, 24)),
+}
+_NEGATIVE = {
+    "1e9": -1e9,
+    "finfo.min": float(np.finfo(np.float32).min),
+    "half the range": float(np.finfo(np.float32).min) / 2,
+    "1e4": -1e4,
+    "float16's own": -LARGEST["float16"],
+}
+
+
+def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores of all signs up to a few hundred; the first query dislikes every key."""
+    q, k, v = (heavy_tails(24, 16, seed=seed) for seed in range(3))
+    q[0] = -8.0
+    k = np.abs(k) + np.float32(1.0)
+    return q, k, v
+
+
+def _replacing(mask: np.ndarray, number: float) -> Callable[..., Any]:
+    """``where(mask, scores, number)``."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = jnp.where(mask, q @ k.T / 4, number)
+        return jax.nn.softmax(scores) @ v
+
+    return attention
+
+
+def _adding(mask: np.ndarray, number: float) -> Callable[..., Any]:
+    """``scores + where(mask, 0, number)``."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = q @ k.T / 4 + jnp.where(mask, 0.0, number)
+        return jax.nn.softmax(scores) @ v
+
+    return attention
+
+
+def _multiplying(mask: np.ndarray, number: float) -> Callable[..., Any]:
+    """``scores + (1 - mask) * number``."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = q @ k.T / 4 + (1.0 - jnp.asarray(mask, jnp.float32)) * number
+        return jax.nn.softmax(scores) @ v
+
+    return attention
+
+
+_IDIOMS = {"where": _replacing, "add": _adding, "multiply": _multiplying}
+
+
+def _check(function: Callable[..., Any], half: str, rows: np.ndarray, **policy: Any) -> None:
+    """Finite everywhere; rows that see a key as good as hand-written half is."""
+    q, k, v = _inputs()
+    want = reference(function, q, k, v)
+    got = mixed(function, half, q, k, v, **policy)
+    assert np.isfinite(got).all(), "not finite"
+    # Scores up to 500 in half: the error of a probability is that of a score times the score.
+    bound = {"float16": 0.02, "bfloat16": 0.15}[half]
+    error = relative(got[rows], want[rows])
+    assert error < bound, f"relative error {error:.3g}"
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("mask", _MASKS)
+@pytest.mark.parametrize("number", _NEGATIVE)
+@pytest.mark.parametrize("idiom", _IDIOMS)
+def test_masks(idiom: str, number: str, mask: str, half: str) -> None:
+    if number == "finfo.min" and idiom == "multiply":
+        number = "half the range"  # 1 * finfo.min plus a score is -inf in float32 already
+    seen = _MASKS[mask].any(-1)
+    _check(_IDIOMS[idiom](_MASKS[mask], _NEGATIVE[number]), half, seen)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("idiom", ["where", "add"])
+def test_minus_infinity(idiom: str, half: str) -> None:
+    """Where every row sees a key; a row that sees none is NaN in float32 as well."""
+    mask = _MASKS["causal"]
+    _check(_IDIOMS[idiom](mask, -np.inf), half, mask.any(-1))
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("number", ["1e9", "finfo.min"])
+@pytest.mark.parametrize("idiom", ["where", "add"])
+def test_gradients_are_finite(idiom: str, number: str, half: str) -> None:
+    attention = _IDIOMS[idiom](_MASKS["one row masked"], _NEGATIVE[number])
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return jnp.sum(jnp.tanh(attention(q, k, v)))
+
+    gradients = mixed(jax.grad(loss, (0, 1, 2)), half, *_inputs())
+    for gradient in gradients:
+        assert np.isfinite(gradient).all()
+
+
+def test_a_mask_added_in_half_is_caught() -> None:
+    """-1e9 is -inf in float16; the row that sees nothing becomes NaN."""
+    function = _adding(_MASKS["one row masked"], -1e9)
+    seen = _MASKS["one row masked"].any(-1)
+    with pytest.raises(AssertionError, match="not finite"):
+        _check(function, "float16", seen, keep_half=["*"])

@@ -1,0 +1,150 @@
+"""Layer norm, batch norm, guards and epsilons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.numerics.oracle import (
+    HALVES,
+    heavy_tails,
+    mixed,
+    on_by_dot,
+    reference,
+    through_dot,
+    ulps,
+)
+
+
+def _layer_norm(x: Any, epsilon: float = 1e-5) -> Any:
+    mean = jnp.mean(x, -1, keepdims=True)
+    variance = jnp.mean(jnp.square(x - mean), -1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(variance + epsilon)
+
+
+def _batch_norm(x: Any, epsilon: float = 1e-5) -> Any:
+    mean = jnp.mean(x, 0)
+    variance = jnp.var(x, 0)
+    return (x - mean) / jnp.sqrt(variance + epsilon)
+
+
+def _rms_norm(x: Any, epsilon: float = 1e-6) -> Any:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + epsilon)
+
+
+_NORMS = {"layer": _layer_norm, "batch": _batch_norm, "rms": _rms_norm}
+_ACTIVATIONS = {
+    "heavy tails": heavy_tails(32, 64),
+    "huge": heavy_tails(32, 64, scale=512.0),
+    "tiny": heavy_tails(32, 64, scale=2.0**-8),
+    "one large": np.where(np.arange(64) == 7, 3000.0, heavy_tails(32, 64)).astype(np.float32),
+}
+
+
+def _check(
+    function: Callable[[Any], Any], x: np.ndarray, half: str, bound: float, **policy: Any
+) -> None:
+    want = reference(function, x)
+    got = mixed(function, half, x, **policy)
+    largest = np.max(np.abs(want), -1, keepdims=True)
+    error = ulps(got, want, half, np.maximum(np.abs(want), 2.0**-4 * largest))
+    assert error <= bound, f"{error:.3g} ULP, more than {bound:.3g}"
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("activations", _ACTIVATIONS)
+@pytest.mark.parametrize("norm", _NORMS)
+def test_a_normalised_activation(norm: str, activations: str, half: str) -> None:
+    """Statistics in float32; four roundings of the activation to half, one of each statistic."""
+
+    def function(x: Any) -> Any:
+        return on_by_dot(_NORMS[norm](through_dot(x)))
+
+    _check(function, _ACTIVATIONS[activations], half, bound=16 if norm == "batch" else 4)
+
+
+@pytest.mark.parametrize("activations", ["huge", "tiny"])
+def test_statistics_in_half_are_caught(activations: str) -> None:
+    """Squares of 512 overflow float16, squares of 2**-8 underflow."""
+
+    def function(x: Any) -> Any:
+        return on_by_dot(_layer_norm(through_dot(x), 1e-12))
+
+    with pytest.raises(AssertionError, match="ULP"):
+        _check(function, _ACTIVATIONS[activations], "float16", 4, keep_half=["*"])
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-6, 1e-8, 1e-12])
+def test_epsilons_keep_rows_without_variance_finite(epsilon: float, half: str) -> None:
+    """0 * rsqrt(0 + 1e-12) is 0 in float32 and 0 * inf in float16."""
+    x = np.full((4, 64), 3.0, np.float32)
+
+    def function(x: Any) -> Any:
+        return on_by_dot(_layer_norm(through_dot(x), epsilon))
+
+    assert np.array_equal(mixed(function, half, x), np.zeros((4, 64), np.float32))
+
+
+def _guard_max(h: Any, guard: float) -> Any:
+    return h / jnp.maximum(jnp.sqrt(jnp.sum(h * h, -1, keepdims=True)), guard)
+
+
+def _guard_add(h: Any, guard: float) -> Any:
+    return h / (jnp.sum(jnp.abs(h), -1, keepdims=True) + guard)
+
+
+def _guard_reciprocal(h: Any, guard: float) -> Any:
+    return h * (1.0 / (jnp.sum(jnp.abs(h), -1, keepdims=True) + guard))
+
+
+def _guard_elementwise(h: Any, guard: float) -> Any:
+    return h / (jnp.abs(h) + guard)
+
+
+def _guard_clip(h: Any, guard: float) -> Any:
+    return h / jnp.clip(jnp.max(jnp.abs(h), -1, keepdims=True), guard, None)
+
+
+_GUARDS = {
+    f.__name__.removeprefix("_guard_"): f
+    for f in (_guard_max, _guard_add, _guard_reciprocal, _guard_elementwise, _guard_clip)
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("guard", [1e-6, 1e-8, 1e-12])
+@pytest.mark.parametrize("form", _GUARDS)
+def test_guards_keep_rows_of_zeros_finite(form: str, guard: float, half: str) -> None:
+    x = np.concatenate([np.zeros((4, 64), np.float32), heavy_tails(4, 64)])
+
+    def function(x: Any) -> Any:
+        return on_by_dot(_GUARDS[form](through_dot(x), guard))
+
+    _check(function, x, half, bound=6)
+
+
+def test_a_guard_in_half_is_caught() -> None:
+    def function(x: Any) -> Any:
+        return on_by_dot(_guard_max(through_dot(x), 1e-8))
+
+    x = np.zeros((4, 64), np.float32)
+    assert np.isfinite(mixed(function, "float16", x)).all()
+    assert not np.isfinite(mixed(function, "float16", x, keep_half=["*"])).all()
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("norm", _NORMS)
+def test_gradients(norm: str, half: str) -> None:
+    def loss(x: Any) -> Any:
+        return jnp.sum(jnp.tanh(on_by_dot(_NORMS[norm](through_dot(x)))))
+
+    x = _ACTIVATIONS["heavy tails"]
+    want, got = reference(jax.grad(loss), x), mixed(jax.grad(loss), half, x)
+    error = np.linalg.norm(got - want) / np.linalg.norm(want)
+    assert error < {"float16": 2e-3, "bfloat16": 1.6e-2}[half]

@@ -1,0 +1,122 @@
+"""Softmax, log-softmax, log-sum-exp, cross entropy: full precision from half logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.numerics.oracle import (
+    HALVES,
+    heavy_tails,
+    mixed,
+    on_by_dot,
+    reference,
+    through_dot,
+    ulps,
+)
+
+
+def _softmax(x: Any) -> Any:
+    return jax.nn.softmax(through_dot(x))
+
+
+def _log_softmax(x: Any) -> Any:
+    return jax.nn.log_softmax(through_dot(x))
+
+
+def _logsumexp(x: Any) -> Any:
+    return jax.nn.logsumexp(through_dot(x), -1)
+
+
+def _by_hand(x: Any) -> Any:
+    """The stable softmax as people write it without the library."""
+    h = through_dot(x)
+    e = jnp.exp(h - jnp.max(h, -1, keepdims=True))
+    return e / jnp.sum(e, -1, keepdims=True)
+
+
+def _through_log(x: Any) -> Any:
+    """A difference of two large logarithms: an error of half a unit in either is a wrong answer."""
+    h = through_dot(x)
+    return jnp.exp(h - jax.nn.logsumexp(h, -1, keepdims=True))
+
+
+def _cross_entropy(x: Any) -> Any:
+    labels = np.arange(x.shape[0]) % x.shape[1]
+    picked = jnp.take_along_axis(jax.nn.log_softmax(through_dot(x)), labels[:, None], -1)
+    return -jnp.mean(picked)
+
+
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    f.__name__.strip("_"): f
+    for f in (_softmax, _log_softmax, _logsumexp, _by_hand, _through_log, _cross_entropy)
+}
+_LOGITS = {
+    "heavy tails": heavy_tails(16, 96),
+    "large": heavy_tails(16, 96, scale=32.0),
+    "tiny": heavy_tails(16, 96, scale=2.0**-9),
+    "far from zero": np.where(heavy_tails(16, 96) > 0, 502, 500).astype(np.float32),
+    "equal": np.full((16, 96), 3.0, np.float32),
+}
+
+
+def _check(function: Callable[[Any], Any], logits: np.ndarray, half: str, **policy: Any) -> None:
+    """Float32's own error: the differences x - max are exact or rounded to float32."""
+    want = reference(function, logits)
+    got = mixed(function, half, logits, **policy)
+    scale = np.maximum(np.abs(want), 1e-3 * np.max(np.abs(want)))
+    error = ulps(got, want, "float32", scale)
+    bound = 2.0 * np.abs(logits).max() + 32
+    assert error <= bound, f"{error:.3g} float32 ULP, more than {bound:.3g}"
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("logits", _LOGITS)
+@pytest.mark.parametrize("function", _FUNCTIONS)
+def test_returned(function: str, logits: str, half: str) -> None:
+    _check(_FUNCTIONS[function], _LOGITS[logits], half)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", _FUNCTIONS)
+def test_a_half_softmax_is_caught(function: str, half: str) -> None:
+    with pytest.raises(AssertionError, match="float32 ULP"):
+        _check(_FUNCTIONS[function], _LOGITS["heavy tails"], half, keep_half=["*"])
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("logits", ["heavy tails", "large", "far from zero"])
+def test_probabilities_that_a_dot_reads_are_rounded_once(logits: str, half: str) -> None:
+    def function(x: Any) -> Any:
+        return on_by_dot(_softmax(x))
+
+    want = reference(function, _LOGITS[logits])
+    got = mixed(function, half, _LOGITS[logits])
+    assert ulps(got, want, half, np.maximum(want, 2.0**-13)) <= 3
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("logits", ["heavy tails", "large"])
+def test_the_gradient_of_a_loss(logits: str, half: str) -> None:
+    """softmax - onehot, rounded to half on its way into the dot."""
+    gradient = jax.grad(_cross_entropy)
+    want = reference(gradient, _LOGITS[logits])
+    got = mixed(gradient, half, _LOGITS[logits])
+    assert ulps(got, want, half, np.maximum(np.abs(want), 2.0**-13)) <= 3
+
+
+def test_the_sum_of_a_long_softmax() -> None:
+    """100,000 equal probabilities: each is far below what a half sum would notice."""
+    x = np.zeros((1, 100_000), np.float32)
+
+    def function(x: Any) -> Any:
+        h = x * (jnp.ones((1, 4)) @ jnp.ones((4, 1)))
+        return jnp.sum(jax.nn.softmax(h), -1)
+
+    for half in HALVES:
+        assert abs(float(mixed(function, half, x)[0]) - 1.0) < 1e-4
