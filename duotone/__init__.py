@@ -4,6 +4,7 @@ One line changes: ``step = duotone.autocast(step)``. duotone decides which opera
 values are float16 or bfloat16, inserts the casts, scales the loss and can say why.
 """
 
+from duotone._version import __version__ as __version__
 from duotone.api import Explanation, autocast, explain
 from duotone.errors import DuotoneError
 from duotone.policy import Policy

@@ -84,7 +84,7 @@ def paint_jaxpr(
     force_all = policy.level == "UNSAFE_FORCE_ALL"
     classes = check_classes(classify(graph, lists, half, pins, force_all=force_all), graph)
     painting = check_painting(PAINTERS[policy.painter](graph, classes), graph)
-    plan = plan_casts(graph, painting)
+    plan = plan_casts(graph, classes, painting)
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
     return Painted(built, classes, painting, plan, half)

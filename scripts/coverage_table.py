@@ -14,6 +14,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -28,6 +29,18 @@ from tests.catalogue.variations import FORCED, HALF_TYPES, sandwich, variation  
 
 FOLDER = ROOT / "docs" / "coverage"
 _NOTE = "<!-- written by scripts/coverage_table.py from tests/catalogue; do not edit -->"
+
+_PRIMITIVES = """\
+Every primitive that JAX {version} exports (`jax.extend.core.primitives`, `jax.lax`,
+`jax.lax.linalg`), the list it is on and why, the number of cases in the catalogue that test it,
+and the narrowest it becomes between two dots: `half`, `float32, stored half` (it computes in
+float32 and hands on half), or `float32` (as before). A dash: it has no float32 operand, or its
+inside is painted instead."""
+_TRANSFORMATIONS = """\
+Each case is called as it is, between two dots, as `grad(autocast(f))` and `autocast(grad(f))`,
+under `vmap`, and with its primitive forced onto the allow list, in float16 and in bfloat16. The
+tolerance is the largest of its cases', in units in the last place of the half type, relative to
+the largest element of a result."""
 
 
 def explained(case: Case, half: str) -> duotone.Explanation:
@@ -48,15 +61,21 @@ def _paints() -> dict[tuple[str, str], set[str]]:
             for operation in explained(case, half).operations:
                 if operation.operation in case.primitives and operation.rule != "integer":
                     key = (operation.operation, half)
-                    seen.setdefault(key, set()).add(operation.paint)
+                    seen.setdefault(key, set()).add(_paint_of(operation))
     return seen
 
 
+def _paint_of(operation: Any) -> str:
+    """How one operation computes, and how it keeps its result if that differs."""
+    if operation.paint == operation.stored or operation.paint == "half":
+        return "half" if operation.paint == "half" else "float32"
+    return "float32, stored half"
+
+
 def _result(paints: set[str] | None) -> str:
-    """``half`` where any case ran in half."""
-    if not paints:
-        return "–"
-    return "half" if "half" in paints else "float32"
+    """The narrowest of what was seen."""
+    found = [p for p in ("half", "float32, stored half", "float32") if p in (paints or ())]
+    return found[0] if found else "-"
 
 
 def primitives() -> str:
@@ -75,10 +94,7 @@ def primitives() -> str:
             "",
             "# Primitives",
             "",
-            f"Every primitive that JAX {_version()} exports (`jax.extend.core.primitives`, `jax.lax`,",
-            "`jax.lax.linalg`), the list it is on and why, the number of cases in the catalogue that",
-            "test it, and what it becomes between two dots: `half`, or `float32` (as before). A dash:",
-            "it has no float32 operand, or its inside is painted instead.",
+            _PRIMITIVES.format(version=_version()),
             "",
             *_table(head, rows),
         ]
@@ -93,7 +109,9 @@ def transformations() -> str:
         cases = [case for case in CASES if name in case.transformations]
         calls = sum(case in cases for case, _ in CALLS) * len(HALF_TYPES)
         tolerance = max(case.tolerance("sandwich") for case in cases)
-        rows.append((name, str(len(cases)), str(calls), f"{tolerance:g}", ", ".join(c.name for c in cases)))
+        rows.append(
+            (name, str(len(cases)), str(calls), f"{tolerance:g}", ", ".join(c.name for c in cases))
+        )
     limits = sorted(
         {(reason, how) for case in CASES for how, reason in case.limits.items()},
     )
@@ -101,19 +119,14 @@ def transformations() -> str:
         (how, reason, ", ".join(c.name for c in CASES if c.limits.get(how) == reason))
         for reason, how in limits
     ]
-    loose_rows = [
-        (c.name, f"{c.loose[0]:g}", c.loose[1]) for c in CASES if c.loose is not None
-    ]
+    loose_rows = [(c.name, f"{c.loose[0]:g}", c.loose[1]) for c in CASES if c.loose is not None]
     return "\n".join(
         [
             _NOTE,
             "",
             "# Transformations",
             "",
-            "Each case is called as it is, between two dots, as `grad(autocast(f))` and",
-            "`autocast(grad(f))`, under `vmap`, and with its primitive forced onto the allow list, in",
-            "float16 and in bfloat16. The tolerance is the largest of its cases', in units in the last",
-            "place of the half type, relative to the largest element.",
+            _TRANSFORMATIONS,
             "",
             *_table(("transformation", "cases", "checks", "ULP", "names"), rows),
             "",

@@ -20,7 +20,6 @@ import duotone
 from duotone.errors import (
     ArgumentError,
     ArgumentTypeError,
-    DuotoneError,
     LeakedTracerError,
     OutputError,
     PolicyError,
@@ -60,7 +59,7 @@ def test_the_result_of_a_function_instead_of_the_function():
 def test_an_error_of_ours_is_also_the_builtin_one():
     with pytest.raises(TypeError):
         duotone.autocast(3)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="half type"):
         duotone.autocast(dense, dtype="float32")
 
 
@@ -87,7 +86,7 @@ def test_every_spelling_of_a_half_type_is_taken(dtype: Any):
 
 def test_the_dtype_in_the_policys_place():
     with pytest.raises(ArgumentTypeError, match=r"policy is .*pass a duotone\.Policy"):
-        duotone.autocast(dense, policy="float16")  # pyright: ignore[reportArgumentType]
+        duotone.autocast(dense, policy="float16")  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 # The policy
@@ -144,10 +143,15 @@ def test_two_patterns_that_meet_in_one_operation():
             return dense(x)
 
     both = {"keep_full": ["*head*"], "keep_half": ["model/*"]}
-    with pytest.raises(PolicyError, match=r"model/head.*'\*head\*'.*'model/\*'.*narrower") as raised:
+    with pytest.raises(
+        PolicyError, match=r"model/head.*'\*head\*'.*'model/\*'.*narrower"
+    ) as raised:
         mixed(f, **both)(X)
     assert Path(__file__).name in str(raised.value), "the user's line is named"
-    assert mixed(f, keep_full=["*head/dot_general"], keep_half=["model/head/tanh"])(X).shape == (4, 4)
+    assert mixed(f, keep_full=["*head/dot_general"], keep_half=["model/head/tanh"])(X).shape == (
+        4,
+        4,
+    )
 
 
 def test_a_pattern_against_a_region():
@@ -388,7 +392,7 @@ def test_below_the_users_line_stands_nothing_of_duotone(mode: str):
 
 @contextlib.contextmanager
 def _traceback_filtering(mode: str) -> Any:
-    before = jax.config.jax_traceback_filtering
+    before = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_traceback_filtering", mode)
     yield
     jax.config.update("jax_traceback_filtering", before)

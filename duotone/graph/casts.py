@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from duotone.graph.classes import Classes
 from duotone.graph.graph import BodyKind, Boundary, Graph, Paint, Value
 from duotone.graph.painting import Painting
 
@@ -25,6 +26,9 @@ class Cast:
         body: index of the body in which it stands.
         readers: nodes that read the result; -1 stands for the program's own output.
         free: of a scalar constant: the cast happens while tracing.
+        exact: to full, of a value from which an operation selects in half. A compiler may drop the
+            rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
+            above 0, or far below it for every element.
     """
 
     value: int
@@ -32,6 +36,7 @@ class Cast:
     body: int
     readers: tuple[int, ...]
     free: bool
+    exact: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,11 +53,12 @@ class CastPlan:
     hoisted: dict[int, tuple[tuple[int, Paint], ...]]
 
 
-def plan_casts(graph: Graph, painting: Painting) -> CastPlan:
+def plan_casts(graph: Graph, classes: Classes, painting: Painting) -> CastPlan:
     """Plans the casts that ``painting`` needs.
 
     Args:
         graph: the program.
+        classes: what each node is.
         painting: its colours.
 
     Returns:
@@ -79,11 +85,29 @@ def plan_casts(graph: Graph, painting: Painting) -> CastPlan:
             continue
         if graph.stored(painting.store, held) is not wants:
             readers.setdefault((value, wants, 0), []).append(-1)
+    selected = _selected_in_half(graph, classes, painting)
     casts = tuple(
-        Cast(value, to, body, tuple(nodes), _is_literal(graph.values[value]))
+        Cast(
+            value,
+            to,
+            body,
+            tuple(nodes),
+            free=_is_literal(graph.values[value]),
+            exact=to is Paint.FULL and value in selected,
+        )
         for (value, to, body), nodes in readers.items()
     )
     return CastPlan(casts, {loop: tuple(pairs) for loop, pairs in hoisted.items()})
+
+
+def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set[int]:
+    """Values from which an operation selects in half."""
+    return {
+        value
+        for node in graph.nodes
+        if classes.nodes[node.index].entry.selects and painting.compute[node.index] is Paint.HALF
+        for value in node.inputs
+    }
 
 
 def _is_literal(value: Value) -> bool:

@@ -56,6 +56,8 @@ class Entry:
         additive: an addition or subtraction, along which an ``ADDITIVE`` taint spreads.
         repeats: uses an element many times, so that its transpose is a sum; a cast moved before it
             would make that sum one in half.
+        selects: compares the elements of its operand; what reads the operand in full must see the
+            same rounded numbers.
         wide: can hand on its float32 accumulator at no cost.
         only: half types for which the entry holds; empty for all.
     """
@@ -69,6 +71,7 @@ class Entry:
     parts: bool = False
     additive: bool = False
     repeats: bool = False
+    selects: bool = False
     wide: bool = False
     only: tuple[str, ...] = ()
 

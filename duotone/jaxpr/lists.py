@@ -32,12 +32,15 @@ def _entries(
     parts: bool = False,
     additive: bool = False,
     repeats: bool = False,
+    selects: bool = False,
     wide: bool = False,
     only: tuple[str, ...] = (),
 ) -> list[Entry]:
     """One entry for each name in ``ops``."""
     return [
-        Entry(op, kind, reason, source, taint, commutes, parts, additive, repeats, wide, only)
+        Entry(
+            op, kind, reason, source, taint, commutes, parts, additive, repeats, selects, wide, only
+        )
         for op in ops.split()
     ]
 
@@ -210,12 +213,14 @@ _CLEAR = [
         _PICKS,
         f"{TF} Max, MaxPool, ClipByValue",
         commutes=True,
+        selects=True,
     ),
     *_entries(
         Kind.CLEAR,
         "scatter_max scatter_min scatter-max scatter-min sort top_k argmax argmin",
         "compares; does not calculate",
         f"{TF} TopKV2, ArgMax",
+        selects=True,
     ),
     *_entries(
         Kind.CLEAR,

@@ -77,6 +77,7 @@ class Rewriter:
         self.plan = plan
         self.half = np.dtype(half)
         self.repaint = repaint
+        self._exact = {cast.value for cast in plan.casts if cast.exact}
         self._largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
         touched = (int(Paint.HALF in pair) for pair in pairs)
@@ -138,6 +139,9 @@ class Rewriter:
             array = self._to_half(value, array)
         else:
             array = _jax.convert(array, self.graph.values[value].dtype)
+            if value in self._exact:
+                info = jax.numpy.finfo(self.half)
+                array = jax.lax.reduce_precision(array, info.nexp, info.nmant)
         env.write(value, paint, array)
         return array
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import LeakedTracerError
 from duotone.jaxpr.scopes import MARKER
 from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
-from duotone.jaxpr.trace import trace
+from duotone.jaxpr.trace import leak_inside, trace
 
 logger = logging.getLogger("duotone")
 
@@ -49,6 +50,8 @@ class Runner:
         try:
             out, results = compiled(*arrays)
         except jax.errors.UnexpectedTracerError as error:
+            if not any(isinstance(array, Tracer) for array in arrays):
+                raise LeakedTracerError(leak_inside(self._name)) from error
             raise LeakedTracerError(
                 f"{self._name}: an argument is a traced value that its trace left behind; return "
                 "it from the function that made it instead of storing it"

@@ -10,8 +10,11 @@ traced value, is an error that names its place.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Generator
+import functools
+import types
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import jax
@@ -178,7 +181,7 @@ def flatten_results(name: str, results: Any) -> tuple[list[Any], Results]:
             or is an array only by conversion.
         LeakedTracerError: an object that JAX does not take apart holds a traced value.
     """
-    leaves, tree = jax.tree.flatten(results)
+    leaves, tree = jax.tree.flatten(results, is_leaf=_runs_later)
     arrays, statics, bad = split(leaves)
     for leaf in [leaves[bad]] if bad >= 0 else [static.value for _, static in statics]:
         _check_result(name, leaf)
@@ -187,7 +190,9 @@ def flatten_results(name: str, results: Any) -> tuple[list[Any], Results]:
 
 def _check_result(name: str, leaf: Any) -> None:
     kind = type(leaf).__name__
-    if isinstance(leaf, Generator) or hasattr(leaf, "__await__") or hasattr(leaf, "__next__"):
+    if _runs_later(leaf):
+        if hasattr(leaf, "close"):
+            leaf.close()  # a coroutine that nobody awaits would warn of it
         raise OutputError(
             f"{name} returned a {kind}, whose code runs after tracing has ended; return arrays "
             "(for a generator, collect them in a list or tuple first)"
@@ -197,16 +202,34 @@ def _check_result(name: str, leaf: Any) -> None:
             f"{name} returned a {kind}, which is no array but converts to one; return its array "
             "(for a Keras or Flax variable, its `.value`)"
         )
-    inside = vars(leaf).values() if hasattr(leaf, "__dict__") else leaf if _is_set(leaf) else ()
-    if any(isinstance(x, Tracer) for x in inside):
+    if any(isinstance(x, Tracer) for x in _inside(leaf)):
         raise LeakedTracerError(
             f"{name} returned a {kind} that holds a traced value and that JAX does not take apart; "
             f"return the arrays, or register {kind} with jax.tree_util.register_dataclass"
         )
 
 
-def _is_set(leaf: Any) -> bool:
-    return isinstance(leaf, (set, frozenset))
+def _runs_later(leaf: Any) -> bool:
+    """Whether the code of a result runs after tracing has ended."""
+    return isinstance(leaf, (Iterator, Awaitable))
+
+
+def _inside(leaf: Any) -> Iterator[Any]:
+    """What an object that is no pytree holds, one level deep."""
+    if isinstance(leaf, (set, frozenset)):
+        yield from leaf
+    yield from getattr(leaf, "__dict__", {}).values()
+    for kind in type(leaf).__mro__:
+        for slot in getattr(kind, "__slots__", ()):
+            yield getattr(leaf, slot, None)
+    for cell in getattr(leaf, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            yield cell.cell_contents
+    if isinstance(leaf, functools.partial):
+        yield from leaf.args
+        yield from leaf.keywords.values()
+    if isinstance(leaf, types.MethodType):
+        yield from getattr(leaf.__self__, "__dict__", {}).values()
 
 
 def describe_callable(function: Callable[..., Any]) -> str:

@@ -26,6 +26,14 @@ class Traced:
     results: Results
 
 
+def leak_inside(name: str) -> str:
+    """What to tell a user whose function uses a traced value of another call."""
+    return (
+        f"{name} uses a traced value that an earlier trace left behind (in a global, an attribute "
+        "or a closure); pass it as an argument and return it as a result instead"
+    )
+
+
 def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Traced:
     """Traces ``function`` on one signature.
 
@@ -49,11 +57,9 @@ def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[A
         found.append(results)
         return out
 
+    flat.__wrapped__ = function  # JAX's own errors then name the user's function and line
     try:
         jaxpr = jax.make_jaxpr(flat)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
-        raise LeakedTracerError(
-            f"{name} uses a traced value that an earlier trace left behind (in a global, an "
-            "attribute or a closure); pass it as an argument and return it as a result instead"
-        ) from error
+        raise LeakedTracerError(leak_inside(name)) from error
     return Traced(jaxpr, found[-1])

@@ -1,8 +1,9 @@
 """What a case is: a function, its arguments, and what must hold of it, as data.
 
-Families of cases (``elementwise.py``, ``control_flow.py`` …) make them, ``cases.py`` gathers them,
-``test_cases.py`` checks every one in every variation. A variation that cannot be had for a case is a
-limit with a reason, which the generated tables in ``docs/coverage/`` show; no test skips by name.
+Families of cases (``elementwise.py``, ``control_flow.py`` …) make them, ``cases.py`` gathers
+them, ``test_cases.py`` checks every one in every variation. A variation that cannot be had for a
+case is a limit with a reason, which the generated tables in ``docs/coverage/`` show; no test skips
+by name.
 
 Arguments are exact in float16 and bfloat16 (multiples of 1/16 below 4), so that casting them loses
 nothing and what is left to measure is the operation itself.
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 
 VARIATIONS = ("plain", "sandwich", "grad outside", "grad inside", "vmap", "forced")
-"""How each case is called: as it is, between two dots, ``grad(autocast(f))``, ``autocast(grad(f))``,
-``vmap(autocast(f))``, and with its primitive put on the allow list."""
+"""How each case is called: as it is, between two dots, ``grad(autocast(f))``,
+``autocast(grad(f))``, ``vmap(autocast(f))``, and with its primitive put on the allow list."""
 
 NOT_DIFFERENTIABLE = "not differentiable"
 NO_FLOAT = "no float32 operand to be painted"
@@ -35,6 +36,7 @@ class Case:
         primitives: names that must appear in the traced function (nested ones included).
         transformations: what the case covers besides primitives.
         through: the argument that the dot of the sandwich feeds; ``None`` if there is none.
+        all_operands: the dot of the sandwich feeds every float32 operand, not that one only.
         ulp: tolerance of values, in ULP of the half type at the largest element of a result.
         grad_ulp: tolerance of gradients.
         loose: a wider tolerance that needs a reason, as ``(ulp, reason)``, for both.
@@ -52,6 +54,7 @@ class Case:
     primitives: tuple[str, ...] = ()
     transformations: tuple[str, ...] = ()
     through: int | None = 0
+    all_operands: bool = False
     ulp: float = 2.0
     grad_ulp: float = 8.0
     loose: tuple[float, str] | None = None
@@ -71,7 +74,9 @@ class Case:
         return self.grad_ulp if variation.startswith("grad") else self.ulp
 
 
-def limits(*, grad: str = "", vmap: str = "", forced: str = "", sandwich: str = "") -> dict[str, str]:
+def limits(
+    *, grad: str = "", vmap: str = "", forced: str = "", sandwich: str = ""
+) -> dict[str, str]:
     """The limits that are set, by variation."""
     named = {
         "grad outside": grad,

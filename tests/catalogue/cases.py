@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.catalogue import (
     contractions,
     control_flow,
+    custom_rules,
     elementwise,
     leaves,
     linear_algebra,
@@ -27,6 +28,7 @@ FAMILIES: dict[str, list[Case]] = {
     "contractions": contractions.CASES,
     "linear algebra": linear_algebra.CASES,
     "transformations": transformations.CASES,
+    "custom rules": custom_rules.CASES,
     "control flow": control_flow.CASES,
     "parallel": parallel.CASES,
     "opaque": opaque.CASES,

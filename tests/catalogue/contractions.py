@@ -25,7 +25,12 @@ def _dots() -> list[Case]:
         ("dot_general", _dot(plain), (A, B), {}),
         ("dot_general batched", _dot(batched), (reals(2, 3, 4), reals(2, 4, 3)), {}),
         ("dot_general of left transposed", _dot((((0,), (0,)), ((), ()))), (A, reals(3, 5)), {}),
-        ("dot_general of two contractions", _dot((((0, 1), (0, 1)), ((), ()))), (A, reals(3, 4)), {}),
+        (
+            "dot_general of two contractions",
+            _dot((((0, 1), (0, 1)), ((), ()))),
+            (A, reals(3, 4)),
+            {},
+        ),
         ("dot_general outer product", _dot((((), ()), ((), ()))), (reals(3), reals(4)), {}),
         ("vector dot", jnp.dot, (reals(8), reals(8, seed=2)), {}),
         ("matrix times vector", jnp.dot, (A, reals(4)), {}),
@@ -62,7 +67,12 @@ def _dots() -> list[Case]:
             (A, B),
             {"forced": "fixed"},
         ),
-        ("einsum", lambda a, b: jnp.einsum("bij,bjk,k->bi", a, b, b[0, 0]), (reals(2, 3, 4), reals(2, 4, 4)), {}),
+        (
+            "einsum",
+            lambda a, b: jnp.einsum("bij,bjk,k->bi", a, b, b[0, 0]),
+            (reals(2, 3, 4), reals(2, 4, 4)),
+            {},
+        ),
         (
             "attention",
             lambda q, k: jax.nn.softmax(q @ k.T + jnp.where(jnp.tri(3, dtype=bool), 0, -1e9)) @ k,
@@ -92,7 +102,7 @@ def _dots() -> list[Case]:
         ),
         Case(
             name="ragged_dot",
-            function=lambda a, b: lax.ragged_dot(a, b, np.array([1, 2, 1], np.int32)),
+            function=lambda a, b: lax.ragged_dot(a, b, jnp.array([1, 2, 1], np.int32)),
             args=(reals(4, 4), reals(3, 4, 5)),
             primitives=("ragged_dot_general",),
             limits=limits(vmap="JAX maps ragged_dot over its first dimension only"),
@@ -100,7 +110,7 @@ def _dots() -> list[Case]:
         Case(
             name="ragged_dot with preferred_element_type",
             function=lambda a, b: lax.ragged_dot(
-                a, b, np.array([1, 2, 1], np.int32), preferred_element_type=np.float32
+                a, b, jnp.array([1, 2, 1], np.int32), preferred_element_type=np.float32
             ),
             args=(reals(4, 4), reals(3, 4, 5)),
             primitives=("ragged_dot_general",),
@@ -136,21 +146,39 @@ def _convolutions() -> list[Case]:
             (image, kernel),
         ),
         ("conv dilated kernel", _conv(2, rhs_dilation=(2, 1)), (image, kernel)),
-        ("conv dilated image", lambda x, k: lax.conv_general_dilated(x, k, (1, 1), [(1, 1), (1, 1)], lhs_dilation=(1, 2)), (image, kernel)),
+        (
+            "conv dilated image",
+            lambda x, k: lax.conv_general_dilated(
+                x, k, (1, 1), [(1, 1), (1, 1)], lhs_dilation=(1, 2)
+            ),
+            (image, kernel),
+        ),
         ("conv grouped", _conv(2, feature_group_count=2), (image, reals(4, 1, 3, 3))),
         (
             "conv with batch_group_count",
             _conv(2, batch_group_count=2),
             (reals(2, 2, 5, 4), reals(4, 2, 3, 3)),
         ),
-        ("conv with preferred_element_type", _conv(2, preferred_element_type=np.float32), (image, kernel)),
+        (
+            "conv with preferred_element_type",
+            _conv(2, preferred_element_type=np.float32),
+            (image, kernel),
+        ),
         (
             "conv_transpose",
             lambda x, k: lax.conv_transpose(x, k, (2,), "SAME"),
             (reals(1, 5, 2), reals(3, 2, 4)),
         ),
-        ("conv with reversed window", lambda x, k: jnp.convolve(x, k, "same"), (reals(8), reals(3))),
-        ("conv patches", lambda x, k: lax.conv_general_dilated_patches(x, (2, 2), (1, 1), "VALID") * k, (image, np.float32(2))),
+        (
+            "conv with reversed window",
+            lambda x, k: jnp.convolve(x, k, "same"),
+            (reals(8), reals(3)),
+        ),
+        (
+            "conv patches",
+            lambda x, k: lax.conv_general_dilated_patches(x, (2, 2), (1, 1), "VALID") * k,
+            (image, np.float32(2)),
+        ),
     ]
     cases = [
         Case(name=name, function=function, args=args, primitives=("conv_general_dilated",))

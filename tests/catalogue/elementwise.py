@@ -103,6 +103,11 @@ _INTEGER: list[tuple[str, str, Callable[..., Any], int]] = [
 ]
 
 
+_polynomial: Any = getattr(lax, "polynomial", None)
+_WITH_FULL = ("add", "div", "max", "mul", "pow", "sub")
+"""Operations that are also tested with one operand that no dot has made half."""
+
+
 def _plain() -> list[Case]:
     cases = []
     for name, sample, extra in _UNARY:
@@ -113,8 +118,11 @@ def _plain() -> list[Case]:
             )
     for name, sample, extra in _BINARY:
         args = (sample(3, 4), sample(3, 4, seed=1))
-        fields = {"primitives": (name,), **extra}
-        cases.append(Case(name=name, function=getattr(lax, name), args=args, **fields))
+        fields = {"primitives": (name,), "args": args, **extra}
+        cases.append(Case(name=name, function=getattr(lax, name), all_operands=True, **fields))
+        if name in _WITH_FULL:
+            named = f"{name} of half and float32"
+            cases.append(Case(name=named, function=getattr(lax, name), **fields))
     for name, primitive, function, count in _INTEGER:
         args = tuple(integers(3, 4, low=1, seed=i) for i in range(count))
         cases.append(
@@ -141,6 +149,7 @@ def _particular() -> list[Case]:
         ),
         Case(
             name="clamp array bounds",
+            all_operands=True,
             function=lax.clamp,
             args=(units(3, 4) - 1, x, units(3, 4) + 1),
             primitives=("clamp",),
@@ -148,6 +157,7 @@ def _particular() -> list[Case]:
         ),
         Case(
             name="select_n",
+            all_operands=True,
             function=lax.select_n,
             args=(booleans(3, 4), x, y),
             primitives=("select_n",),
@@ -155,6 +165,7 @@ def _particular() -> list[Case]:
         ),
         Case(
             name="select_n of three",
+            all_operands=True,
             function=lambda i, a, b: lax.select_n(i, a, b, a + b),
             args=(integers(3, 4, high=3), x, y),
             primitives=("select_n",),
@@ -188,7 +199,7 @@ def _particular() -> list[Case]:
         ),
         Case(
             name="random_gamma_grad",
-            function=lambda x: lax.random_gamma_grad(x, x),
+            function=lambda x: lax.random_gamma_grad(x, x),  # pyright: ignore[reportCallIssue]
             args=(positives(3, 4),),
             primitives=("random_gamma_grad",),
             limits=limits(grad="JAX has no derivative of random_gamma_grad"),
@@ -260,11 +271,11 @@ def _particular() -> list[Case]:
                 primitives=("integer_pow",),
             )
         )
-    if hasattr(lax, "polynomial"):
+    if _polynomial is not None:
         many.append(
             Case(
                 name="polynomial",
-                function=lambda x: lax.polynomial(x, [0.5, 0.25, 1.0]),
+                function=lambda x: _polynomial(x, [0.5, 0.25, 1.0]),
                 args=(units(3, 4),),
                 primitives=("polynomial",),
             )

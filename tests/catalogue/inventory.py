@@ -1,7 +1,7 @@
 """Every primitive that JAX exports, and what duotone says of it.
 
-A primitive is on a list, has no half form (``FIXED``), is a nested program, or is named here with the
-reason why it is on no list. A new JAX version's new primitive is in none of these, and
+A primitive is on a list, has no half form (``FIXED``), is a nested program, or is named here with
+the reason why it is on no list. A new JAX version's new primitive is in none of these, and
 ``test_inventory.py`` says so.
 """
 
@@ -36,7 +36,8 @@ UNLISTED: dict[str, str] = {
         _COLLECTIVE,
     ),
     **dict.fromkeys(
-        "random_bits random_fold_in random_seed random_split rng_bit_generator threefry2x32".split(),
+        "random_bits random_fold_in random_seed random_split rng_bit_generator "
+        "threefry2x32".split(),
         _KEYS,
     ),
     **dict.fromkeys("after_all create_token axis_index".split(), _TOKEN),

@@ -121,12 +121,22 @@ def _factorizations() -> list[Case]:
             limits=_no_grad("JAX has no derivative of symmetric_product"),
         ),
         _case("solve", jnp.linalg.solve, (M, reals(4)), "custom_linear_solve"),
-        _case("cho_solve", lambda c, b: jax.scipy.linalg.cho_solve((c, True), b), (np.linalg.cholesky(S), reals(4)), "triangular_solve"),
+        _case(
+            "cho_solve",
+            lambda c, b: jax.scipy.linalg.cho_solve((c, True), b),
+            (np.linalg.cholesky(S), reals(4)),
+            "triangular_solve",
+        ),
         _case("inv", jnp.linalg.inv, (M,), "custom_linear_solve"),
         _case("slogdet", jnp.linalg.slogdet, (M,), "lu"),
         _case("lstsq", lambda a, b: jnp.linalg.lstsq(a, b)[0], (M, reals(4)), "svd"),
         Case(name="expm", function=jax.scipy.linalg.expm, args=(M / 4,), loose=_LOOSE),
-        Case(name="matrix_power", function=lambda x: jnp.linalg.matrix_power(x, 3), args=(M,), loose=_LOOSE),
+        Case(
+            name="matrix_power",
+            function=lambda x: jnp.linalg.matrix_power(x, 3),
+            args=(M,),
+            loose=_LOOSE,
+        ),
     ]
 
 
@@ -142,7 +152,12 @@ def _complex() -> list[Case]:
         _case("rfft", lambda x: jnp.abs(jnp.fft.rfft(x)), (x,), "fft"),
         _case("irfft", lambda x: jnp.fft.irfft(jnp.fft.rfft(x)), (x,), "fft"),
         _case("fft2", lambda x: jnp.abs(jnp.fft.fft2(x)), (x,), "fft"),
-        _case("fftconvolve", lambda x, y: jax.scipy.signal.fftconvolve(x, y, "same"), (x[0], y[0]), "fft"),
+        _case(
+            "fftconvolve",
+            lambda x, y: jax.scipy.signal.fftconvolve(x, y, "same"),
+            (x[0], y[0]),
+            "fft",
+        ),
         Case(
             name="complex dot",
             function=lambda a, b: jnp.abs(lax.complex(a, a) @ lax.complex(b.T, b.T)),

@@ -47,7 +47,11 @@ _MOVES: list[tuple[str, str, Any]] = [
     ("device_put on a device", "device_put", lambda x: jax.device_put(x, jax.devices()[0])),
     ("checkpoint_name", "name", lambda x: checkpoint_name(jnp.sin(x), "sin")),
     ("dynamic_slice", "dynamic_slice", lambda x: lax.dynamic_slice(x, (1, 0), (2, 4))),
-    ("dynamic_update_slice", "dynamic_update_slice", lambda x: lax.dynamic_update_slice(x, x[:1], (1, 0))),
+    (
+        "dynamic_update_slice",
+        "dynamic_update_slice",
+        lambda x: lax.dynamic_update_slice(x, x[:1], (1, 0)),
+    ),
     ("gather by indexing", "gather", lambda x: x[np.array([0, 2, 0])]),
     ("gather of negative index", "gather", lambda x: x[jnp.array([-1, 0])]),
     ("boolean where", "select_n", lambda x: jnp.where(booleans(3, 4), x, -3.0)),
@@ -110,13 +114,17 @@ def _scatters() -> list[Case]:
     cases += [
         Case(
             name="scatter_apply",
-            function=lambda x: lax.scatter_apply(x, _ROWS, jnp.sin, _SCATTER_ROWS, update_shape=(2, 4)),
+            function=lambda x: lax.scatter_apply(
+                x, jnp.asarray(_ROWS), jnp.sin, _SCATTER_ROWS, update_shape=(2, 4)
+            ),
             args=(X,),
             limits=limits(grad="JAX has no derivative of scatter_apply"),
         ),
         Case(name="at set", function=lambda x, y: x.at[1:].set(y[1:]), args=(X, Y)),
         Case(name="at add", function=lambda x, y: x.at[jnp.array([0, 0])].add(y[:2]), args=(X, Y)),
-        Case(name="at apply", function=lambda x: x.at[0].apply(jnp.tanh), args=(X,), limits=no_grad),
+        Case(
+            name="at apply", function=lambda x: x.at[0].apply(jnp.tanh), args=(X,), limits=no_grad
+        ),
         Case(
             name="updates flow through the dot",
             function=lambda x, y: x.at[jnp.array([0, 2])].set(y[:2]),
@@ -145,12 +153,14 @@ def _scatters() -> list[Case]:
         ),
         Case(
             name="pad with a traced value",
+            all_operands=True,
             function=lambda x, y: lax.pad(x, y[0, 0], [(1, 0, 0), (0, 0, 0)]),
             args=(X, Y),
             primitives=("pad",),
         ),
         Case(
             name="concatenate of mixed sizes",
+            all_operands=True,
             function=lambda x, y: jnp.concatenate([x, jnp.zeros((1, 4)), y], 0),
             args=(X, Y),
             primitives=("concatenate",),

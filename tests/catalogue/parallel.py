@@ -14,6 +14,8 @@ from tests.catalogue.case import Case, integers, limits, reals, units
 
 X, W = reals(4, 4), units(4, 4, seed=1)
 P = PartitionSpec
+_SPLIT = P("d")
+_SPECS = (_SPLIT, P())
 _STRUCTURAL = limits(forced="not an operation: a nested program")
 
 
@@ -44,18 +46,53 @@ def _vmaps() -> list[Case]:
         _case("vmap", mapped(in_axes=(0, None)), "vmap"),
         _case("vmap in_axes and out_axes", mapped(in_axes=(1, None), out_axes=1), "vmap"),
         _case("vmap of both", lambda x, w: jax.vmap(jnp.dot)(x, w), "vmap"),
-        _case("vmap in vmap", lambda x, w: jax.vmap(jax.vmap(lambda a, b: a * b, (None, 0)), (0, None))(x @ w, x[0]), "vmap"),
-        _case("vmap axis_name", lambda x, w: jax.vmap(lambda r: jnp.tanh(r @ w - lax.pmean(r, "b")), axis_name="b")(x), "vmap axis_name"),
-        _case("vmap spmd_axis_name", lambda x, w: jax.vmap(lambda r: r @ w, spmd_axis_name="d")(x), "vmap spmd_axis_name"),
-        _case("vmap of scan", lambda x, w: jax.vmap(lambda r: lax.scan(lambda c, _: (jnp.tanh(c @ w), c), r, None, length=2))(x), "vmap of scan"),
-        _case("vmap of grad", lambda x, w: jax.vmap(jax.grad(lambda r: jnp.sum(_network(r, w) ** 2)))(x), "vmap of grad"),
-        _case("jnp.vectorize", lambda x, w: jnp.vectorize(jnp.dot, signature="(n),(n)->()")(x, w), "vmap"),
+        _case(
+            "vmap in vmap",
+            lambda x, w: jax.vmap(jax.vmap(lambda a, b: a * b, (None, 0)), (0, None))(x @ w, x[0]),
+            "vmap",
+        ),
+        _case(
+            "vmap axis_name",
+            lambda x, w: jax.vmap(lambda r: jnp.tanh(r @ w - lax.pmean(r, "b")), axis_name="b")(x),
+            "vmap axis_name",
+        ),
+        _case(
+            "vmap spmd_axis_name",
+            lambda x, w: jax.vmap(lambda r: r @ w, spmd_axis_name="d")(x),
+            "vmap spmd_axis_name",
+        ),
+        _case(
+            "vmap of scan",
+            lambda x, w: jax.vmap(
+                lambda r: lax.scan(lambda c, _: (jnp.tanh(c @ w), c), r, None, length=2)
+            )(x),
+            "vmap of scan",
+        ),
+        _case(
+            "vmap of grad",
+            lambda x, w: jax.vmap(jax.grad(lambda r: jnp.sum(_network(r, w) ** 2)))(x),
+            "vmap of grad",
+        ),
+        _case(
+            "jnp.vectorize",
+            lambda x, w: jnp.vectorize(jnp.dot, signature="(n),(n)->()")(x, w),
+            "vmap",
+        ),
     ]
 
 
-def _sharded(function: Any, *, kind: AxisType = AxisType.Auto, specs: Any = (P("d"), P()), out: Any = P("d"), **options: Any) -> Any:
+def _sharded(
+    function: Any,
+    *,
+    kind: AxisType = AxisType.Auto,
+    specs: Any = _SPECS,
+    out: Any = _SPLIT,
+    **options: Any,
+) -> Any:
     def run(*args: Any) -> Any:
-        return jax.shard_map(function, mesh=_mesh(kind), in_specs=specs, out_specs=out, **options)(*args)
+        return jax.shard_map(function, mesh=_mesh(kind), in_specs=specs, out_specs=out, **options)(
+            *args
+        )
 
     return run
 
@@ -79,17 +116,57 @@ def _shard_maps() -> list[Case]:
         _case("shard_map", _sharded(_network), shard, primitives=("shard_map",)),
         _case("shard_map without check_vma", _sharded(_network, **unchecked), shard),
         _case("shard_map with explicit axes", _sharded(_network, **explicit), shard),
-        _case("shard_map with explicit axes, unchecked", _sharded(_network, **explicit, **unchecked), shard),
-        _case("shard_map with a replicated result", _sharded(summed, specs=(P("d"), P()), out=P()), shard),
+        _case(
+            "shard_map with explicit axes, unchecked",
+            _sharded(_network, **explicit, **unchecked),
+            shard,
+        ),
+        _case(
+            "shard_map with a replicated result",
+            _sharded(summed, specs=(P("d"), P()), out=P()),
+            shard,
+        ),
         _case("shard_map with a scan", _sharded(looped), shard),
         _case("shard_map after a dot", lambda x, w: _sharded(_network)(x @ w, w), shard),
-        _case("shard_map in scan", lambda x, w: lax.scan(lambda c, _: (_sharded(_network)(c, w), None), x, None, length=2)[0], "shard_map in scan"),
-        _case("shard_map with grad inside", _sharded(lambda x, w: jax.grad(lambda x: jnp.sum(_network(x, w) ** 2))(x)), "shard_map"),
+        _case(
+            "shard_map in scan",
+            lambda x, w: lax.scan(lambda c, _: (_sharded(_network)(c, w), None), x, None, length=2)[
+                0
+            ],
+            "shard_map in scan",
+        ),
+        _case(
+            "shard_map with grad inside",
+            _sharded(lambda x, w: jax.grad(lambda x: jnp.sum(_network(x, w) ** 2))(x)),
+            "shard_map",
+        ),
         _case("shard_map with custom_jvp", _sharded(lambda x, w: jax.nn.silu(x @ w)), "shard_map"),
-        _case("shard_map with checkpoint", _sharded(lambda x, w: jax.checkpoint(_network)(x, w)), "shard_map"),
-        _case("shard_map with a matrix product of shards", _sharded(lambda x, w: lax.psum(x @ w, "d"), specs=(P(None, "d"), P("d", None)), out=P()), shard),
-        _case("shard_map of a captured array", lambda x, w: _sharded(lambda x: x @ w, specs=(P("d"),))(x), shard),
-        _case("explicit sharding", placed, "explicit sharding"),
+        _case(
+            "shard_map with checkpoint",
+            _sharded(lambda x, w: jax.checkpoint(_network)(x, w)),
+            "shard_map",
+        ),
+        _case(
+            "shard_map with a matrix product of shards",
+            _sharded(
+                lambda x, w: lax.psum(x @ w, "d"), specs=(P(None, "d"), P("d", None)), out=P()
+            ),
+            shard,
+        ),
+        _case(
+            "shard_map of a captured array",
+            lambda x, w: _sharded(lambda x: x @ w, specs=(P("d"),))(x),
+            shard,
+        ),
+        _case(
+            "explicit sharding",
+            placed,
+            "explicit sharding",
+            limits=limits(
+                forced="not an operation",
+                grad="JAX asks for an out_sharding of the backward dot",
+            ),
+        ),
     ]
 
 
@@ -109,12 +186,26 @@ def _collectives() -> list[Case]:
     return [
         _collective("psum", lambda x: lax.psum(x, "d"), "psum", out=P()),
         _collective("pmean", lambda x: lax.pmean(x, "d"), "psum", out=P()),
-        _collective("pmax", lambda x: lax.pmax(x, "d"), "pmax", out=P(), limits=limits(grad="JAX has no derivative of pmax")),
-        _collective("pmin", lambda x: lax.pmin(x, "d"), "pmin", out=P(), limits=limits(grad="JAX has no derivative of pmin")),
+        _collective(
+            "pmax",
+            lambda x: lax.pmax(x, "d"),
+            "pmax",
+            out=P(),
+            limits=limits(grad="JAX has no derivative of pmax"),
+        ),
+        _collective(
+            "pmin",
+            lambda x: lax.pmin(x, "d"),
+            "pmin",
+            out=P(),
+            limits=limits(grad="JAX has no derivative of pmin"),
+        ),
         _collective("all_gather", lambda x: lax.all_gather(x, "d"), "all_gather"),
         _collective("all_to_all", lambda x: lax.all_to_all(x, "d", 0, 0, tiled=True), "all_to_all"),
         _collective("ppermute", lambda x: lax.ppermute(x, "d", _NEIGHBOURS), "ppermute"),
-        _collective("psum_scatter", lambda x: lax.psum_scatter(x, "d", tiled=True), "reduce_scatter"),
+        _collective(
+            "psum_scatter", lambda x: lax.psum_scatter(x, "d", tiled=True), "reduce_scatter"
+        ),
         _collective("axis_index", lambda x: x + lax.axis_index("d"), "axis_index"),
         _collective("pswapaxes", lambda x: lax.pswapaxes(x[None], "d", 0)[0], "all_to_all"),
         _case("pcast", _sharded(lambda x, w: x @ lax.pcast(w, "d", to="varying")), "collectives"),
@@ -125,13 +216,42 @@ def _collectives() -> list[Case]:
             X,
             primitives=("ragged_all_to_all",),
             opaque=("ragged_all_to_all",),
-            limits=limits(grad="traced only", vmap="traced only", forced="traced only", sandwich="traced only")
+            limits=limits(
+                grad="traced only", vmap="traced only", forced="traced only", sandwich="traced only"
+            )
             | {"plain": "XLA has no ragged_all_to_all on CPU"},
         ),
-        _case("psum under vmap", lambda x, w: jax.vmap(lambda r: lax.psum(r @ w, "b"), axis_name="b")(x), "vmap axis_name"),
-        _case("all_gather under vmap", lambda x, w: jax.vmap(lambda r: lax.all_gather(r @ w, "b") * r, axis_name="b")(x), "vmap axis_name"),
-        _case("ppermute under vmap", lambda x, w: jax.vmap(lambda r: lax.ppermute(r @ w, "b", [(i, (i + 1) % 4) for i in range(4)]), axis_name="b")(x), "vmap axis_name"),
-        _case("pmax of integers", _sharded(lambda x, i: x + lax.pmax(i, "d"), specs=(P("d"), P("d")), out=P("d"), check_vma=False), "collectives", X, integers(4, 4), limits=limits(grad="JAX has no derivative of pmax", forced="not an operation")),
+        _case(
+            "psum under vmap",
+            lambda x, w: jax.vmap(lambda r: lax.psum(r @ w, "b"), axis_name="b")(x),
+            "vmap axis_name",
+        ),
+        _case(
+            "all_gather under vmap",
+            lambda x, w: jax.vmap(lambda r: lax.all_gather(r @ w, "b") * r, axis_name="b")(x),
+            "vmap axis_name",
+        ),
+        _case(
+            "ppermute under vmap",
+            lambda x, w: jax.vmap(
+                lambda r: lax.ppermute(r @ w, "b", [(i, (i + 1) % 4) for i in range(4)]),
+                axis_name="b",
+            )(x),
+            "vmap axis_name",
+        ),
+        _case(
+            "pmax of integers",
+            _sharded(
+                lambda x, i: x + lax.pmax(i, "d"),
+                specs=(P("d"), P("d")),
+                out=P("d"),
+                check_vma=False,
+            ),
+            "collectives",
+            X,
+            integers(4, 4),
+            limits=limits(grad="JAX has no derivative of pmax", forced="not an operation"),
+        ),
     ]
 
 

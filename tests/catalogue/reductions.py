@@ -169,7 +169,7 @@ def _select_and_scatter(x: Any) -> Any:
     """The primitive with regions of its own; ``jax.lax`` exports it only as a primitive."""
     scalar = jax.ShapeDtypeStruct((), np.float32)
     select = jax.make_jaxpr(lax.ge)(scalar, scalar)
-    scatter = jax.make_jaxpr(lambda a, b: (a + b))(scalar, scalar)
+    scatter = jax.make_jaxpr(lambda a, b: a + b)(scalar, scalar)
     return lax.select_and_scatter_p.bind(
         x,
         jnp.ones((2, 3)) * x[0, 0],
@@ -188,7 +188,9 @@ def _selections() -> list[Case]:
     return [
         Case(
             name="sort of several operands",
-            function=lambda x, y: lax.sort((x, y, lax.iota(np.int32, 4)[None] + 0 * _int(x)), num_keys=1),
+            function=lambda x, y: lax.sort(
+                (x, y, lax.iota(np.int32, 4)[None] + 0 * _int(x)), num_keys=1
+            ),
             args=(X, reals(3, 4, seed=1)),
             primitives=("sort",),
         ),
@@ -226,8 +228,18 @@ def _selections() -> list[Case]:
         Case(name="median", function=lambda x: jnp.median(x, axis=1), args=(X,)),
         Case(name="prod over both axes", function=jnp.prod, args=(positives(2, 3),), grad_ulp=16.0),
         Case(name="cumulative sum of many", function=jnp.cumsum, args=(units(32),)),
-        Case(name="searchsorted", function=lambda x: jnp.searchsorted(jnp.sort(x[0]), x[1]), args=(X,), limits=_FLAT),
-        Case(name="histogram", function=lambda x: jnp.histogram(x, 4, (-2.03, 2.03))[0], args=(X,), limits=_FLAT),
+        Case(
+            name="searchsorted",
+            function=lambda x: jnp.searchsorted(jnp.sort(x[0]), x[1]),
+            args=(X,),
+            limits=_FLAT,
+        ),
+        Case(
+            name="histogram",
+            function=lambda x: jnp.histogram(x, 4, (-2.03, 2.03))[0],
+            args=(X,),
+            limits=_FLAT,
+        ),
     ]
 
 

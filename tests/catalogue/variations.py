@@ -1,4 +1,4 @@
-"""The variations in which each case is called, and the sandwich that makes half values flow into it.
+"""The variations of each case, and the sandwich that makes half values flow into it.
 
 A primitive without any dot around it is never painted. In the sandwich a dot with the identity
 feeds one operand, and another dot reads every float32 result: the operation then stands where an
@@ -50,8 +50,9 @@ def sandwich(case: Case) -> Callable[..., Any]:
 
     def function(w: Any, *args: Any) -> Any:
         inner = list(args)
-        if through is not None:
-            inner[through] = jax.tree.map(lambda x: through_dot(w, x), inner[through])
+        fed = range(len(inner)) if case.all_operands else [] if through is None else [through]
+        for place in fed:
+            inner[place] = jax.tree.map(lambda x: through_dot(w, x), inner[place])
         return jax.tree.map(lambda y: through_dot(w, y), case.function(*inner))
 
     return function

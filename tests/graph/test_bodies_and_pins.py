@@ -6,7 +6,7 @@ from duotone.graph.classes import Pins
 from duotone.graph.lists import Entry, Kind, Taint
 from tests.graph.tiny import ENTRIES, Tiny
 
-# ------------------------------------------------------------------ loops
+# ----------------------------------------- loops
 
 
 def test_a_carry_has_one_precision_inside_and_after() -> None:
@@ -67,7 +67,7 @@ def test_a_join_of_branches_is_half_if_they_are_and_full_if_one_is_denied() -> N
         assert t.paint()[joined] == expected
 
 
-# ------------------------------------------------------------------ what no rule decides
+# ----------------------------------------- what no rule decides
 
 
 def test_an_unlisted_operation_is_full_and_passes_nothing_on() -> None:
@@ -78,7 +78,7 @@ def test_an_unlisted_operation_is_full_and_passes_nothing_on() -> None:
     t.returns(t.dot(after, t.input(64)))
     painted = t.paint()
     assert painted[odd] == "full unlisted"
-    assert painted[after] == "half downstream"
+    assert painted[after] == "full>half mixed"
 
 
 def test_a_fixed_operation_is_full_and_says_why() -> None:
@@ -133,7 +133,7 @@ def test_a_pinned_value_taints_nothing() -> None:
     t.returns(t.dot(after, t.input(64)))
     painted = t.paint()
     assert painted[odd] == "full pinned"
-    assert painted[after] == "half downstream"
+    assert painted[after] == "full>half mixed"
 
 
 def test_what_is_fixed_or_has_no_float32_cannot_be_pinned_half() -> None:

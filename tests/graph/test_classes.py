@@ -37,9 +37,7 @@ def _scoped(scope: str = "", region: str = "", op: str = "tanh") -> tuple[Tiny, 
         ("*", "", True),
     ],
 )
-def test_patterns_are_matched_with_scope_and_operation(
-    pattern: str, scope: str, hit: bool
-) -> None:
+def test_patterns_are_matched_with_scope_and_operation(pattern: str, scope: str, hit: bool) -> None:
     t, value = _scoped(scope)
     painted = t.paint(pins=Pins(full=(pattern,)))
     assert (painted[value] == "full pinned") is hit

@@ -6,7 +6,7 @@ import pytest
 
 from tests.graph.tiny import BFLOAT16, Tiny
 
-# ------------------------------------------------------------------ rule 8: constants
+# ----------------------------------------- rule 8: constants
 
 
 @pytest.mark.parametrize("op", ["add", "mul", "tanh"])
@@ -103,7 +103,7 @@ def test_a_guard_that_half_rounds_to_zero_taints_what_it_guards(
     t.goes_on(quotient)
     painted = t.paint()
     assert painted[guard] == "full constant"
-    assert painted[quotient] == ("full taint" if reaches else "half downstream")
+    assert painted[quotient] == ("full taint" if reaches else "full>half mixed")
 
 
 def test_a_vector_as_large_as_its_own_guard_is_tainted_by_a_small_epsilon() -> None:

@@ -66,7 +66,7 @@ def test_a_node_in_the_wrong_place_is_found() -> None:
 def test_a_half_flag_on_integers_is_found() -> None:
     graph = _graph()
     node = dataclasses.replace(graph.nodes[1], half_inputs=(True, True))
-    with pytest.raises(RewriteError, match="gather.*line 1.*int32 claims it may be half"):
+    with pytest.raises(RewriteError, match=r"gather.*line 1.*int32 claims it may be half"):
         check_graph(dataclasses.replace(graph, nodes=(graph.nodes[0], node)))
 
 

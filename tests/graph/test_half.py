@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from duotone.graph.graph import Boundary, Paint
-from tests.graph.tiny import Tiny
+import pytest
 
-# ------------------------------------------------------------------ half runs forward
+from duotone.graph.graph import Boundary, Paint
+from duotone.graph.lists import Entry, Kind
+from tests.graph.tiny import ENTRIES, Tiny
+
+# ----------------------------------------- half runs forward
 
 
 def test_what_is_before_the_first_allow_operation_stays_full() -> None:
@@ -18,7 +21,7 @@ def test_what_is_before_the_first_allow_operation_stays_full() -> None:
 def test_everything_after_allow_is_half_until_something_is_denied() -> None:
     t = Tiny()
     h = t.dot()
-    a = t.op("add", h, t.input(4))
+    a = t.op("tanh", h)
     b = t.op("round", a)
     e = t.op("exp", b)
     t.returns(t.dot(e, t.input(64)))
@@ -55,7 +58,7 @@ def test_a_half_argument_starts_half_too() -> None:
     assert residual not in [value for value, *_ in painted.casts()]
 
 
-# ------------------------------------------------------------------ rule 7: state
+# ----------------------------------------- rule 7: state
 
 
 def test_a_weight_update_between_two_dots_stays_full() -> None:
@@ -99,7 +102,7 @@ def test_an_activation_with_half_readers_is_no_state() -> None:
 def test_what_only_an_activation_reads_is_no_state_either() -> None:
     t = Tiny()
     before = t.op("tanh", t.dot())
-    h = t.op("add", before, t.input(4))
+    h = t.op("round", before)
     t.returns(t.op("tanh", h), t.op("exp", t.dot(h, t.input(64))))
     painted = t.paint()
     assert painted[before] == "half downstream"
@@ -110,13 +113,12 @@ def test_a_bias_gradient_does_not_drag_its_activation() -> None:
     t = Tiny()
     gradient = t.op("mul", t.dot(), t.input(64))
     t.returns(t.op("sum", gradient, size=4), t.dot(gradient, t.input(64)))
-    painted = t.paint()
-    assert painted[gradient] == "half downstream"
+    assert t.paint()[gradient] == "full>half mixed"
 
 
 def test_a_loss_does_not_drag_the_activations_it_sums() -> None:
     t = Tiny()
-    h = t.op("tanh", t.dot())
+    h = t.op("round", t.dot())
     t.returns(t.op("sum", h, size=1))
     assert t.paint()[h] == "half downstream"
 
@@ -124,7 +126,7 @@ def test_a_loss_does_not_drag_the_activations_it_sums() -> None:
 def test_a_returned_hidden_state_is_full_and_what_it_feeds_is_half() -> None:
     t = Tiny()
     hidden = t.op("tanh", t.dot())
-    after = t.op("add", t.dot(hidden, t.input(64)), t.input(4))
+    after = t.op("tanh", t.dot(hidden, t.input(64)))
     t.returns(hidden)
     t.goes_on(after)
     painted = t.paint()
@@ -159,7 +161,60 @@ def test_state_stops_at_allow() -> None:
     assert t.paint()[h] == "half downstream"
 
 
-# ------------------------------------------------------------------ casts move up
+# ----------------------------------------- rule 6: compute full, store half
+
+
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_arithmetic_with_a_full_operand_computes_full_and_stores_half(size: int) -> None:
+    """A bias, a scale: rounding it to half would save nothing."""
+    t = Tiny()
+    h, bias = t.dot(), t.input(size)
+    shifted = t.op("add", h, bias)
+    t.goes_on(shifted)
+    painted = t.paint()
+    assert painted[shifted] == "full>half mixed"
+    assert bias not in [value for value, *_ in painted.casts()]
+    assert (h, "full", 0, 1) in painted.casts()
+
+
+def test_a_constant_operand_is_rounded_for_nothing() -> None:
+    t = Tiny()
+    doubled = t.op("mul", t.dot(), t.constant(2.0))
+    t.goes_on(doubled)
+    assert t.paint()[doubled] == "half downstream"
+
+
+def test_data_movement_with_a_full_operand_is_half() -> None:
+    t = Tiny()
+    picked = t.op("select", t.dot(), t.input(64))
+    t.goes_on(picked)
+    assert t.paint()[picked] == "half downstream"
+
+
+def test_arithmetic_that_only_one_full_operation_reads_is_never_stored() -> None:
+    t = Tiny()
+    shifted = t.op("tanh", t.dot())
+    t.returns(t.dot(t.op("exp", shifted), t.input(64)))
+    assert t.paint()[shifted] == "full inner"
+
+
+def test_a_chain_of_arithmetic_before_a_full_operation_is_full_as_a_whole() -> None:
+    t = Tiny()
+    scaled = t.op("mul", t.dot(), t.input(4))
+    shifted = t.op("add", scaled, t.input(4))
+    t.returns(t.dot(t.op("exp", shifted), t.input(64)))
+    painted = t.paint()
+    assert [painted[scaled], painted[shifted]] == ["full inner"] * 2
+
+
+def test_arithmetic_that_two_operations_read_is_stored_half() -> None:
+    t = Tiny()
+    shifted = t.op("tanh", t.dot())
+    t.returns(t.dot(t.op("exp", shifted), t.op("exp", shifted)))
+    assert t.paint()[shifted] == "half downstream"
+
+
+# ----------------------------------------- casts move up
 
 
 def test_a_cast_moves_before_data_movement() -> None:
@@ -195,6 +250,16 @@ def test_a_cast_does_not_move_up_where_more_would_be_cast() -> None:
     painted = t.paint()
     assert painted[rows] == "full outside"
     assert (rows, "half", 0, 1) in painted.casts()
+
+
+def test_a_cast_moves_before_what_repeats_only_if_as_much_is_cast() -> None:
+    """The transpose of a repetition is a sum; before it a cast would make that a sum in half."""
+    repeat = Entry("repeat", Kind.CLEAR, "repeats", "tests", commutes=True, repeats=True)
+    for size, expected in ((4, "full outside"), (64, "half upstream")):
+        t = Tiny()
+        repeated = t.op("repeat", t.input(size), size=64)
+        t.returns(t.op("exp", t.dot(repeated, t.input(64))))
+        assert t.paint(entries=(*ENTRIES, repeat))[repeated] == expected
 
 
 def test_a_cast_does_not_move_before_what_is_returned() -> None:

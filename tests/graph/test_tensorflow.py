@@ -18,7 +18,7 @@ def _paint(t: Tiny) -> Painted:
     return t.paint("tensorflow")
 
 
-# ------------------------------------------------------------------ the observed answers
+# ----------------------------------------- the observed answers
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -47,7 +47,7 @@ def test_the_observed_answers_are_no_constant() -> None:
     assert wrong
 
 
-# ------------------------------------------------------------------ pass 1
+# ----------------------------------------- pass 1
 
 
 def test_without_an_allow_operation_nothing_is_painted() -> None:
@@ -63,7 +63,7 @@ def test_pass_1_allow_is_half_and_its_result_is_rounded() -> None:
     assert _paint(t)[h] == "half allow"
 
 
-# ------------------------------------------------------------------ pass 2
+# ----------------------------------------- pass 2
 
 
 def test_pass_2_deny_runs_forward_whatever_the_sizes() -> None:
@@ -101,7 +101,7 @@ def test_pass_2_enters_a_clear_operation_only_with_infer_or_deny_below_it() -> N
     assert painted[added] == "full taint"
 
 
-# ------------------------------------------------------------------ pass 3
+# ----------------------------------------- pass 3
 
 
 def test_pass_3_paints_what_lies_between_allow_operations() -> None:
@@ -122,7 +122,7 @@ def test_pass_3_leaves_what_has_no_allow_operation_above_or_below() -> None:
     assert _paint(t)[above] == "full outside"
 
 
-# ------------------------------------------------------------------ pass 4
+# ----------------------------------------- pass 4
 
 
 def test_pass_4_extends_allow_to_infer_operations_one_after_the_other() -> None:
@@ -154,7 +154,7 @@ def test_pass_4_wants_no_denied_operand() -> None:
     assert _paint(t)[mixed] == "full taint"
 
 
-# ------------------------------------------------------------------ pass 5
+# ----------------------------------------- pass 5
 
 
 def test_pass_5_runs_both_ways_through_clear_operations() -> None:
@@ -184,7 +184,7 @@ def test_pass_5_stops_at_infer_operations() -> None:
     assert _paint(t)[scaled] == "full outside"
 
 
-# ------------------------------------------------------------------ what all painters have in common
+# ----------------------------------------- what all painters have in common
 
 
 def test_other_types_join_nothing() -> None:

@@ -268,4 +268,4 @@ class Tiny:
         lists = edit(OpLists.for_half(entries, half.name))
         classes = classify(graph, lists, half, pins, force_all=force_all)
         painting = check_painting(PAINTERS[painter](graph, classes), graph)
-        return Painted(graph, classes, painting, plan_casts(graph, painting))
+        return Painted(graph, classes, painting, plan_casts(graph, classes, painting))

@@ -41,7 +41,7 @@ def test_bad_imaginary_part_is_found():
         jax.random.key(0),
         [jnp.asarray(True), "text", jax.nn.relu],
     ],
-    ids=repr,
+    ids=lambda tree: type(tree).__name__,
 )
 def test_a_tree_without_numbers_is_finite(tree: Any):
     finite = all_finite(tree)

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
 from duotone.graph.lists import Kind, Taint
 from duotone.graph.painting import Canvas, Painting
 
@@ -201,7 +201,7 @@ def _compute_full_store_half(canvas: Canvas) -> None:
             continue
         readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
         returned = any(v in outputs for v in node.outputs)
-        if len(readers) == 1 and canvas.compute[readers[0]] is Paint.FULL and not returned:
+        if len(readers) == 1 and not returned and _reads_at_once(canvas, node, readers[0]):
             canvas.paint(index, Paint.FULL, "inner")
         elif any(
             canvas.stored(v) is Paint.FULL and graph.values[v].constant is None
@@ -210,6 +210,13 @@ def _compute_full_store_half(canvas: Canvas) -> None:
         ):
             canvas.paint(index, Paint.FULL, "mixed")
             canvas.store[index] = Paint.HALF
+
+
+def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
+    """Whether ``reader`` computes full right where ``node`` does, so that they are one kernel."""
+    same_body = canvas.graph.nodes[reader].body == node.body
+    known = canvas.graph.nodes[reader].op not in STRUCTURAL and canvas.open[reader]
+    return same_body and known and canvas.compute[reader] is Paint.FULL
 
 
 def _move_casts_up(canvas: Canvas) -> None:
