@@ -78,9 +78,9 @@ _INFER = [
     *_entries(Kind.INFER, "mul div", "safe where its operands are", f"{TF} Mul, RealDiv"),
     *_entries(
         Kind.INFER,
-        "tanh logistic erf erfc",
+        "tanh one_minus_square logistic erf erfc",
         "bounded result, small relative error",
-        f"{TF} Tanh, Sigmoid, Erf, Erfc",
+        f"{TF} Tanh, TanhGrad, Sigmoid, Erf, Erfc",
     ),
     *_entries(Kind.INFER, "sqrt", "halves the exponent's range", f"{TF} Sqrt"),
     *_entries(
@@ -114,7 +114,7 @@ _DENY = [
     ),
     *_entries(
         Kind.DENY,
-        "log log1p",
+        "log log1p log2",
         "used by difference: its absolute error counts",
         f"{NVIDIA}; {TORCH} log, log1p",
         taint=Taint.ADDITIVE,
@@ -154,7 +154,7 @@ _DENY = [
     ),
     *_entries(
         Kind.DENY,
-        "lgamma digamma polygamma igamma igammac igamma_grad_a random_gamma_grad "
+        "lgamma digamma polygamma polynomial igamma igammac igamma_grad_a random_gamma_grad "
         "regularized_incomplete_beta zeta bessel_i0e bessel_i1e erf_inv",
         "a special function: evaluated by series in float32",
         f"{TORCH} erfinv and losses",

@@ -250,10 +250,11 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
             if canvas.compute[reader] is not Paint.HALF or not reads_half:
                 return False
     if node.op == "loop.slice":
-        # A cast of the whole stack outside the loop would keep a second copy of it; only where the
-        # stack was made by a loop of this program is it stored half from the start.
-        producer = values[node.inputs[0]].producer
-        return producer >= 0 and canvas.graph.nodes[producer].op == "loop.stack"
+        # A cast of a whole argument (stacked weights) outside the loop would keep a second copy of
+        # it. What an operation of this program makes for loops only may be stored half at once.
+        stack = node.inputs[0]
+        readers = [canvas.graph.nodes[reader] for reader, _ in canvas.consumers[stack]]
+        return values[stack].producer >= 0 and all(r.op == "loop.slice" for r in readers)
     read = [
         values[v].size
         for v, ok in zip(node.inputs, node.half_inputs, strict=True)
