@@ -139,9 +139,10 @@ def _cell(x: Any) -> str:
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, float, Any]:
-    """How long ``function`` took by the clock and of processor time (all threads), and its result.
+    """How long ``function`` took by the clock and of processor time, and its result.
 
-    Garbage is collected before, not during. On a busy machine the processor time is the steadier one.
+    Garbage is collected before, not during. Processor time is that of all threads; on a busy
+    machine it is the steadier of the two.
     """
     gc.collect()
     start, busy = time.perf_counter(), time.process_time()
@@ -163,14 +164,15 @@ def equations(jaxpr: Any) -> int:
     """Number of first-order equations, nested programs included."""
     count = 0
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        inside = [equations(nested) for nested in _nested(eqn.params.values())]
+        inside = [equations(nested) for nested in nested_programs(eqn.params.values())]
         count += sum(inside) if inside else 1
     return count
 
 
-def _nested(values: Any) -> Iterator[Any]:
+def nested_programs(values: Any) -> Iterator[Any]:
+    """The programs among an equation's parameters."""
     for value in values:
         if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
             yield value
         elif isinstance(value, (tuple, list)):
-            yield from _nested(value)
+            yield from nested_programs(value)

@@ -1,4 +1,4 @@
-"""The README of this folder, made from the results; run it to make it anew: ``python -m benchmarks._readme``."""
+"""The README of this folder, generated from the results by ``python -m benchmarks._readme``."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def _section(file: Path) -> str:
             for bar in data["bars"]
         ]
         lines.append("")
+    versions = f"Python {around['python']}, JAX {around['jax']}, Flax {around['flax']}"
     lines.append(
-        f"[Tables](results/{file.stem}.txt), [data](results/{file.name}). Python {around['python']}, "
-        f"JAX {around['jax']}, Flax {around['flax']}, {around['cores']} cores of {around['processor']}."
+        f"[Tables](results/{file.stem}.txt), [data](results/{file.name}). {versions}, "
+        f"{around['cores']} cores of {around['processor']}."
     )
     return "\n".join(lines) + "\n"
 

@@ -6,8 +6,8 @@ compares the time that tracing takes with and without duotone, as a share of wha
 takes to trace, lower and compile for the CPU. The second takes unrolled nets of up to 100,000
 equations down the road, stage by stage.
 
-``python -m benchmarks.rewrite_cost --gpt2`` or ``--growth`` measures one of the two only, and writes
-nothing.
+``python -m benchmarks.rewrite_cost --gpt2`` or ``--growth`` measures one of the two only, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def step_round(case: Case, turn: int) -> dict[str, float]:
         if name == "float32":
             _timed(found, f"compile {name}", lowered.compile)
     jax.clear_caches()
-    by_stage, _, _ = stage_seconds(jax.value_and_grad(_fresh(case.loss)), shapes)
+    by_stage, _ = stage_seconds(jax.value_and_grad(_fresh(case.loss)), shapes)
     found.update({f"stage {name}": spent for name, spent in by_stage.items()})
     return found
 
@@ -126,14 +126,16 @@ def _equations_of(layers: int) -> int:
 def growth_row(count: int, repeats: int) -> dict[str, float]:
     """One size: medians of each stage's seconds, and the number of equations."""
     loss, shapes = unrolled_net(layers_for(count))
-    rounds = []
+    rounds: list[dict[str, float]] = []
+    count = 0
     for _ in range(repeats):
         jax.clear_caches()
-        spent, jaxpr, _ = stage_seconds(jax.value_and_grad(_fresh(loss)), shapes)
+        spent, jaxpr = stage_seconds(jax.value_and_grad(_fresh(loss)), shapes)
         spent["painting"] = sum(spent[name] for name in PAINTING)
         spent["all"] = sum(spent[name] for name in STAGES)
         rounds.append(spent)
-    return {"equations": equations(jaxpr), **medians(rounds)}
+        count = equations(jaxpr)
+    return {"equations": count, **medians(rounds)}
 
 
 def exponent(rows: Sequence[dict[str, float]], name: str) -> float:

@@ -1,10 +1,11 @@
 # python -m benchmarks.second_call
 """What does a second call with the same signature cost over the plain ``jit`` call?
 
-``autocast(f)`` against ``jax.jit(f)``, called in turn, for a function of two arrays and for one whose
-parameters are a tree of 150 leaves that also comes back, as a training step's does. The functions
-calculate almost nothing, so that the difference is what duotone adds in Python. ``jit(autocast(f))``
-is the ordinary way to write a training step: there the call is the one of ``jit``.
+``autocast(f)`` against ``jax.jit(f)``, called in turn, for a function of two arrays and for one
+whose parameters are a tree of 150 leaves that also comes back, as a training step's does. The
+functions calculate almost nothing, so that the difference is what duotone adds in Python.
+``jit(autocast(f))`` is the ordinary way to write a training step: there the call is that of
+``jit``.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ def few_leaves() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def many_leaves(leaves: int = LEAVES) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A function of a nested tree of parameters, as Flax makes them, that returns a tree like it."""
+    """A function of a nested tree of parameters, as Flax has them, that returns one like it."""
     params = {
-        f"layer_{i}": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones((2,))} for i in range(leaves // 2)
+        f"layer_{i}": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones((2,))}
+        for i in range(leaves // 2)
     }
 
     def step(params: Any, x: jax.Array) -> Any:

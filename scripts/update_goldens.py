@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.golden.paintings import CASES, golden, own_file, render  # noqa: E402
+from tests.golden.paintings import CASES, golden, own_file, render
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         if text != before:
-            print(f"{'changed' if text else 'removed'}: {path.parent.name}/{path.name}")  # noqa: T201
+            print(f"{'changed' if text else 'removed'}: {path.parent.name}/{path.name}")
 
 
 if __name__ == "__main__":

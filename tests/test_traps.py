@@ -5,6 +5,7 @@ Each test is one of them, with a program in which the trap would spring.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_compute_on_survives():
                 y = part(x)
         else:
             options = {"compute_type": "device_host", "out_memory_spaces": jax.memory.Space.Device}
-            y = compute_on(part, **options)(x)
+            y = functools.partial(compute_on, **options)(part)(x)
         return y @ W
 
     def places(jaxpr: Any) -> list[str]:
@@ -58,7 +59,8 @@ def test_compute_on_survives():
         names = ("tanh", "compute_on", "compute_on2")
         return [str(m) for m, e in marks if m and e.primitive.name in names]
 
-    assert places(rewritten(f, X)) == places(jax.make_jaxpr(f)(X)) == ["device_host"]
+    assert set(places(rewritten(f, X))) == {"device_host"}
+    assert places(rewritten(f, X)) == places(jax.make_jaxpr(f)(X))
 
 
 def test_xla_metadata_survives():

@@ -63,18 +63,22 @@ def small_resnet(
     """A ResNet of three stages on 16 x 16 images."""
     model = ResNet(stages=stages, dtype=dtype)
 
+    def variables_of(key: jax.Array) -> Tree:
+        return model.init(key, jnp.zeros((1, size, size, 3), jnp.float32))
+
+    # Running statistics are written, not read, while training.
+    statistics = jax.eval_shape(variables_of, jax.random.key(0))["batch_stats"]
+
     def loss(variables: Tree, data: tuple[jax.Array, jax.Array]) -> jax.Array:
         images, labels = data
-        statistics = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), _statistics_shapes(model, size)
-        )
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), statistics)
         logits, _ = model.apply(
-            {"params": variables, "batch_stats": statistics}, images, mutable=["batch_stats"]
+            {"params": variables, "batch_stats": zeros}, images, mutable=["batch_stats"]
         )
         return cross_entropy(logits, labels)
 
     def init(key: jax.Array) -> Tree:
-        return model.init(key, jnp.zeros((1, size, size, 3)))["params"]
+        return variables_of(key)["params"]
 
     def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
         first, second = jax.random.split(key)
@@ -82,10 +86,3 @@ def small_resnet(
         return images, jax.random.randint(second, (batch,), 0, model.classes)
 
     return Case("ResNet", loss, init, draw)
-
-
-@functools.cache
-def _statistics_shapes(model: ResNet, size: int) -> Tree:
-    """Running statistics are written, not read, while training."""
-    images = jnp.zeros((1, size, size, 3), jnp.float32)
-    return jax.eval_shape(model.init, jax.random.key(0), images)["batch_stats"]

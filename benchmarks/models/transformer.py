@@ -35,7 +35,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """GPT-2: token and position embeddings, blocks, a layer norm, the embedding again as the head."""
+    """GPT-2: token and position embeddings, blocks, a layer norm, the embedding as the head."""
 
     layers: int
     width: int
@@ -48,7 +48,10 @@ class Transformer(nn.Module):
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps (batch, length) tokens to (batch, length, vocabulary) logits."""
         embed = functools.partial(
-            nn.Embed, features=self.width, dtype=self.dtype, embedding_init=nn.initializers.normal(0.02)
+            nn.Embed,
+            features=self.width,
+            dtype=self.dtype,
+            embedding_init=nn.initializers.normal(0.02),
         )
         tokens_in = embed(self.vocabulary, name="token")
         position = embed(self.context, name="position")

@@ -21,7 +21,7 @@ RULES = {
     "taint": "a denied value reaches it along a dominant operand",
     "downstream": "its dominant operand is half and nothing denied reaches it",
     "mixed": "stores half like its dominant operand, computes full like another operand",
-    "inner": "its one reader computes full: it is never stored, so half would only round",
+    "inner": "all that read it compute full: it is not worth storing, so half would only round",
     "upstream": "all that read its result read it half, and the cast costs no more before it",
     "state": "reaches an output of the function with no allow operation after it",
     "outside": "no dominant operand is half",

@@ -57,7 +57,7 @@ def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[A
         found.append(results)
         return out
 
-    flat.__wrapped__ = function  # JAX's own errors then name the user's function and line
+    vars(flat)["__wrapped__"] = function  # JAX's own errors then name the user's function and line
     try:
         jaxpr = jax.make_jaxpr(flat)(*arrays)
     except jax.errors.UnexpectedTracerError as error:

@@ -19,5 +19,5 @@ def quick_compiler() -> Iterator[None]:
     yield
     jax.config.update("jax_disable_most_optimizations", before)
     _calls += 1
-    if _calls % 500 == 0:  # compiled loops take megabytes each
+    if _calls % 700 == 0:  # compiled loops take megabytes each
         jax.clear_caches()

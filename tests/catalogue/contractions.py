@@ -44,14 +44,14 @@ def _dots() -> list[Case]:
             "dot_general with precision highest",
             _dot(plain, precision=lax.Precision.HIGHEST),
             (A, B),
-            {"forced": "fixed", "opaque": ("dot_general",)},
+            {"forced": "fixed"},
         ),
         ("dot_general with precision default", _dot(plain, precision="default"), (A, B), {}),
         (
             "dot_general with an algorithm",
             _dot(plain, precision=lax.DotAlgorithmPreset.F32_F32_F32),
             (A, B),
-            {"forced": "fixed", "opaque": ("dot_general",)},
+            {"forced": "fixed"},
         ),
         (
             "dot of half and float32",

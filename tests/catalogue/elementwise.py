@@ -201,7 +201,6 @@ def _particular() -> list[Case]:
             name="random_gamma_grad",
             function=lambda x: lax.random_gamma_grad(x, x),  # pyright: ignore[reportCallIssue]
             args=(positives(3, 4),),
-            primitives=("random_gamma_grad",),
             limits=limits(grad="JAX has no derivative of random_gamma_grad"),
         ),
         Case(

@@ -45,13 +45,73 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) ->
     for eqn in jaxpr.eqns:
         operands = [read(atom) for atom in eqn.invars]
         inner = eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
-        if inner is None:
+        if inner is not None:
+            results = evaluate(inner, operands)
+        elif eqn.primitive.name in _LOOPS and not _is_left_to_jax(eqn):
+            results = _LOOPS[eqn.primitive.name](eqn, operands)
+        else:
             with eqn.ctx.manager:
                 results = _jax.bind(eqn, operands)
-        else:
-            results = evaluate(inner, operands)
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _scan(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """The loop, in Python."""
+    num_consts, num_carry = _jax.scan_layout(eqn)
+    split = num_consts + num_carry
+    constants, carry = list(operands[:num_consts]), list(operands[num_consts:split])
+    sliced = [np.asarray(x) for x in operands[split:]]
+    length = eqn.params["length"]
+    rows: list[list[Any]] = []
+    for i in range(length):
+        place = length - 1 - i if eqn.params["reverse"] else i
+        row = [jnp.asarray(x[place]) for x in sliced]
+        results = evaluate(eqn.params["jaxpr"], [*constants, *carry, *row])
+        carry = results[:num_carry]
+        rows.append([np.asarray(y) for y in results[num_carry:]])
+    if eqn.params["reverse"]:
+        rows.reverse()
+    avals = [var.aval for var in eqn.outvars[num_carry:]]
+    empty = [np.zeros(aval.shape, aval.dtype) for aval in avals]
+    stacked = [np.stack(column) for column in zip(*rows, strict=True)] if rows else empty
+    return [*carry, *[jnp.asarray(y) for y in stacked]]
+
+
+def _while(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """The loop, in Python."""
+    params = eqn.params
+    of_cond = list(operands[: params["cond_nconsts"]])
+    operands = operands[params["cond_nconsts"] :]
+    of_body = list(operands[: params["body_nconsts"]])
+    carry = list(operands[params["body_nconsts"] :])
+    while bool(evaluate(params["cond_jaxpr"], [*of_cond, *carry])[0]):
+        carry = evaluate(params["body_jaxpr"], [*of_body, *carry])
+    return carry
+
+
+def _cond(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """The branch that is taken."""
+    branches = eqn.params["branches"]
+    taken = min(max(int(operands[0]), 0), len(branches) - 1)
+    return evaluate(branches[taken], operands[1:])
+
+
+_LOOPS: dict[str, Callable[[Any, Sequence[Any]], list[Any]]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+}
+"""Control flow run by Python: its inside consists of operations that are compiled already."""
+
+
+def _is_left_to_jax(eqn: Any) -> bool:
+    """Loops over keys, which NumPy cannot stack, and loops whose condition is mapped."""
+    dtypes = [getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)]
+    if any(d is not None and jnp.issubdtype(d, jax.dtypes.extended) for d in dtypes):
+        return True
+    condition = eqn.params.get("cond_jaxpr")
+    return condition is not None and condition.out_avals[0].shape != ()
 
 
 def jaxprs_in(jaxpr: Any) -> list[Any]:

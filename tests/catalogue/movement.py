@@ -55,7 +55,7 @@ _MOVES: list[tuple[str, str, Any]] = [
     ("gather by indexing", "gather", lambda x: x[np.array([0, 2, 0])]),
     ("gather of negative index", "gather", lambda x: x[jnp.array([-1, 0])]),
     ("boolean where", "select_n", lambda x: jnp.where(booleans(3, 4), x, -3.0)),
-    ("empty", "empty2", lambda x: (x, 0 * lax.empty((2,), np.int32))),
+    ("empty", "", lambda x: (x, 0 * lax.empty((2,), np.int32))),
     ("iota", "iota", lambda x: x + lax.broadcasted_iota(np.float32, (3, 4), 1)),
 ]
 
@@ -70,7 +70,7 @@ def _scatter(function: Any, mode: Any = None, indices: np.ndarray = _ROWS) -> An
 
 def _moves() -> list[Case]:
     return [
-        Case(name=name, function=function, args=(X,), primitives=(primitive,))
+        Case(name=name, function=function, args=(X,), primitives=(primitive,) if primitive else ())
         for name, primitive, function in _MOVES
     ]
 

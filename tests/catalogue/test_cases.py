@@ -1,4 +1,9 @@
-"""Checks every case of the catalogue in every variation, in both half types."""
+"""Checks every case of the catalogue.
+
+By default each case is checked between two dots in both half types, with values in one of them,
+and cases of transformations also with derivatives and ``vmap``. The slow tests check the values of
+every variation in both half types.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from duotone import _jax
 from duotone.jaxpr.lists import ENTRIES
 from duotone.jaxpr.scopes import MARKER
 from tests.catalogue.case import VARIATIONS, Case
-from tests.catalogue.cases import CALLS, CASES
+from tests.catalogue.cases import CALLS, CASES, FAMILIES
 from tests.catalogue.evaluate import Traced, jaxprs_in, primitives_in, trace
 from tests.catalogue.variations import (
     FORCED,
@@ -29,122 +34,88 @@ from tests.catalogue.variations import (
 DENIED = FORCED.replace(allow_remove={e.op for e in ENTRIES if e.kind.value == "allow"})
 _IDS = [case.name for case in CASES]
 _BY_NAME = dict(zip(_IDS, CASES, strict=True))
+_OF_TRANSFORMATIONS = [case for case in CASES if case.transformations]
+_WITH_RULES = [
+    case.name
+    for family in ("custom rules", "control flow", "transformations")
+    for case in FAMILIES[family]
+]
+_HOWS: dict[str, list[str]] = {}
+for _case, _how in CALLS:
+    _HOWS.setdefault(_case.name, []).append(_how)
+
+of_every_case = pytest.mark.parametrize("case", CASES, ids=_IDS)
+in_both_half_types = pytest.mark.parametrize("half", HALF_TYPES)
 
 
-def _types_of(case: Case) -> contextlib.AbstractContextManager[Any]:
-    return jax.enable_x64(True) if case.x64 else contextlib.nullcontext()
+@in_both_half_types
+@of_every_case
+def test_between_two_dots(case: Case, half: str):
+    # Rewriting is the same for both half types but for the lists: values of one are enough here.
+    if "sandwich" in _HOWS.get(case.name, ()):
+        check(case, "sandwich", half, values=half == _quick_half(case))
 
 
-@functools.lru_cache(maxsize=2)
-def _reference(name: str, how: str) -> tuple[Traced, Callable[[], list[Any]]]:
-    """The case in float32: traced, and a function that runs it once."""
-    function, args = variation(_BY_NAME[name], how, lambda f: f)
-    traced = trace(function, args)
-    return traced, functools.cache(traced.run)
-
-
-def _painted(case: Case, how: str, half: str) -> Traced:
-    policy = policy_of(case, how)
-    function, args = variation(case, how, lambda f: duotone.autocast(f, dtype=half, policy=policy))
-    return trace(function, args)
-
-
-def _quick(position: int, case: Case, how: str, half: str) -> bool:
-    """Whether a check runs by default; the others run with the slow tests.
-
-    Rewriting is the same for both half types but for the lists, so the sandwich is run in both, and
-    each other variation in one of them, which alternates from case to case. Batching rules are
-    JAX's: only cases of transformations are mapped by default.
-    """
-    if how == "sandwich":
-        return True
-    other = position % 2
-    if how == "vmap" and not case.transformations:
-        return False
-    if how.startswith("grad") and not case.transformations:
-        return (how == "grad outside") == (other == 0) and half == HALF_TYPES[other]
-    return half == HALF_TYPES[1 - other]
-
-
-def _parameters() -> list[Any]:
-    return [
-        pytest.param(
-            case,
-            how,
-            half,
-            id=f"{case.name}-{how}-{half}",
-            marks=[] if _quick(_IDS.index(case.name), case, how, half) else [pytest.mark.slow],
-        )
-        for case, how in CALLS
-        for half in HALF_TYPES
-    ]
-
-
-@pytest.mark.parametrize(("case", "how", "half"), _parameters())
-def test_types_and_values(case: Case, how: str, half: str):
+@of_every_case
+def test_alone_and_denied_and_twice(case: Case):
     with _types_of(case):
-        original, run_original = _reference(case.name, "sandwich" if how == "forced" else how)
-        if how == "forced" and case.forced == "refused":
-            with pytest.raises(duotone.DuotoneError, match=r"keep_full\(\)|take it off"):
-                _painted(case, how, half)
-            return
-        painted = _painted(case, how, half)
-        assert painted.tree == original.tree
-        assert [p for p, _ in painted.statics] == [p for p, _ in original.statics]
-        assert painted.types == original.types
-        assert painted.effects == original.effects
-        _jax.check_jaxpr(_jax.open_jaxpr(painted.jaxpr))
-        if how == "plain" and str(_inside(painted.jaxpr)) == str(_jax.open_jaxpr(original.jaxpr)):
-            return  # nothing was painted, so there is nothing to measure
-        assert error_in_ulp(painted.run(), run_original(), half) <= case.tolerance(how)
+        alone = _original(case.name, "plain")[0]
+        assert primitives_in(alone.jaxpr) >= set(case.primitives)
+        original = _original(case.name, "sandwich")[0]
+        args = variation(case, "sandwich", lambda f: f)[1]
 
-
-@pytest.mark.parametrize("case", CASES, ids=_IDS)
-def test_a_case_covers_what_it_says(case: Case):
-    with _types_of(case):
-        found = primitives_in(trace(case.function, case.arguments()).jaxpr)
-    assert found >= set(case.primitives)
-
-
-@pytest.mark.parametrize("case", CASES, ids=_IDS)
-def test_everything_denied_is_the_same_program(case: Case):
-    with _types_of(case):
-        original = trace(sandwich(case), _with_identity(case))
         denied = duotone.autocast(sandwich(case), dtype="bfloat16", policy=DENIED)
-        rewritten = trace(denied, _with_identity(case))
-    assert str(_inside(rewritten.jaxpr)) == str(_jax.open_jaxpr(original.jaxpr))
+        again = jax.make_jaxpr(_jax.jaxpr_as_fun(original.jaxpr))(*original.arrays)
+        assert str(_inside(trace(denied, args).jaxpr)) == str(_jax.open_jaxpr(again))
 
-
-@pytest.mark.parametrize("case", CASES, ids=_IDS)
-def test_autocast_of_autocast_is_autocast(case: Case):
-    with _types_of(case):
         once = duotone.autocast(sandwich(case), dtype="bfloat16", policy=FORCED)
         twice = duotone.autocast(once, dtype="float16", policy=FORCED)
-        one, two = (trace(f, _with_identity(case)).jaxpr for f in (once, twice))
-    assert str(_inside(_inside(two))) == str(_inside(one))
+        one, two = (trace(f, args).jaxpr for f in (once, twice))
+        assert str(_inside(_inside(two))) == str(_inside(one))
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.opaque], ids=lambda case: case.name)
-def test_opaque_operations_keep_their_types(case: Case):
-    with _types_of(case):
-        original = trace(sandwich(case), _with_identity(case))
-        painted = _painted(case, "sandwich", "float16")
-    for name in case.opaque:
-        assert _uses(painted.jaxpr, name) == _uses(original.jaxpr, name)
+@pytest.mark.parametrize("case", _OF_TRANSFORMATIONS, ids=lambda case: case.name)
+def test_transformations(case: Case):
+    half, hows = _quick_half(case), _HOWS.get(case.name, ())
+    # Every other case is differentiated from outside, the rest from inside.
+    how = "grad outside" if half == "float16" else "grad inside"
+    if how in hows:
+        check(case, how, half, values=case.name in _WITH_RULES)
+    if "vmap" in hows:
+        check(case, "vmap", half, values=False)
 
 
-@pytest.mark.parametrize("half", HALF_TYPES)
-@pytest.mark.parametrize("case", [c for c in CASES if c.transformations], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.forced != "half" and "forced" in _HOWS.get(c.name, ())],
+    ids=lambda case: case.name,
+)
+def test_forced_on_what_has_no_half_form(case: Case):
+    check(case, "forced", _quick_half(case), values=False)
+
+
 @pytest.mark.slow
-def test_outside_and_inside_jit(case: Case, half: str):
+@in_both_half_types
+@of_every_case
+def test_every_variation(case: Case, half: str):
+    for how in _HOWS.get(case.name, ()):
+        check(case, how, half)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", _OF_TRANSFORMATIONS, ids=lambda case: case.name)
+@in_both_half_types
+def test_compiled_outside_and_inside_jit(case: Case, half: str):
     with _types_of(case):
-        args = _with_identity(case)
-        mixed = duotone.autocast(sandwich(case), dtype=half, policy=FORCED)
-        original, traced = trace(sandwich(case), args), trace(mixed, args)
-        outside = [y for y in jax.tree.leaves(mixed(*args)) if isinstance(y, jax.Array)]
+        wanted = _original(case.name, "sandwich")[1]()
+        function, args = variation(
+            case, "sandwich", lambda f: duotone.autocast(f, dtype=half, policy=FORCED)
+        )
+        traced = trace(function, args)
+        outside = [y for y in jax.tree.leaves(function(*args)) if isinstance(y, jax.Array)]
         inside = jax.jit(_jax.jaxpr_as_fun(traced.jaxpr))(*traced.arrays)
-        assert error_in_ulp(outside, original.run(), half) <= case.tolerance("sandwich")
-        assert error_in_ulp(inside, original.run(), half) <= case.tolerance("sandwich")
+        assert error_in_ulp(outside, wanted, half) <= case.tolerance("sandwich")
+        assert error_in_ulp(inside, wanted, half) <= case.tolerance("sandwich")
 
 
 def test_names_of_cases_are_unique():
@@ -157,14 +128,52 @@ def test_a_limit_is_of_a_known_variation_and_has_a_reason():
         assert all(case.limits.values()), case.name
 
 
-def _with_identity(case: Case) -> tuple[Any, ...]:
-    return variation(case, "sandwich", lambda f: f)[1]
+def check(case: Case, how: str, half: str, *, values: bool = True) -> None:
+    """Types, structure, effects and, if asked for, values of one case in one variation."""
+    with _types_of(case):
+        original, run_original = _original(case.name, "sandwich" if how == "forced" else how)
+        policy = policy_of(case, how)
+        function, args = variation(
+            case, how, lambda f: duotone.autocast(f, dtype=half, policy=policy)
+        )
+        if how == "forced" and case.forced == "refused":
+            with pytest.raises(duotone.DuotoneError, match=r"keep_full\(\)|take it off"):
+                trace(function, args)
+            return
+        painted = trace(function, args)
+        assert painted.tree == original.tree, how
+        assert [place for place, _ in painted.statics] == [place for place, _ in original.statics]
+        assert painted.types == original.types, how
+        assert painted.effects == original.effects, how
+        _jax.check_jaxpr(_jax.open_jaxpr(painted.jaxpr))
+        if how in ("sandwich", "forced"):
+            for name in case.opaque:
+                assert _uses(painted.jaxpr, name) == _uses(original.jaxpr, name)
+        if values:
+            error = error_in_ulp(painted.run(), run_original(), half)
+            assert error <= case.tolerance(how), f"{how}: {error} ULP"
+
+
+def _quick_half(case: Case) -> str:
+    """Half of the cases have their values checked in float16, half in bfloat16."""
+    return HALF_TYPES[_IDS.index(case.name) % 2]
+
+
+def _types_of(case: Case) -> contextlib.AbstractContextManager[Any]:
+    return jax.enable_x64(True) if case.x64 else contextlib.nullcontext()
+
+
+@functools.lru_cache(maxsize=8)
+def _original(name: str, how: str) -> tuple[Traced, Callable[[], list[Any]]]:
+    """The case in float32: traced, and a function that runs it once."""
+    function, args = variation(_BY_NAME[name], how, lambda f: f)
+    traced = trace(function, args)
+    return traced, functools.cache(traced.run)
 
 
 def _inside(jaxpr: Any) -> Any:
     """What stands in the one ``jit`` that ``autocast`` makes."""
-    opened = _jax.open_jaxpr(jaxpr)
-    (eqn,) = opened.eqns
+    (eqn,) = _jax.open_jaxpr(jaxpr).eqns
     assert eqn.params["name"] == MARKER
     return _jax.open_jaxpr(eqn.params["jaxpr"])
 

@@ -9,6 +9,7 @@ from tests.catalogue.cases import CASES
 
 _MEANINGS = {"convert_exact", "exact_power"}
 _NO_CASE: dict[str, str] = {
+    "empty2": "jax.lax.empty makes another one",
     "call": "JAX has no public way to make one",
     "eval_jaxpr": "JAX has no public way to make one",
     "custom_lin": "inside differentiation only",

@@ -207,6 +207,21 @@ def test_a_chain_of_arithmetic_before_a_full_operation_is_full_as_a_whole() -> N
     assert [painted[scaled], painted[shifted]] == ["full inner"] * 2
 
 
+def test_arithmetic_before_a_full_operation_elsewhere_is_stored_half() -> None:
+    """In a loop, or in a kernel that nobody knows, it is no part of the reader."""
+    t = Tiny()
+    shifted = t.op("tanh", t.dot())
+    with t.loop():
+        stacked = t.stack(t.op("exp", shifted))
+    t.goes_on(stacked)
+    assert t.paint()[shifted] == "half downstream"
+
+    t = Tiny()
+    shifted = t.op("tanh", t.dot())
+    t.goes_on(t.op("mystery", shifted))
+    assert t.paint()[shifted] == "half downstream"
+
+
 def test_arithmetic_that_two_operations_read_is_stored_half() -> None:
     t = Tiny()
     shifted = t.op("tanh", t.dot())

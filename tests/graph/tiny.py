@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, classify
@@ -45,7 +46,7 @@ FLOAT16 = HALF_TYPES["float16"]
 BFLOAT16 = HALF_TYPES["bfloat16"]
 
 
-def _entry(op: str, kind: Kind, **features: bool) -> Entry:
+def _entry(op: str, kind: Kind, **features: Any) -> Entry:
     return Entry(op, kind, f"{op} is on the {kind.value} list", "tests", **features)
 
 

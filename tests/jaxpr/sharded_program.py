@@ -16,7 +16,7 @@ X = jax.random.normal(jax.random.key(0), (8, 16))
 W = jax.random.normal(jax.random.key(1), (16, 16)) / 4
 
 
-def mesh(kind: AxisType):
+def mesh(kind: AxisType) -> Any:
     return jax.make_mesh((4,), ("data",), axis_types=(kind,))
 
 
@@ -54,8 +54,9 @@ def auto():
 
 def explicit():
     """Explicit axes: the types of the results say where they are."""
-    place = NamedSharding(mesh(AxisType.Explicit), PartitionSpec("data"))
-    with jax.set_mesh(place.mesh):
+    explicit_mesh = mesh(AxisType.Explicit)
+    place = NamedSharding(explicit_mesh, PartitionSpec("data"))
+    with jax.set_mesh(explicit_mesh):
         x = jax.device_put(X, place)
         close(half(network)(x, W), network(x, W))
         got = jax.make_jaxpr(half(network))(x, W).out_avals

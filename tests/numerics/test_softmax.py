@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.numerics.oracle import (
+    EPSILON,
     HALVES,
     heavy_tails,
     mixed,
@@ -53,8 +54,7 @@ def _cross_entropy(x: Any) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    f.__name__.strip("_"): f
-    for f in (_softmax, _log_softmax, _logsumexp, _by_hand, _through_log, _cross_entropy)
+    f.__name__.strip("_"): f for f in (_softmax, _log_softmax, _logsumexp, _by_hand, _through_log)
 }
 _LOGITS = {
     "heavy tails": heavy_tails(16, 96),
@@ -105,12 +105,21 @@ def test_probabilities_that_a_dot_reads_are_rounded_once(half: str) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_the_gradient_of_a_loss(half: str) -> None:
-    """softmax - onehot, rounded to half on its way into the dot."""
-    gradient = jax.grad(_cross_entropy)
-    for x in (_LOGITS["heavy tails"], _LOGITS["large"]):
-        want, got = reference(gradient, x), mixed(gradient, half, x)
-        assert ulps(got, want, half, np.maximum(np.abs(want), 2.0**-13)) <= 1
+def test_a_loss_and_its_gradient(half: str) -> None:
+    """What leads to a loss is no output, so ``x - max`` may be rounded like the logits it is of."""
+    function = jax.value_and_grad(_cross_entropy)
+    for x in (_LOGITS["heavy tails"], _LOGITS["large"], _LOGITS["far from zero"]):
+        (value, gradient), (loss, slope) = reference(function, x), mixed(function, half, x)
+        assert abs(loss - value) <= EPSILON[half] * np.abs(x).max() / 4
+        assert np.linalg.norm(slope - gradient) <= 2 * EPSILON[half] * np.linalg.norm(gradient)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_half_loss_is_caught(half: str) -> None:
+    x = _LOGITS["large"]
+    value = reference(_cross_entropy, x)
+    loss = mixed(_cross_entropy, half, x, keep_half=["*"])
+    assert not abs(loss - value) <= EPSILON[half] * np.abs(x).max() / 64
 
 
 def test_the_sum_of_a_long_softmax() -> None:

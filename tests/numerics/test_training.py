@@ -90,7 +90,7 @@ def test_a_step(name: str, half: str) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_a_half_update_is_caught(half: str) -> None:
-    with pytest.raises(AssertionError, match="rounded|update off|state"):
+    with pytest.raises(AssertionError, match=r"rounded|update off|state"):
         _check_update("momentum", half, keep_half=["*"])
 
 

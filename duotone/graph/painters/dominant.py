@@ -197,17 +197,22 @@ def _compute_full_store_half(canvas: Canvas) -> None:
     outputs = {value for value, _ in graph.outputs}
     for node in reversed(graph.nodes):
         index = node.index
-        if canvas.rules[index] != "downstream" or canvas.kind(index) is not Kind.INFER:
+        arithmetic = canvas.kind(index) is Kind.INFER
+        if canvas.rules[index] != "downstream" or not (arithmetic or node.op == "neg"):
             continue
         readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
         returned = any(v in outputs for v in node.outputs)
-        if len(readers) == 1 and not returned and _reads_at_once(canvas, node, readers[0]):
-            canvas.paint(index, Paint.FULL, "inner")
-        elif any(
+        all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
+        mixed = arithmetic and any(
             canvas.stored(v) is Paint.FULL and graph.values[v].constant is None
             for v, ok in zip(node.inputs, node.half_inputs, strict=True)
             if ok
-        ):
+        )
+        # With several readers only where it computes full anyway: a half sum that several norms
+        # read (a residual stream) is worth its bytes.
+        if all_full and (mixed or len(readers) == 1):
+            canvas.paint(index, Paint.FULL, "inner")
+        elif mixed:
             canvas.paint(index, Paint.FULL, "mixed")
             canvas.store[index] = Paint.HALF
 

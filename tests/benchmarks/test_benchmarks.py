@@ -1,0 +1,181 @@
+"""Every benchmark runs on tiny sizes. No time is asserted: that is what the benchmarks are for."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import (
+    _common,
+    _readme,
+    _stages,
+    gradient_error,
+    rewrite_cost,
+    second_call,
+    step_cost,
+)
+from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
+from benchmarks.models.case import INPUTS, cross_entropy
+
+TINY = {
+    "resnet": lambda dtype=None: small_resnet(dtype, batch=2, size=8, stages=(1,)),
+    "transformer": lambda dtype=None: small_transformer(dtype, layers=1, width=16),
+    "unet": lambda dtype=None: small_unet(dtype, batch=1, size=8, depth=1),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_by_hand_and_plain_take_the_same_parameters_and_are_in_their_dtypes(name, half):
+    plain, by_hand = TINY[name](), TINY[name](jnp.dtype(half))
+    shapes = plain.shapes()
+    assert shapes == by_hand.shapes()
+    dots = {
+        case: {
+            str(eqn.invars[0].aval.dtype)
+            for eqn in _equations(jax.make_jaxpr(jax.grad(model.loss))(*shapes))
+            if eqn.primitive.name in ("dot_general", "conv_general_dilated")
+        }
+        for case, model in (("plain", plain), ("by hand", by_hand))
+    }
+    assert dots == {"plain": {"float32"}, "by hand": {half}}
+
+
+def _equations(jaxpr):
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield eqn
+        for nested in _common.nested_programs(eqn.params.values()):
+            yield from _equations(nested)
+
+
+def test_gpt2_is_the_published_size():
+    params, _ = CASES["gpt2"]().shapes()
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 124_439_808
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_inputs_are_finite_and_of_their_shape(inputs):
+    drawn = INPUTS[inputs](jax.random.key(0), (4, 8, 3))
+    assert drawn.shape == (4, 8, 3)
+    assert bool(jnp.isfinite(drawn).all())
+
+
+def test_cross_entropy_is_calculated_in_float32():
+    logits = jnp.asarray([[9.0, 0.0], [0.0, 9.0]], jnp.float16)
+    loss = cross_entropy(logits, jnp.asarray([0, 0]))
+    assert loss.dtype == jnp.float32
+    assert float(loss) == pytest.approx((math.log1p(math.exp(-9)) * 2 + 9) / 2, rel=1e-3)
+
+
+def perceptron(dtype=None):
+    """The smallest model: what is measured of it compiles fast."""
+    model = nn.Sequential(
+        [nn.Dense(16, dtype=dtype), nn.LayerNorm(dtype=dtype), nn.Dense(4, dtype=dtype)]
+    )
+
+    def loss(params, data):
+        return cross_entropy(model.apply(params, data[0]), data[1])
+
+    def draw(key, inputs):
+        return INPUTS[inputs](key, (4, 8)), jax.random.randint(key, (4,), 0, 4)
+
+    return Case("perceptron", loss, lambda key: model.init(key, jnp.zeros((1, 8))), draw)
+
+
+def test_rewrite_cost_of_a_step():
+    rounds = [rewrite_cost.step_round(perceptron(), turn) for turn in range(2)]
+    figures = rewrite_cost.step_figures(rounds)
+    text = rewrite_cost.step_text(figures)
+    assert all(name in text for name in (*rewrite_cost.ORDERS, *_stages.STAGES))
+
+
+def test_rewrite_cost_grows():
+    rows = [rewrite_cost.growth_row(count, 1) for count in (200, 500)]
+    assert [row["equations"] for row in rows] == pytest.approx([200, 500], abs=60)
+    assert "growth exponent" in rewrite_cost.growth_text(rows)
+
+
+def test_exponent_of_a_line_is_one():
+    rows = [{"equations": float(n), "painting": 3e-6 * n} for n in (10, 100, 1000)]
+    assert rewrite_cost.exponent(rows, "painting") == pytest.approx(1.0)
+
+
+def test_unrolled_net_is_as_long_as_asked():
+    loss, shapes = unrolled_net(rewrite_cost.layers_for(1000))
+    count = _common.equations(jax.make_jaxpr(jax.value_and_grad(loss))(*shapes))
+    assert count == pytest.approx(1000, rel=0.05)
+
+
+def test_second_call():
+    bars, text, data = second_call.measure(calls=3, leaves=6)
+    assert {"2 leaves", "6 leaves"} == set(data)
+    assert len(bars) == 4
+    assert "jit(autocast(f))" in text
+
+
+def test_gradient_error(monkeypatch):
+    monkeypatch.setattr(gradient_error, "CASES", {"resnet": perceptron})
+    monkeypatch.setattr(gradient_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})
+    bars, texts, data = gradient_error.measure(("resnet",), seeds=2)
+    (row,) = data["resnet"]["float16"]
+    assert row["float32"] < row["by hand"] < 0.1
+    assert all(0 < row[way] < 0.1 for way in gradient_error.PAINTED)
+    assert len(bars) == 2
+    assert "autocast(grad(f))" in texts[0]
+
+
+def test_relative_error_against_a_known_one():
+    reference = [np.asarray([3.0, 4.0])]
+    assert gradient_error.relative_error([jnp.asarray([6.0, 8.5])], reference, 2.0) == 0.05
+    infinite = gradient_error.relative_error([jnp.asarray([jnp.inf, 0.0])], reference, 2.0)
+    assert infinite == math.inf
+
+
+@pytest.mark.parametrize(
+    ("ours", "by_hand", "ratio"),
+    [
+        ([1.0], [2.0], 0.5),
+        ([math.inf], [math.inf], 1.0),
+        ([math.inf], [1.0], math.inf),
+        ([1.0], [math.inf], 0.0),
+    ],
+)
+def test_what_is_not_finite_is_worse_than_any_error(ours, by_hand, ratio):
+    assert gradient_error.mean_ratio(ours, by_hand)[0] == ratio
+
+
+def test_step_cost():
+    rows = step_cost.rows_of("transformer", TINY["transformer"])
+    by_way = {row["way"]: row for row in rows}
+    assert by_way["float32"]["half dots"] == 0
+    assert by_way["float16 autocast(grad(f))"]["half dots"] > 0
+    assert "residuals" in step_cost.text_of("transformer", rows)
+
+
+def test_a_result_is_written_beside_a_generated_readme(tmp_path, capsys):
+    bars = [_common.Bar("time", 1.0, 2.0, "s"), _common.Bar("error", math.nan, 1.0, "times")]
+    result = _common.Result("x", "Is it fast?", "python -m benchmarks.x", bars, "a table", {"a": 1})
+    _common.write(result, tmp_path / "results")
+    data = json.loads((tmp_path / "results" / "x.json").read_text())
+    assert [bar["kept"] for bar in data["bars"]] == [True, False]
+    assert "MISSED error" in (tmp_path / "results" / "x.txt").read_text()
+    page = (tmp_path / "README.md").read_text()
+    assert "Is it fast?" in page
+    assert "**missed**" in page
+    assert "a table" in capsys.readouterr().out
+
+
+def test_the_readme_is_the_one_that_the_results_make():
+    assert (_common.RESULTS.parent / "README.md").read_text() == _readme.render()
+
+
+def test_every_benchmark_names_its_command_first_and_has_a_result():
+    for file in sorted(_common.RESULTS.parent.glob("[a-z]*.py")):
+        assert file.read_text().startswith(f"# python -m benchmarks.{file.stem}\n")
+        assert (_common.RESULTS / f"{file.stem}.json").exists()

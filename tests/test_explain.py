@@ -1,0 +1,156 @@
+"""``explain``: what it takes, what it says, and that it agrees with what ``autocast`` does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import duotone
+from duotone import Explanation, Policy, explain
+from duotone.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    PolicyError,
+    UnknownOperationError,
+)
+from duotone.graph.painting import RULES
+
+X, W = np.ones((4, 8), np.float32), np.ones((8, 16), np.float32)
+
+
+def _model(x: Any, w: Any) -> Any:
+    with jax.named_scope("layer"):
+        h = jax.nn.relu(x @ w)
+    with jax.named_scope("head"):
+        return jnp.sum(jnp.exp(h))
+
+
+def _by_name(seen: Explanation) -> dict[str, Any]:
+    return {operation.operation: operation for operation in seen.operations}
+
+
+def test_it_says_what_where_and_why() -> None:
+    ops = _by_name(explain(_model, X, W, dtype="float16"))
+    dot, exp = ops["dot_general"], ops["exp"]
+    assert (dot.paint, dot.rule, dot.scope, dot.list) == ("half", "allow", "layer", "allow")
+    assert (exp.paint, exp.rule, exp.scope, exp.list) == ("full", "deny", "head", "deny")
+    assert dot.shape == ("4", "16")
+    assert "accumulates in float32" in dot.reason
+    assert "overflows" in exp.reason
+    assert dot.flops == 2 * 4 * 8 * 16
+    assert dot.bytes * 2 == dot.bytes_full
+
+
+def test_the_source_is_the_user_s_line() -> None:
+    dot = _by_name(explain(_model, X, W, dtype="float16"))["dot_general"]
+    file, line = dot.source.split(" ")[0].split(":")[:2]
+    assert Path(file).name == Path(__file__).name
+    assert "x @ w" in Path(__file__).read_text().splitlines()[int(line) - 1]
+
+
+def test_every_rule_is_one_that_is_explained() -> None:
+    for operation in explain(jax.grad(_model), X, W, dtype="bfloat16").operations:
+        assert operation.rule in RULES
+        assert operation.reason.startswith(RULES[operation.rule])
+
+
+def test_shapes_instead_of_arrays() -> None:
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (X, W)]
+    assert explain(_model, *shapes, dtype="float16") == explain(_model, X, W, dtype="float16")
+
+
+def test_keyword_arguments_and_static_ones() -> None:
+    def model(x: Any, *, weights: Any, activation: str) -> Any:
+        return getattr(jnp, activation)(x @ weights["w"])
+
+    seen = explain(model, X, weights={"w": W}, activation="tanh", dtype="float16")
+    assert [o.operation for o in seen.operations] == ["dot_general", "tanh"]
+
+
+def test_it_runs_nothing() -> None:
+    def model(x: Any) -> Any:
+        return jax.pure_callback(lambda x: 1 / 0, jax.ShapeDtypeStruct((), jnp.float32), x)
+
+    (callback,) = explain(model, X, dtype="float16").operations
+    assert (callback.operation, callback.rule) == ("pure_callback", "fixed")
+
+
+def test_without_a_dtype_it_is_for_the_device_or_for_bfloat16() -> None:
+    assert explain(_model, X, W).summary.half_dtype in ("float16", "bfloat16")
+
+
+def test_it_agrees_with_what_runs() -> None:
+    """Each dot that is said to be half is half in the program, and no other."""
+    seen = explain(_model, X, W, dtype="float16")
+    text = str(jax.make_jaxpr(duotone.autocast(_model, dtype="float16"))(X, W))
+    assert text.count("preferred_element_type=float16") == seen.summary.allow_half == 1
+    assert text.count("new_dtype=float16") == sum(c.to == "float16" for c in seen.casts)
+
+
+def test_policies_show() -> None:
+    def rule_of(policy: Policy, operation: str = "exp") -> tuple[str, str]:
+        found = _by_name(explain(_model, X, W, dtype="float16", policy=policy))[operation]
+        return found.paint, found.rule
+
+    assert rule_of(Policy(infer_add=["exp"])) == ("full", "inner")
+    assert rule_of(Policy(clear_add=["exp"])) == ("half", "downstream")
+    assert rule_of(Policy(deny_remove=["exp"])) == ("full", "unlisted")
+    assert rule_of(Policy(keep_half=["head/*"])) == ("half", "pinned")
+    assert rule_of(Policy(keep_full=["layer/*"]), "dot_general") == ("full", "pinned")
+    assert rule_of(Policy(deny_add=["dot_general"]), "dot_general") == ("full", "deny")
+    assert rule_of(Policy(level="UNSAFE_FORCE_ALL")) == ("half", "allow")
+    assert rule_of(Policy(painter="tensorflow")) == ("full", "deny")
+
+
+def test_patterns_that_disagree_name_the_user_s_line() -> None:
+    with pytest.raises(PolicyError, match=r"exp in scope 'head' at .*test_explain\.py"):
+        explain(
+            _model, X, W, dtype="float16", policy=Policy(keep_full=["*exp"], keep_half=["head/*"])
+        )
+
+
+def test_json_is_the_record() -> None:
+    seen = explain(_model, X, W, dtype="float16")
+    data = json.loads(seen.to_json())
+    assert len(data["operations"]) == len(seen.operations)
+    assert data["summary"]["casts_inserted"] == len(data["casts"]) == seen.summary.casts_inserted
+    assert data["summary"]["half_dtype"] == "float16"
+
+
+def test_print_is_a_table() -> None:
+    text = str(explain(_model, X, W, dtype="float16"))
+    for part in ("operation", "dot_general", "half", "layer", "FLOPs in half"):
+        assert part in text
+
+
+def test_an_empty_function() -> None:
+    seen = explain(lambda x: x, X, dtype="float16")
+    assert (seen.operations, seen.casts) == ((), ())
+    assert "0 operations half" in str(seen)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "error", "message"),
+    [
+        (3, {}, ArgumentTypeError, "explain: fn is 3, which is not callable"),
+        (_model, {"dtype": "float32"}, ArgumentError, "explain: dtype is float32"),
+        (_model, {"dtype": "float8_e4m3fn"}, ArgumentError, "not a half type"),
+        (_model, {"dtype": "half-ish"}, ArgumentTypeError, "which is no dtype"),
+        (_model, {"policy": "fast"}, ArgumentTypeError, r"pass a duotone\.Policy"),
+        (
+            _model,
+            {"policy": Policy(deny_add=["expp"])},
+            UnknownOperationError,
+            "expp",
+        ),
+    ],
+)
+def test_bad_arguments(function: Any, arguments: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        explain(function, X, W, **arguments)
