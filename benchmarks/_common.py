@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import math
 import os
 import platform
 import re
@@ -102,7 +103,7 @@ def write(result: Result, folder: Path = RESULTS) -> None:
         "command": result.command,
         "environment": around,
         "bars": bars,
-        "figures": result.figures,
+        "figures": _plain(result.figures),
     }
     head = ", ".join(f"{name} {value}" for name, value in around.items())
     text = f"{result.question}\n$ {result.command}\n{head}\n\n{result.text}\n\n{bar_table(bars)}"
@@ -110,6 +111,15 @@ def write(result: Result, folder: Path = RESULTS) -> None:
     (folder / f"{result.name}.txt").write_text(text.rstrip() + "\n")
     (folder.parent / "README.md").write_text(_readme.render(folder))
     print(text)
+
+
+def _plain(data: Any) -> Any:
+    """Data as JSON can hold it: numbers that are not finite become their names."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(value) for value in data]
+    return str(data) if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def bar_table(bars: Sequence[dict[str, Any]]) -> str:

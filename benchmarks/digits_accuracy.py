@@ -1,8 +1,9 @@
 # python -m benchmarks.digits_accuracy
 """Do float16 and bfloat16 learn handwritten digits as well as float32?
 
-Trains the digits sample (``duotone demo``) with three seeds in each precision; the bar is on the mean
-accuracy. One image of the 500 is 0.2 points, so a mean of three moves by about 0.2 from luck alone.
+Trains the digits sample (``duotone demo``) with three seeds in each precision; the bar is on the
+mean accuracy. One image of the 500 is 0.2 points, so a mean of three moves by about 0.2 from luck
+alone.
 About a minute and a half on two cores.
 """
 

@@ -134,7 +134,8 @@ def mean_ratio(ours: list[float], by_hand: list[float]) -> tuple[float, float]:
     """Ours over by hand: the geometric mean over the seeds, and its standard error as a factor.
 
     Where a gradient is not finite its error counts as infinite: the ratio is infinite if that
-    happens to ours more often, 0 if to the one by hand, and 1 if never a seed has both finite.
+    happens to ours more often, 0 if to the one by hand, and not a number if no seed has both
+    finite.
     """
     more = _not_finite(ours) - _not_finite(by_hand)
     if more:
@@ -142,7 +143,7 @@ def mean_ratio(ours: list[float], by_hand: list[float]) -> tuple[float, float]:
     pairs = zip(ours, by_hand, strict=True)
     logs = [math.log(a / b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     if not logs:
-        return 1.0, 1.0
+        return math.nan, 1.0
     spread = float(np.std(logs)) / math.sqrt(len(logs))
     return math.exp(sum(logs) / len(logs)), math.exp(spread)
 
@@ -170,18 +171,31 @@ def text_of(name: str, half: str, rows: list[dict[str, Any]]) -> str:
 
 def measure(models: tuple[str, ...], seeds: int) -> tuple[list[Bar], list[str], dict[str, Any]]:
     """Measures models; returns bars, tables and data."""
-    bars, texts, data = [], [], {}
+    texts, data = [], {}
     for name in models:
         found = errors(name, seeds)
         jax.clear_caches()
         data[name] = {half: summary(found, half) for half in HALF_TYPES}
         for half in HALF_TYPES:
             texts.append(text_of(CASES[name]().name, half, data[name][half]))
-        for row in data[name]["float16"] if name in IN_BAR else []:
-            for way in PAINTED:
-                title = f"{CASES[name]().name}, {row['inputs']}: float16 {way} over by hand"
-                bars.append(Bar(title, round(row[f"{way} ratio"], 2), 1.0, "times"))
-    return bars, texts, data
+    return bars_of(data), texts, data
+
+
+def bars_of(data: dict[str, Any]) -> list[Bar]:
+    """The limits, of the models in :data:`IN_BAR`; where nothing was finite nothing is compared."""
+    return [
+        Bar(
+            f"{CASES[name]().name}, {row['inputs']}: float16 {way} over by hand",
+            round(row[f"{way} ratio"], 2),
+            1.0,
+            "times",
+        )
+        for name in data
+        if name in IN_BAR
+        for row in data[name]["float16"]
+        for way in PAINTED
+        if not math.isnan(row[f"{way} ratio"])
+    ]
 
 
 def main() -> None:

@@ -157,8 +157,8 @@ def scan_layout(eqn: Eqn) -> tuple[int, int]:
 def jit_options(eqn: Eqn) -> dict[str, Any]:
     """The arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
-    Empty if the equation may be inlined with nothing lost. Donation and compiler options matter on
-    the outermost ``jit`` only, where :mod:`duotone.jaxpr.run` takes care of them.
+    Empty if the equation may be inlined with nothing lost. Donation matters on the outermost
+    ``jit`` only, where :mod:`duotone.jaxpr.run` takes care of it.
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):
@@ -172,11 +172,6 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
     ):
         options["layouts"] = True
     return options
-
-
-def compiler_options(eqn: Eqn) -> dict[str, Any] | None:
-    """The compiler options of a ``jit`` equation."""
-    return dict(eqn.params["compiler_options_kvs"]) or None
 
 
 def function_name(jaxpr: ClosedJaxpr) -> str:

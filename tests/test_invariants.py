@@ -21,9 +21,9 @@ HALF = st.sampled_from(["float16", "bfloat16"])
 PAINTER = st.sampled_from(["duotone", "tensorflow"])
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 TRACED = settings(
-    max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=_QUIET
+    max_examples=30, derandomize=True, deadline=None, database=None, suppress_health_check=_QUIET
 )
-RUN = settings(TRACED, max_examples=5)
+RUN = settings(TRACED, max_examples=2)
 EVERYTHING = Program(tuple((name, 1, 2) for name in sorted(STEPS)))
 """Each step once, so that no kind of step depends on luck."""
 
@@ -185,7 +185,7 @@ _SMOOTH = sorted(set(STEPS) - {"max", "relu", "guard", "cond", "clipped", "exp"}
     st.lists(
         st.tuples(st.sampled_from(_SMOOTH), st.integers(0, 1), st.integers(0, 3)),
         min_size=1,
-        max_size=3,
+        max_size=2,
     ).map(lambda steps: Program(tuple(steps)))
 )
 @example(Program((("remat", 0, 1), ("scan", 0, 1), ("attention", 0, 1))))

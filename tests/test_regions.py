@@ -120,7 +120,7 @@ def test_a_region_ends_with_an_error_inside() -> None:
     def model(x: Any, w: Any) -> Any:
         try:
             with keep_full():
-                jnp.ones(2) + jnp.ones(3)
+                _ = jnp.ones(2) + jnp.ones(3)
         except TypeError:
             return x @ w
 

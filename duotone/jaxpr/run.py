@@ -8,8 +8,10 @@ that the transformation knows how to handle. That equation bears
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +26,23 @@ from duotone.jaxpr.trace import leak_inside, trace
 logger = logging.getLogger("duotone")
 
 _MANY_SIGNATURES = 16
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pauses garbage collection while a program is traced and rewritten.
+
+    Both make hundreds of thousands of small objects that live on, so that full collections of all
+    of JAX's heap fall into them: a third of the rewriting time of a GPT-2 step
+    (``benchmarks/rewrite_cost.py``).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Runner:
@@ -45,10 +64,13 @@ class Runner:
         arrays, signature = flatten_call(self._name, args, kwargs)
         key = (signature.tree, signature.statics)
         compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._compiled[key] = self._compile(signature, arrays)
         try:
-            out, results = compiled(*arrays)
+            if compiled is None:
+                with _collector_paused():
+                    compiled = self._compiled[key] = self._compile(signature, arrays)
+                    out, results = compiled(*arrays)
+            else:
+                out, results = compiled(*arrays)
         except jax.errors.UnexpectedTracerError as error:
             if not any(isinstance(array, Tracer) for array in arrays):
                 raise LeakedTracerError(leak_inside(self._name)) from error
@@ -65,29 +87,26 @@ class Runner:
             traced = trace(self._function, signature, leaves)
             return self._rewrite(traced.jaxpr)(*leaves), traced.results
 
-        options = self._jit_options(signature, arrays)
-        return jax.jit(_jax.named(program, MARKER), **options)
+        donated = self._donated(signature, arrays)
+        return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)
 
-    def _jit_options(self, signature: Signature, arrays: Sequence[Any]) -> dict[str, Any]:
-        """What a ``jit`` function donates and how it is compiled, if the function is one.
+    def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Positions of the arrays that a ``jit`` function donates, if the function is one.
 
-        JAX heeds both on the outermost ``jit`` only, and that is now duotone's.
+        JAX heeds donation on the outermost ``jit`` only, and that is now duotone's.
         """
         if not hasattr(self._function, "trace") or not hasattr(self._function, "lower"):
-            return {}
+            return ()
         jaxpr = _jax.open_jaxpr(trace(self._function, signature, arrays).jaxpr)
         if len(jaxpr.eqns) != 1 or "donated_invars" not in jaxpr.eqns[0].params:
-            return {}
+            return ()
         (eqn,) = jaxpr.eqns
         donated = {
             id(atom)
             for atom, given in zip(eqn.invars, eqn.params["donated_invars"], strict=True)
             if given
         }
-        return {
-            "donate_argnums": tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated),
-            "compiler_options": _jax.compiler_options(eqn),
-        }
+        return tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated)
 
     def _warn_of_many(self, signature: Signature) -> None:
         """Says so once when a Python number that changes at every call compiles a program each."""

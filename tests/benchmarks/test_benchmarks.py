@@ -80,7 +80,9 @@ def perceptron(dtype=None):
     )
 
     def loss(params, data):
-        return cross_entropy(model.apply(params, data[0]), data[1])
+        logits = model.apply(params, data[0])
+        assert isinstance(logits, jax.Array)
+        return cross_entropy(logits, data[1])
 
     def draw(key, inputs):
         return INPUTS[inputs](key, (4, 8)), jax.random.randint(key, (4,), 0, 4)
@@ -141,13 +143,13 @@ def test_relative_error_against_a_known_one():
     ("ours", "by_hand", "ratio"),
     [
         ([1.0], [2.0], 0.5),
-        ([math.inf], [math.inf], 1.0),
+        ([math.inf], [math.inf], math.nan),
         ([math.inf], [1.0], math.inf),
         ([1.0], [math.inf], 0.0),
     ],
 )
 def test_what_is_not_finite_is_worse_than_any_error(ours, by_hand, ratio):
-    assert gradient_error.mean_ratio(ours, by_hand)[0] == ratio
+    assert gradient_error.mean_ratio(ours, by_hand)[0] == pytest.approx(ratio, nan_ok=True)
 
 
 def test_step_cost():

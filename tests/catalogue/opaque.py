@@ -244,7 +244,11 @@ def _kernels() -> list[Case]:
             "ffi_call",
             positives(4, 4),
             through=None,
-            limits=limits(grad=NOT_DIFFERENTIABLE, vmap="called with no vmap_method"),
+            limits=limits(
+                grad=NOT_DIFFERENTIABLE,
+                vmap="called with no vmap_method",
+                forced="a kernel of the user's decides what it takes",
+            ),
             opaque=("ffi_call",),
         ),
         Case(
@@ -258,8 +262,12 @@ def _kernels() -> list[Case]:
 
 
 def _lapack_cholesky(x: Any) -> Any:
-    """LAPACK's spotrf through the foreign function interface; jaxlib registers it on import."""
+    """LAPACK's spotrf through the foreign function interface.
 
+    jaxlib registers it on import and finds SciPy's LAPACK when JAX first lowers a factorization.
+    """
+    with jax.ensure_compile_time_eval():
+        jnp.linalg.cholesky(jnp.eye(2))
     symmetric = x @ x.T + 20 * jnp.eye(4)
     return _potrf(symmetric)
 

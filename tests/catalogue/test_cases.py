@@ -1,8 +1,8 @@
 """Checks every case of the catalogue.
 
-By default each case is checked between two dots in both half types, with values in one of them,
-and cases of transformations also with derivatives and ``vmap``. The slow tests check the values of
-every variation in both half types.
+By default each case is checked between two dots in one of the half types, and cases of control
+flow, custom rules and transformations also with derivatives and ``vmap``. The slow tests check the
+values of every variation in both half types.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ of_every_case = pytest.mark.parametrize("case", CASES, ids=_IDS)
 in_both_half_types = pytest.mark.parametrize("half", HALF_TYPES)
 
 
-@in_both_half_types
 @of_every_case
-def test_between_two_dots(case: Case, half: str):
-    # Rewriting is the same for both half types but for the lists: values of one are enough here.
+def test_between_two_dots(case: Case):
+    # Rewriting is the same for both half types but for the lists; the slow tests have the other.
     if "sandwich" in _HOWS.get(case.name, ()):
-        check(case, "sandwich", half, values=half == _quick_half(case))
+        check(case, "sandwich", _quick_half(case))
 
 
 @of_every_case
@@ -74,7 +73,13 @@ def test_alone_and_denied_and_twice(case: Case):
         assert str(_inside(_inside(two))) == str(_inside(one))
 
 
-@pytest.mark.parametrize("case", _OF_TRANSFORMATIONS, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[] if case.name in _WITH_RULES else pytest.mark.slow, id=case.name)
+        for case in _OF_TRANSFORMATIONS
+    ],
+)
 def test_transformations(case: Case):
     half, hows = _quick_half(case), _HOWS.get(case.name, ())
     # Every other case is differentiated from outside, the rest from inside.
@@ -103,8 +108,12 @@ def test_every_variation(case: Case, half: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", _OF_TRANSFORMATIONS, ids=lambda case: case.name)
 @in_both_half_types
+@pytest.mark.parametrize(
+    "case",
+    [case for case in _OF_TRANSFORMATIONS if "sandwich" in _HOWS.get(case.name, ())],
+    ids=lambda case: case.name,
+)
 def test_compiled_outside_and_inside_jit(case: Case, half: str):
     with _types_of(case):
         wanted = _original(case.name, "sandwich")[1]()

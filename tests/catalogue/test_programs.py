@@ -160,6 +160,7 @@ def test_a_changed_static_argument_is_another_program():
     close(f(X[:2], 3), X[:2] @ W * 3)
 
 
+@pytest.mark.slow  # compiles two dozen programs; the catalogue has each of them
 def test_every_transformation_around_it():
     def loss(x: Any, w: Any) -> Any:
         return jnp.sum(network(x, w) ** 2)

@@ -62,10 +62,10 @@ def _check(
 def test_a_normalised_activation(norm: str, half: str) -> None:
     """Statistics and arithmetic in float32; the result is rounded to half once."""
 
-    def function(*activations: Any) -> Any:
-        return [on_by_dot(_NORMS[norm](through_dot(x))) for x in activations]
+    def function(activations: Any) -> Any:
+        return jax.vmap(lambda x: on_by_dot(_NORMS[norm](through_dot(x))))(activations)
 
-    _check(function, list(_ACTIVATIONS.values()), half, bound=2)
+    _check(function, [np.stack(list(_ACTIVATIONS.values()))], half, bound=2)
 
 
 def test_statistics_in_half_are_caught() -> None:

@@ -68,12 +68,9 @@ _LOGITS = {
 def _check(name: str, half: str, logits: list[str], **policy: Any) -> None:
     """Float32's own error: the differences x - max are exact or rounded to float32."""
 
-    def function(*inputs: Any) -> Any:
-        return [_FUNCTIONS[name](x) for x in inputs]
-
-    inputs = [_LOGITS[kind] for kind in logits]
-    answers = reference(function, *inputs)
-    got = mixed(function, half, *inputs, **policy)
+    inputs = np.stack([_LOGITS[kind] for kind in logits])
+    answers = reference(_FUNCTIONS[name], inputs)
+    got = mixed(_FUNCTIONS[name], half, inputs, **policy)
     for x, one, other in zip(inputs, got, answers, strict=True):
         scale = np.maximum(np.abs(other), 1e-3 * np.max(np.abs(other)))
         error = ulps(one, other, "float32", scale)
@@ -108,7 +105,7 @@ def test_probabilities_that_a_dot_reads_are_rounded_once(half: str) -> None:
 def test_a_loss_and_its_gradient(half: str) -> None:
     """What leads to a loss is no output, so ``x - max`` may be rounded like the logits it is of."""
     function = jax.value_and_grad(_cross_entropy)
-    for x in (_LOGITS["heavy tails"], _LOGITS["large"], _LOGITS["far from zero"]):
+    for x in (_LOGITS["heavy tails"], _LOGITS["large"]):
         (value, gradient), (loss, slope) = reference(function, x), mixed(function, half, x)
         assert abs(loss - value) <= EPSILON[half] * np.abs(x).max() / 4
         assert np.linalg.norm(slope - gradient) <= 2 * EPSILON[half] * np.linalg.norm(gradient)

@@ -82,13 +82,22 @@ def _check_update(name: str, half: str, **policy: Any) -> None:
             assert relative(got, other) < 4 * EPSILON[half], "optimizer state"
 
 
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("name", _OPTIMIZERS)
+_QUICK = {("adam", "float16"), ("momentum", "bfloat16")}
+
+
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [
+        pytest.param(name, half, marks=[] if (name, half) in _QUICK else pytest.mark.slow)
+        for name in _OPTIMIZERS
+        for half in HALVES
+    ],
+)
 def test_a_step(name: str, half: str) -> None:
     _check_update(name, half)
 
 
-@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("half", ["float16"])
 def test_a_half_update_is_caught(half: str) -> None:
     with pytest.raises(AssertionError, match=r"rounded|update off|state"):
         _check_update("momentum", half, keep_half=["*"])
@@ -134,13 +143,13 @@ def _check_gan(half: str, **policy: Any) -> None:
         assert error < 16 * EPSILON[half], f"update off by {error:.3g}"
 
 
-@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("half", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16"])
 def test_two_networks(half: str) -> None:
     """The discriminator's new weights feed the generator's loss, between two dots."""
     _check_gan(half)
 
 
-@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("half", ["bfloat16"])
 def test_half_weights_between_two_networks_are_caught(half: str) -> None:
     with pytest.raises(AssertionError, match="update off"):
         _check_gan(half, painter="tensorflow", infer_add=["sub"], keep_half=["sub"])

@@ -1,4 +1,4 @@
-"""Settings for the catalogue: quick compilation, and no growing store of compiled operations."""
+"""Settings for all tests: quick compilation, and no growing store of compiled operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _calls = 0
 
 @pytest.fixture(autouse=True)
 def quick_compiler() -> Iterator[None]:
-    """Operations of a dozen elements need no optimizing compiler."""
+    """Programs of a few elements need no optimizing compiler."""
     global _calls
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
