@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from pathlib import Path
 
 from duotone import _jax
+from duotone._files import write_atomically
 from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph
 from duotone.graph.painting import RULES, Painting
@@ -41,9 +41,9 @@ def write(
         painting: its colours.
     """
     stamp = f"{time.time_ns()}_{os.getpid()}"
-    _write_whole(folder / f"graphdef_preop_{stamp}.jaxpr.txt", f"{before}\n")
-    _write_whole(folder / f"graphdef_AutoMixedPrecision_{stamp}.jaxpr.txt", f"{after}\n")
-    _write_whole(folder / f"paintbuckets_{stamp}.txt", paint_buckets(graph, classes, painting))
+    write_atomically(folder / f"graphdef_preop_{stamp}.jaxpr.txt", f"{before}\n")
+    write_atomically(folder / f"graphdef_AutoMixedPrecision_{stamp}.jaxpr.txt", f"{after}\n")
+    write_atomically(folder / f"paintbuckets_{stamp}.txt", paint_buckets(graph, classes, painting))
 
 
 def paint_buckets(graph: Graph, classes: Classes, painting: Painting) -> str:
@@ -75,15 +75,3 @@ def log_decisions(graph: Graph, classes: Classes, painting: Painting) -> None:
             painting.details.get(node.index, rule),
             node.source,
         )
-
-
-def _write_whole(path: Path, content: str) -> None:
-    """Writes a file under a temporary name and renames it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(content)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

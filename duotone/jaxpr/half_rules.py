@@ -28,17 +28,8 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
     operands = [r.read(env, v, r.wanted(node, slot)) for slot, v in enumerate(step.inputs)]
-    if r.painting.compute[node] is Paint.FULL:
-        return _computed_full(r, step, operands)
-    rule = _RULES.get(step.eqn.primitive.name, _bind)
-    try:
-        results = rule(r, step, operands)
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise RewriteError(
-            f"{step.eqn.primitive.name} at {_jax.source_line(step.eqn)} was painted half and does "
-            f"not take {r.half.name} operands; take it off the list it is on, or keep it full with "
-            "`with duotone.keep_full():`"
-        ) from error
+    computes_full = r.painting.compute[node] is Paint.FULL
+    results = _jax.bind(step.eqn, operands) if computes_full else _in_half(r, step, operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
         (paint, r.match(array, var.aval, paint))
@@ -46,12 +37,21 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     ]
 
 
-def _computed_full(r: Rewriter, step: Step, operands: list[Any]) -> list[tuple[Paint, Any]]:
-    """A node that computes full and stores half."""
-    (node,) = step.nodes
-    kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
-    results = zip(kept, _jax.bind(step.eqn, operands), step.eqn.outvars, strict=True)
-    return [(paint, r.match(array, var.aval, paint)) for paint, array, var in results]
+def _in_half(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """The results of a node that computes half.
+
+    Raises:
+        RewriteError: the primitive does not take half operands.
+    """
+    rule = _RULES.get(step.eqn.primitive.name, _bind)
+    try:
+        return rule(r, step, operands)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise RewriteError(
+            f"{step.eqn.primitive.name} at {_jax.source_line(step.eqn)} was painted half and does "
+            f"not take {r.half.name} operands; take it off the list it is on, or keep it full with "
+            "`with duotone.keep_full():`"
+        ) from error
 
 
 @form("each")
