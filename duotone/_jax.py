@@ -83,12 +83,28 @@ def rewritten_parameter(old: Any, new: ClosedJaxpr) -> Any:
     return new.jaxpr
 
 
-@contextlib.contextmanager
-def equation_context(eqn: Eqn) -> Iterator[None]:
-    """What is bound inside has the source line, name stack, device and metadata of ``eqn``."""
-    stack = _source_info.current_name_stack() + eqn.source_info.name_stack
-    with _source_info.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
-        yield
+class EquationContext:
+    """What is bound inside has the source line, name stack, device and metadata of an equation.
+
+    A class and not a generator: one is entered for every equation of a program.
+    """
+
+    __slots__ = ("_metadata", "_source")
+
+    def __init__(self, eqn: Eqn) -> None:
+        stack = _source_info.current_name_stack() + eqn.source_info.name_stack
+        self._source = _source_info.user_context(eqn.source_info.traceback, name_stack=stack)
+        self._metadata = eqn.ctx.manager
+
+    def __enter__(self) -> None:
+        self._source.__enter__()
+        self._metadata.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        try:
+            self._metadata.__exit__(*raised)
+        finally:
+            self._source.__exit__(*raised)
 
 
 @contextlib.contextmanager
@@ -103,7 +119,7 @@ def inlined_call(eqn: Eqn) -> Iterator[None]:
 def bind(eqn: Eqn, operands: Sequence[Any], params: dict[str, Any] | None = None) -> list[Any]:
     """Binds the primitive of ``eqn`` to other operands and returns a list of results.
 
-    Call inside :func:`equation_context`.
+    Call inside :class:`EquationContext`.
 
     Args:
         eqn: the equation.

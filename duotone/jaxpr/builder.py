@@ -159,9 +159,11 @@ class Builder:
             constants.append((env[var], array))
 
         def read(atom: _jax.Atom) -> int:
-            if _jax.is_literal(atom):
-                return self.value(atom.aval, body=body, constant=_scalar_magnitude(atom.val))
-            return env[atom]
+            if not _jax.is_literal(atom):
+                return env[atom]
+            literal = self.value(atom.aval, body=body, constant=_scalar_magnitude(atom.val))
+            constants.append((literal, atom.val))
+            return literal
 
         steps = []
         for eqn in opened.eqns:
@@ -182,7 +184,7 @@ class Builder:
                 return step
         first = len(self.nodes)
         name = eqn.primitive.name
-        what = describe(eqn)
+        what = describe(eqn, [self.values[value] for value in inputs])
         outputs = self._add(
             eqn,
             name,

@@ -173,7 +173,7 @@ def _of_moving(
         operands = list(fixed)
         for position, x in zip(moving, xs, strict=True):
             operands[position] = x
-        with _jax.equation_context(eqn):
+        with _jax.EquationContext(eqn):
             return _jax.bind(eqn, operands)
 
     return function

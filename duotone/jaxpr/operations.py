@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from duotone import _jax
-from duotone.graph.graph import FULL_DTYPE
+from duotone.graph.graph import FULL_DTYPE, Value
 
 _LINEAR_ALGEBRA = "linear algebra has no half form"
 FIXED: dict[str, str] = {
@@ -107,10 +107,10 @@ def _mixture(dtypes: frozenset[str]) -> str:
     return ""
 
 
-def describe(eqn: _jax.Eqn) -> Description:
-    """Describes a first-order equation."""
+def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
+    """Describes a first-order equation and the graph values that it reads."""
     name = eqn.primitive.name
-    ins = [dtype_name(atom.aval) for atom in eqn.invars]
+    ins = [value.dtype for value in operands]
     outs = [dtype_name(var.aval) for var in eqn.outvars]
     rule = _RULES.get(name)
     listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
@@ -121,12 +121,12 @@ def describe(eqn: _jax.Eqn) -> Description:
         listed_as,
         tuple([dtype == FULL_DTYPE for dtype in ins]),  # lists first: quicker, and this is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),
-        _flops(name, eqn),
+        _flops(name, eqn, operands),
         fixed,
     )
 
 
-def _flops(name: str, eqn: _jax.Eqn) -> float:
+def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value]) -> float:
     """Floating point operations of one execution, two for a multiply-add."""
     if name in _DATA_MOVEMENT or not eqn.outvars:
         return 0.0
@@ -139,8 +139,7 @@ def _flops(name: str, eqn: _jax.Eqn) -> float:
         kernel = eqn.invars[1].aval
         out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
         return 2.0 * result * size_of(kernel) / max(_known(out_features), 1)
-    operands = [size_of(atom.aval) for atom in eqn.invars]
-    return float(max([result, *operands]))
+    return float(max([result, *[value.size for value in operands]]))
 
 
 def _known(dimension: Any) -> int:

@@ -50,7 +50,7 @@ class Program:
         jaxpr: the (open) jaxpr.
         body: index of the graph body in which it runs.
         inputs: graph values of its arguments.
-        constants: graph value and array of each constant.
+        constants: graph value and array of each constant, and value and number of each literal.
         outputs: graph values of its results.
         steps: its equations.
     """

@@ -166,21 +166,14 @@ class Rewriter:
         for value, array in program.constants:
             env.write(value, Paint.FULL, array)
         for step in program.steps:
-            self._literals(step.eqn.invars, step.inputs, env)
             if step.kind == "inline" and self.touched(step):
                 with _jax.inlined_call(step.eqn):
                     self.run(step.bodies[0], env)
                 continue
-            with _jax.equation_context(step.eqn):
+            with _jax.EquationContext(step.eqn):
                 results = self._step(step, env)
             for value, (paint, array) in zip(step.outputs, results, strict=True):
                 env.write(value, paint, array)
-        self._literals(program.jaxpr.outvars, program.outputs, env)
-
-    def _literals(self, atoms: Sequence[_jax.Atom], values: Sequence[int], env: Env) -> None:
-        for atom, value in zip(atoms, values, strict=True):
-            if _jax.is_literal(atom):
-                env.write(value, Paint.FULL, atom.val)
 
     def _step(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         """The results of one step, each with its precision."""
