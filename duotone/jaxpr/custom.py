@@ -78,7 +78,7 @@ def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
             trees.append(tree)
             return [*outs, *residuals]
 
-        traced = jax.make_jaxpr(primal)(*_full_types(r, xs, given))
+        traced = jax.make_jaxpr(primal)(*_full_types(xs, given))
         boundaries = [_LEAVE[want] for want in wants]
         spare = len(_jax.open_jaxpr(traced).outvars) - len(wants)
         painted = r.repaint(traced, given, [*boundaries, *[Boundary.ANY] * spare])
@@ -134,14 +134,13 @@ def _run_painted(
     wants: Sequence[Paint],
 ) -> list[Any]:
     """Traces ``function`` in full precision, paints it, and runs it on arguments as stored."""
-    traced = jax.make_jaxpr(function)(*_full_types(r, arguments, given))
+    traced = jax.make_jaxpr(function)(*_full_types(arguments, given))
     painted = r.repaint(traced, given, [_LEAVE[want] for want in wants])
     return painted(*arguments, wants=list(wants))
 
 
-def _full_types(r: Rewriter, arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:
+def _full_types(arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:
     """The types that arguments have in the original program."""
-    del r
 
     def widen(*xs: Any) -> list[Any]:
         return [

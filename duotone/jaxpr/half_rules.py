@@ -169,10 +169,3 @@ def _scatter(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
             mode=params["mode"],
         )
     ]
-
-
-@_rule("reduce", "reduce_window", "select_and_scatter")
-def _with_region(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
-    """Primitives whose region has no public way to be built again."""
-    del operands
-    raise TypeError(f"{step.eqn.primitive.name} carries a region for {FULL_DTYPE}, not {r.half}")
