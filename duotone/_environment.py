@@ -101,7 +101,8 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
     return tuple(settings)
 
 
-def _error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
+def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
+    """The error for a variable whose value is not taken: names both, and the remedy."""
     return EnvironmentVariableError(
         f"environment variable {name} is {value!r}: {problem}. "
         f"It takes {takes}. Set it to that, or unset {name}."
@@ -117,7 +118,7 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
         # Seen in the wild: "BiasAdd|Softmax", which TensorFlow took as one unknown name in silence.
         if re.search(r"[\s|;\"']", entry):
             problem = f"{entry!r} is not one operation name"
-            raise _error(name, value, problem, _LIST_TAKES)
+            raise environment_error(name, value, problem, _LIST_TAKES)
     return entries
 
 
@@ -130,7 +131,7 @@ def _parse_level(name: str, value: str) -> Level | None:
     for level in LEVELS:
         if value.strip().upper() == level:
             return level
-    raise _error(name, value, "no such level", _LEVEL_TAKES)
+    raise environment_error(name, value, "no such level", _LEVEL_TAKES)
 
 
 _PAINTER_TAKES = " or ".join(PAINTERS)
@@ -140,16 +141,17 @@ def _parse_painter(name: str, value: str) -> Painter:
     for painter in PAINTERS:
         if value.strip().lower() == painter:
             return painter
-    raise _error(name, value, "no such painter", _PAINTER_TAKES)
+    raise environment_error(name, value, "no such painter", _PAINTER_TAKES)
 
 
 _BOOLEAN_TAKES = "0, 1, true or false"
 
 
-def _parse_boolean(name: str, value: str) -> bool:
+def parse_boolean(name: str, value: str) -> bool:
+    """The truth value of the variable called `name`."""
     truth = {"0": False, "false": False, "1": True, "true": True}.get(value.lower())
     if truth is None:
-        raise _error(name, value, "not a truth value", _BOOLEAN_TAKES)
+        raise environment_error(name, value, "not a truth value", _BOOLEAN_TAKES)
     return truth
 
 
@@ -161,7 +163,7 @@ def _parse_folder(name: str, value: str) -> Path | None:
         return None
     problem = folder_problem(Path(value).expanduser())
     if problem is not None:
-        raise _error(name, value, problem, _FOLDER_TAKES)
+        raise environment_error(name, value, problem, _FOLDER_TAKES)
     return Path(value)
 
 
@@ -190,10 +192,10 @@ def _parse_vmodule(name: str, value: str) -> bool:
             if name.startswith("TF_"):
                 continue
             problem = f"the only module that duotone logs is {_LOGGED_MODULE}, not {module!r}"
-            raise _error(name, value, problem, _VMODULE_TAKES)
+            raise environment_error(name, value, problem, _VMODULE_TAKES)
         if not re.fullmatch(r"[+-]?[0-9]+", level):
             problem = f"{entry!r} gives no whole number as the level"
-            raise _error(name, value, problem, _VMODULE_TAKES)
+            raise environment_error(name, value, problem, _VMODULE_TAKES)
         log_level = int(level)
     return log_level >= _DECISION_LOG_LEVEL
 
@@ -243,7 +245,7 @@ VARIABLES: tuple[Variable, ...] = (
         takes=_BOOLEAN_TAKES,
         effect="rewrites also where half precision is not faster",
         example="1",
-        parse=_parse_boolean,
+        parse=parse_boolean,
     ),
     Variable(
         field="log_path",

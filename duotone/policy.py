@@ -2,8 +2,9 @@
 
 `autocast` and `explain` take a :class:`Policy`; the stages read its fields. It is checked once,
 when it is made, so a stage never checks again; it hashes and compares by value, so it can be part
-of a cache key. :meth:`Policy.merged_with_environment` is the only place where duotone reads the
-environment. A new option is a field here, a check in ``__post_init__``, a phrase in ``describe``
+of a cache key. :meth:`Policy.merged_with_environment` is the only place where duotone reads these
+options from the environment (what switches duotone on at all is in ``duotone/_switches.py``). A new
+option is a field here, a check in ``__post_init__``, a phrase in ``describe``
 and, if it can be set from outside, a row in ``duotone/_environment.py``.
 
 What goes wrong: a contradiction or a bad value in code raises

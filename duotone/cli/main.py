@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from duotone.cli.demo import demo
+from duotone.cli.run import run as run_script
 from duotone.cli.version import print_version, version
 from duotone.errors import DuotoneError
 
@@ -24,6 +25,10 @@ _EPILOG = """
   duotone demo --precision float16   one, with a dynamic loss scale
 
   duotone demo --seeds 3 --out runs  mean and spread over three seeds
+
+  duotone run train.py --epochs 3    a Keras script in mixed precision, source unchanged
+
+  duotone run --dtype float16 -m pkg.train
 """
 
 app = typer.Typer(
@@ -36,6 +41,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command(
+    name="run",
+    # What stands after the script belongs to the script, options as well.
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+)(run_script)
 app.command()(version)
 
 

@@ -79,6 +79,6 @@ def test_a_full_disk_is_one_line(call, tmp_path, monkeypatch):
 
 def test_the_module_is_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "duotone.cli", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "duotone", "--help"], capture_output=True, text=True, check=True
     )
     assert "Automatic mixed precision for JAX" in done.stdout

@@ -1,0 +1,5 @@
+"""``python -m duotone`` is the ``duotone`` command."""
+
+from duotone.cli.main import run
+
+run()

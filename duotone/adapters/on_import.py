@@ -1,0 +1,73 @@
+"""Calls a function as soon as a library has been imported, or at once if it has been.
+
+``duotone run`` must hook into Keras before the script makes a model and after the script has chosen
+Keras' backend, so neither before nor after the script is the time: only the import itself is. A
+finder at the front of ``sys.meta_path`` lets the others find the library and steps out of the way.
+
+Called by ``duotone.cli.run``. What goes wrong: errors of the function reach whoever imports the
+library, like errors of the library itself.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Sequence
+
+
+def when_imported(name: str, then: Callable[[], None]) -> None:
+    """Calls `then` once, after the module `name` has been imported.
+
+    Args:
+        name: a top-level module, such as ``"keras"``.
+        then: called without arguments.
+
+    Example:
+        >>> from duotone.adapters.on_import import when_imported
+        >>> when_imported("sys", lambda: print("there it is"))
+        there it is
+    """
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._then)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """The library's own loader, and the call afterwards."""
+
+    def __init__(self, loader: importlib.abc.Loader, then: Callable[[], None]) -> None:
+        self._loader, self._then = loader, then
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # The library sees its own loader: it may look for its resources with it.
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then()

@@ -1,5 +1,0 @@
-"""``python -m duotone.cli`` is ``duotone``."""
-
-from duotone.cli.main import run
-
-run()

@@ -1,0 +1,1 @@
+"""Tests of the adapters: duotone in the terms of other libraries."""

@@ -1,0 +1,70 @@
+"""A function is called when a library is imported, neither before nor twice."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+import pytest
+
+from duotone.adapters.on_import import when_imported
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A library that nobody has imported: its name."""
+    name = "imported_late"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("answer = 42\n")
+    (tmp_path / name / "data.txt").write_text("inside")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_called_after_the_import_and_once(library):
+    calls = []
+    when_imported(library, lambda: calls.append(sys.modules[library].answer))
+    assert calls == []
+    module = importlib.import_module(library)
+    assert calls == [42]
+    importlib.reload(module)
+    assert calls == [42]
+
+
+def test_called_at_once_for_what_is_imported_already(library):
+    importlib.import_module(library)
+    calls = []
+    when_imported(library, lambda: calls.append("now"))
+    assert calls == ["now"]
+
+
+def test_the_library_does_not_notice(library):
+    when_imported(library, lambda: None)
+    module = importlib.import_module(library)
+    assert module.__spec__.loader is module.__loader__
+    assert type(module.__loader__).__module__ == "_frozen_importlib_external"
+    assert module.__loader__.get_data(f"{module.__path__[0]}/data.txt") == b"inside"
+
+
+def test_other_libraries_are_left_alone(library):
+    when_imported("a_name_that_nobody_has", lambda: pytest.fail("called"))
+    assert importlib.import_module(library).answer == 42
+    assert importlib.util.find_spec("another_name_that_nobody_has") is None
+
+
+def test_a_library_that_is_missing_is_missing(library):
+    when_imported("a_name_that_nobody_has", lambda: pytest.fail("called"))
+    with pytest.raises(ModuleNotFoundError, match="a_name_that_nobody_has"):
+        importlib.import_module("a_name_that_nobody_has")
+
+
+def test_an_error_of_the_function_reaches_who_imports(library):
+    def fail() -> None:
+        raise RuntimeError("no hook today")
+
+    when_imported(library, fail)
+    with pytest.raises(RuntimeError, match="no hook today"):
+        importlib.import_module(library)
