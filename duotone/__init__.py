@@ -1,11 +1,23 @@
 """duotone: automatic mixed precision for JAX, as a graph rewrite.
 
-One line changes: ``step = duotone.autocast(step)``. duotone decides which operations and stored
-values are float16 or bfloat16, inserts the casts, scales the loss and can say why.
+One line changes: ``step = duotone.autocast(step)``, or around the optimizer,
+``opt = duotone.enable_mixed_precision_graph_rewrite(opt)``. duotone decides which operations and
+stored values are float16 or bfloat16, inserts the casts, scales the loss and can say why.
+
+``duotone.keras``, ``duotone.nnx`` and ``duotone.linen`` are loaded when they are first used,
+because each imports its library.
 """
+
+import importlib
+from types import ModuleType
 
 from duotone._version import __version__ as __version__
 from duotone.api import Explanation, autocast, explain
+from duotone.enable import (
+    MixedPrecisionLossScaleOptimizer,
+    enable_mixed_precision_graph_rewrite,
+    optimizer,
+)
 from duotone.errors import DuotoneError
 from duotone.policy import Policy
 from duotone.regions import keep_full, keep_half
@@ -16,9 +28,13 @@ from duotone.scale import (
     NoLossScale,
     ScaledGrad,
     all_finite,
+    dynamic_loss_scale,
+    fixed_loss_scale,
     select,
+    skip_nonfinite,
     value_and_grad,
 )
+from duotone.scale.monitor import Monitor
 
 __all__ = [
     "DuotoneError",
@@ -26,14 +42,29 @@ __all__ = [
     "Explanation",
     "FixedLossScale",
     "LossScale",
+    "MixedPrecisionLossScaleOptimizer",
+    "Monitor",
     "NoLossScale",
     "Policy",
     "ScaledGrad",
     "all_finite",
     "autocast",
+    "dynamic_loss_scale",
+    "enable_mixed_precision_graph_rewrite",
     "explain",
+    "fixed_loss_scale",
     "keep_full",
     "keep_half",
+    "optimizer",
     "select",
+    "skip_nonfinite",
     "value_and_grad",
 ]
+
+_LOADED_WHEN_USED = frozenset({"keras", "linen", "nnx"})
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LOADED_WHEN_USED:
+        return importlib.import_module(f"duotone.{name}")
+    raise AttributeError(f"module 'duotone' has no attribute {name!r}")

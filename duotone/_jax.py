@@ -45,7 +45,7 @@ _JAXLIB = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:2])
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
-for _name in ("_jax.py", "api.py", "regions.py", "jaxpr", "scale"):
+for _name in ("_jax.py", "adapters", "api.py", "regions.py", "jaxpr", "scale"):
     _source_info.register_exclusion(str(_HERE / _name))
 
 

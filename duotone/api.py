@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
@@ -226,6 +227,8 @@ def autocast(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return run()(args, kwargs)
 
+    # The function that was written, not a wrapper around it: Equinox looks for arrays on the way.
+    vars(wrapped)["__wrapped__"] = inspect.unwrap(fn, stop=lambda f: hasattr(f, "__signature__"))
     setattr(wrapped, _SETTINGS, (fn, dtype, policy))
     return wrapped
 
@@ -304,20 +307,56 @@ def _check_policy(name: str, policy: Policy | None) -> None:
         )
 
 
+def check_settings(name: str, dtype: Any, policy: Policy | None) -> None:
+    """Raises what :func:`autocast` raises for these arguments; asks no device.
+
+    Args:
+        name: the public function that was called, for the error.
+        dtype: as :func:`autocast` takes it.
+        policy: likewise.
+    """
+    _check_policy(name, policy)
+    if dtype is not None:
+        _half_named(name, dtype)
+
+
+def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
+    """The half type in which :func:`autocast` with these arguments calculates.
+
+    With ``dtype=None`` it asks the default device, which starts JAX's backends; nothing is logged.
+
+    Args:
+        name: the public function that was called, for the error.
+        dtype: as :func:`autocast` takes it.
+        policy: likewise.
+
+    Returns:
+        ``"float16"``, ``"bfloat16"``, or ``None`` where functions stay as they are.
+    """
+    if dtype is not None:
+        return _half_named(name, dtype).name
+    half = _fast_half((policy or Policy()).merged_with_environment())
+    return None if half is None else half.name
+
+
+def _fast_half(policy: Policy) -> HalfType | None:
+    choice = current_choice()
+    if choice.dtype is None:
+        return HALF_TYPES["bfloat16"] if policy.ignore_performance else None
+    return HALF_TYPES[choice.dtype]
+
+
 def _half_of_device(policy: Policy, what: str) -> HalfType | None:
     """The half type that is fast here, or ``None`` where the function is to stay as it is."""
-    choice = current_choice()
-    if choice.dtype is None and policy.ignore_performance:
-        return HALF_TYPES["bfloat16"]
-    if choice.dtype is None:
+    half = _fast_half(policy)
+    if half is None:
         logger.warning(
             "%s: not rewritten, half is not faster here: %s. "
             "Policy(ignore_performance=True) or dtype=... rewrites all the same.",
             what,
-            choice.reason,
+            current_choice().reason,
         )
-        return None
-    return HALF_TYPES[choice.dtype]
+    return half
 
 
 def _half_named(name: str, dtype: Any) -> HalfType:

@@ -18,13 +18,16 @@ is not a loss scale, a loss that is not a floating scalar, trees of different st
 error that names the thing and the remedy (``docs/loss-scaling.md`` has the whole story).
 
 Files: ``leaves`` (arithmetic on one leaf), ``finite`` (the finite check), ``selection`` (keep or
-replace), ``configuration`` (checked
-numbers), ``state`` (the three loss scales), ``gradient`` (``value_and_grad``).
+replace), ``configuration`` (checked numbers), ``state`` (the three loss scales), ``gradient``
+(``value_and_grad``), ``choice`` (what a user may say for a loss scale), ``skip`` (an optimizer that
+leaves out bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with a loss scale).
 """
 
+from duotone.scale.choice import dynamic_loss_scale, fixed_loss_scale, make_loss_scale
 from duotone.scale.finite import all_finite
 from duotone.scale.gradient import ScaledGrad, value_and_grad
 from duotone.scale.selection import select
+from duotone.scale.skip import skip_nonfinite
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
 
 __all__ = [
@@ -34,6 +37,10 @@ __all__ = [
     "NoLossScale",
     "ScaledGrad",
     "all_finite",
+    "dynamic_loss_scale",
+    "fixed_loss_scale",
+    "make_loss_scale",
     "select",
+    "skip_nonfinite",
     "value_and_grad",
 ]

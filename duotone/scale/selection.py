@@ -45,6 +45,27 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
         [1.0, 2.0]
     """
     pred = check_predicate(pred, "pred")
+    chosen = [
+        lax.select(pred, jnp.asarray(new), jnp.asarray(old)) if differs else new
+        for new, old, differs in pairs(on_true, on_false)
+    ]
+    return tree_unflatten(jax.tree.structure(on_true), chosen)
+
+
+def pairs(on_true: Any, on_false: Any) -> list[tuple[Any, Any, bool]]:
+    """The leaves of two trees that a choice is made between.
+
+    Args:
+        on_true: any pytree.
+        on_false: another.
+
+    Returns:
+        For each leaf the one, the other, and whether they are two arrays of one type to choose
+        between; where not, either will do.
+
+    Raises:
+        ArgumentError: as :func:`select` does.
+    """
     paths_and_new, structure = tree_flatten_with_path(on_true)
     old, old_structure = tree_flatten(on_false)
     if structure != old_structure:
@@ -52,11 +73,10 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
             "select needs two trees of the same structure, such as the parameters before and "
             f"after an update; {_first_difference(on_true, on_false)}."
         )
-    chosen = [
-        _select_leaf(pred, keystr(path), new, kept)
+    return [
+        (new, kept, _check_leaf(keystr(path), new, kept))
         for (path, new), kept in zip(paths_and_new, old, strict=True)
     ]
-    return tree_unflatten(structure, chosen)
 
 
 def check_predicate(pred: Any, name: str) -> jax.Array:
@@ -72,11 +92,13 @@ def check_predicate(pred: Any, name: str) -> jax.Array:
     )
 
 
-def _select_leaf(pred: jax.Array, path: str, new: Any, old: Any) -> Any:
+def _check_leaf(path: str, new: Any, old: Any) -> bool:
+    """Whether there is something to choose; raises where there must not be."""
     if new is old:
-        return new
+        return False
     if not (_is_array(new) and _is_array(old)):
-        return _same_static(path, new, old)
+        _check_same_static(path, new, old)
+        return False
     new_type, old_type = jax.typeof(new), jax.typeof(old)
     if (new_type.shape, new_type.dtype) != (old_type.shape, old_type.dtype):
         raise ArgumentError(
@@ -84,19 +106,17 @@ def _select_leaf(pred: jax.Array, path: str, new: Any, old: Any) -> Any:
             f"{old_type.str_short()} in on_false. Both must have one shape and dtype: convert the "
             "new value with .astype(old.dtype), or find what changed it."
         )
-    if new_type.dtype == jax.dtypes.float0:
-        return new  # holds no information, and no operation takes it
-    return lax.select(pred, jnp.asarray(new), jnp.asarray(old))
+    return new_type.dtype != jax.dtypes.float0  # holds no information, and no operation takes it
 
 
 def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
 
 
-def _same_static(path: str, new: Any, old: Any) -> Any:
+def _check_same_static(path: str, new: Any, old: Any) -> None:
     """A leaf that is no array cannot depend on a traced choice: it must be the same in both."""
     if type(new) is type(old) and bool(new == old):
-        return new
+        return
     raise ArgumentError(
         f"select: leaf {path or '(the whole tree)'} is {new!r} in on_true and {old!r} in on_false. "
         "Only arrays can be chosen inside a compiled step; make other leaves equal, or take them "

@@ -16,6 +16,7 @@ from benchmarks import (
     _readme,
     _stages,
     gradient_error,
+    optimizer_overhead,
     rewrite_cost,
     second_call,
     step_cost,
@@ -119,6 +120,29 @@ def test_second_call():
     assert {"2 leaves", "6 leaves"} == set(data)
     assert len(bars) == 4
     assert "jit(autocast(f))" in text
+
+
+def test_optimizer_overhead():
+    cases = {
+        "small CNN": lambda: optimizer_overhead.convolutional(batch=2, size=8),
+        "perceptron": lambda: optimizer_overhead.perceptron(batch=2, width=8),
+    }
+    rounds = dict.fromkeys(cases, 2)
+    bars, text, data = optimizer_overhead.measure(rounds, cases)
+    assert len(bars) == 2
+    assert all("small CNN" in bar.name for bar in bars)
+    assert set(data) == set(cases)
+    assert data["perceptron"]["bare"]["over bare %"] == 0
+    assert "with select" in text
+
+
+def test_every_way_of_optimizer_overhead_takes_the_same_step():
+    loss, params, batch = optimizer_overhead.perceptron(batch=2, width=8)
+    ways = optimizer_overhead.ways(loss)
+    found = [jax.jit(step)(params, begin(params), *batch)[0] for step, begin in ways.values()]
+    for other in found[1:]:
+        for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(found[0]), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_gradient_error(monkeypatch):

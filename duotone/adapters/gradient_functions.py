@@ -1,0 +1,120 @@
+"""Loss functions, differentiated, scaled and rewritten; kept for as long as they live.
+
+A rewritten function is compiled when it is first called, so ``opt.compute_gradients(loss_fn, ...)``
+must find the same one again in the next step. It is kept for as long as `loss_fn` lives and not
+longer: the kept function refers to `loss_fn` weakly, which is no loss, because nobody calls it but
+with `loss_fn` in hand.
+
+What goes wrong: a function that is made anew in every step (a lambda in the loop) is compiled in
+every step; after 16 of them one warning says so. Inside ``jax.jit`` that does not matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from duotone.api import autocast
+from duotone.policy import Policy
+from duotone.scale import ScaledGrad, value_and_grad
+
+logger = logging.getLogger("duotone")
+
+_MANY = 16
+_MOST_KEPT = 64
+
+
+class _Borrowed:
+    """A function that is held weakly, where Python can, and looks like itself in errors."""
+
+    def __init__(self, fn: Callable[..., Any], forget: Callable[[Any], Any]) -> None:
+        self._get = _reference(fn, forget)
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self._get()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._get()(*args, **kwargs)
+
+
+def _reference(fn: Any, forget: Callable[[Any], Any]) -> Callable[[], Any]:
+    try:
+        if isinstance(fn, types.MethodType):
+            return weakref.WeakMethod(fn, forget)
+        return weakref.ref(fn, forget)
+    except TypeError:  # no weak references to it: kept until others take its place
+        return lambda: fn
+
+
+class GradientFunctions:
+    """Rewritten gradients of loss functions, by function.
+
+    Args:
+        dtype: as :func:`duotone.autocast` takes it.
+        policy: likewise.
+        axes: mapped axes over which the finite check agrees, or None.
+        rewrite: whether they are rewritten at all.
+    """
+
+    def __init__(
+        self, dtype: Any, policy: Policy | None, axes: tuple[str, ...] | None, rewrite: bool = True
+    ) -> None:
+        self._rewritten = (
+            functools.partial(autocast, dtype=dtype, policy=policy) if rewrite else lambda fn: fn
+        )
+        self._axes = axes
+        self._kept: dict[Any, tuple[_Borrowed, Callable[..., ScaledGrad]]] = {}
+        self._compiled = 0
+
+    def of(self, loss_fn: Any, has_aux: bool, *, traced: bool) -> Callable[..., ScaledGrad]:
+        """``autocast(value_and_grad(loss_fn, has_aux=has_aux))``, the same one every time.
+
+        Args:
+            loss_fn: gives the loss, or a pair with `has_aux`.
+            has_aux: whether it returns a pair.
+            traced: whether this call is part of a larger program, which keeps what it traces.
+
+        Raises:
+            ArgumentTypeError: `loss_fn` is not callable.
+        """
+        key = (*_identity(loss_fn), bool(has_aux))
+        kept = self._kept.get(key)
+        if kept is not None and kept[0].__wrapped__ is not None:  # alive, so it is the same one
+            return kept[1]
+        if not callable(loss_fn):
+            value_and_grad(loss_fn)  # raises the error that says what it must be
+        borrowed = _Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
+        function = self._rewritten(
+            value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
+        )
+        self._kept[key] = (borrowed, function)
+        while len(self._kept) > _MOST_KEPT:
+            self._kept.pop(next(iter(self._kept)), None)
+        if not traced:
+            self._count(borrowed.__name__)
+        return function
+
+    def _count(self, name: str) -> None:
+        self._compiled += 1
+        if self._compiled == _MANY:
+            logger.warning(
+                "compute_gradients was given %d different loss functions, the last one %s, and "
+                "compiled each. If it is made anew in every step (a lambda or functools.partial "
+                "in the loop), define it once outside and pass what changes as arguments; or put "
+                "the whole step into jax.jit.",
+                self._compiled,
+                name,
+            )
+
+
+def _identity(fn: Any) -> tuple[int, int]:
+    """Tells functions apart; a bound method is a new object every time it is read."""
+    if isinstance(fn, types.MethodType):
+        return id(fn.__self__), id(fn.__func__)
+    return id(fn), 0

@@ -1,0 +1,135 @@
+"""Do two trees belong together? Gradients and parameters, a state and the optimizer that made it.
+
+Called by ``optax``. Trees are compared by the names of their leaves and not by their node types: a
+``FrozenDict`` of gradients belongs to a ``dict`` of parameters, and a gradient of None to a leaf
+that is not trained. What goes wrong is the subject: each error names the first leaf that differs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from jax.tree_util import keystr, tree_leaves_with_path
+
+from duotone.errors import ArgumentError, ArgumentTypeError
+
+
+def check_differentiable(params: Any) -> None:
+    """Refuses parameters that have no gradient: integers, booleans, keys, functions, strings.
+
+    Args:
+        params: any pytree.
+
+    Raises:
+        ArgumentTypeError: names the leaf.
+    """
+    for path, leaf in tree_leaves_with_path(params):
+        if isinstance(leaf, float | complex):
+            continue
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
+            kind = f"a {type(leaf).__name__}" if dtype is None else f"of dtype {dtype}"
+            raise ArgumentTypeError(
+                f"compute_gradients: leaf {_place('params', path)} is {kind}, which has no "
+                "gradient. Pass it as a further argument of loss_fn, and the floating leaves as "
+                "params: in Equinox eqx.partition(model, eqx.is_inexact_array), elsewhere a tree "
+                "of its own. (optax.masked leaves leaves out of the update, not out of the "
+                "gradient.)"
+            )
+
+
+def check_gradients(grads: Any, params: Any, who: str) -> None:
+    """Refuses gradients of leaves that the parameters do not have, or of another shape.
+
+    Args:
+        grads: a tree of gradients.
+        params: the parameters, or None where nothing is known.
+        who: the method that was called, for the error.
+
+    Raises:
+        ArgumentError: names the first leaf.
+    """
+    params = _trained(params)
+    if params is None:
+        return
+    leaves = tree_leaves_with_path(grads)
+    known = {keystr(path): leaf for path, leaf in tree_leaves_with_path(params)}
+    for path, grad in leaves:
+        if keystr(path) not in known:
+            raise ArgumentError(
+                f"{who}: the gradients have leaf {_place('grads', path)}, which the parameters "
+                f"have not; theirs are {_some(known)}. Take the gradients with respect to these "
+                "very parameters."
+            )
+        shapes = jnp.shape(grad), jnp.shape(known[keystr(path)])
+        if shapes[0] != shapes[1]:
+            raise ArgumentError(
+                f"{who}: the gradient at {_place('grads', path)} has shape {shapes[0]} and the "
+                f"parameter {shapes[1]}. Take the gradients with respect to these very "
+                "parameters, and reduce gradients of several devices or batches before."
+            )
+
+
+def check_every_gradient(grads: Any, params: Any) -> None:
+    """Refuses parameters without a gradient.
+
+    Args:
+        grads: a tree of gradients.
+        params: the parameters.
+
+    Raises:
+        ArgumentError: names the first leaf.
+    """
+    have = {keystr(path) for path, _ in tree_leaves_with_path(grads)}
+    for path, _ in tree_leaves_with_path(_trained(params)):
+        if keystr(path) not in have:
+            raise ArgumentError(
+                f"apply_gradients: leaf {_place('params', path)} of the parameters has no "
+                f"gradient; the gradients have {_some(have)}. Take the gradients with respect to "
+                "these very parameters. To freeze some of them, keep their gradients and use "
+                "optax.multi_transform with optax.set_to_zero(), or leave them out of params."
+            )
+
+
+def check_same_leaves(expected: Any, inner: Any) -> None:
+    """Refuses an optimizer state whose leaves are not those that ``init`` makes.
+
+    Args:
+        expected: the state that ``init`` makes, as arrays or shapes.
+        inner: the state that was given.
+
+    Raises:
+        ArgumentError: names the first leaf that one has and the other has not.
+    """
+    mine, theirs = (
+        {keystr(path): None for path, _ in tree_leaves_with_path(tree)}
+        for tree in (expected, inner)
+    )
+    for has, lacks, text in (
+        (mine, theirs, "this optimizer keeps {} and the state has none"),
+        (theirs, mine, "the state has {}, which this optimizer does not keep"),
+    ):
+        for place in has:
+            if place not in lacks:
+                shown = text.format(f"state.inner{place}")
+                raise ArgumentError(
+                    f"the state was made by another optimizer: {shown}. Use the optimizer that "
+                    "made it, or begin with opt.init(params) and keep the loss scale: "
+                    "opt.init(params)._replace(loss_scale=state.loss_scale)."
+                )
+
+
+def _trained(params: Any) -> Any:
+    """The parameters that have gradients."""
+    return params.fast if isinstance(params, optax.LookaheadParams) else params
+
+
+def _place(name: str, path: Any) -> str:
+    return f"{name}{keystr(path)}"
+
+
+def _some(places: Any) -> str:
+    shown = [place or "(one array)" for place in list(places)[:4]]
+    return ", ".join(shown) + (" ..." if len(places) > 4 else "") if shown else "none"

@@ -1,0 +1,153 @@
+"""What stands behind a mixed-precision optimizer: the wrapped one, settings, a short memory.
+
+The memory is: gradients compiled for each loss function, the structures of states seen, whether the
+one warning was given, and whether this thread scaled a loss that it has not unscaled. None of it is
+part of the training; that is all in the state.
+
+Called by ``optax`` only. What goes wrong: a state or gradients that belong to something else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from duotone import api
+from duotone.adapters.gradient_functions import GradientFunctions
+from duotone.adapters.trees import check_gradients, check_same_leaves
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.policy import Policy
+from duotone.scale import LossScale, ScaledGrad
+from duotone.scale.choice import make_loss_scale
+from duotone.scale.monitor import StuckAlarm
+from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, find, places
+from duotone.scale.skip import (
+    accepted,
+    checked_gradients,
+    guarded_apply,
+    guarded_update,
+    with_extra_args,
+)
+
+ENABLE = "enable_mixed_precision_graph_rewrite"
+
+
+class Wrapped:
+    """An optimizer, its settings, and what is remembered between calls."""
+
+    def __init__(
+        self,
+        given: Any,
+        loss_scale: str | float | LossScale | None,
+        dtype: Any,
+        policy: Policy | None,
+        axes: tuple[str, ...] | None,
+        rewrite: bool = True,
+    ) -> None:
+        self.settings = (given, loss_scale, dtype, policy, axes, rewrite)
+        self.inner = with_extra_args(given, ENABLE)
+        self.loss_scale, self.dtype, self.policy, self.axes = loss_scale, dtype, policy, axes
+        self.functions = GradientFunctions(dtype, policy, axes, rewrite)
+        self.alarm = StuckAlarm()
+        self._structures: set[Any] = set()
+        self._thread = threading.local()
+
+    def __reduce__(self) -> Any:
+        return Wrapped, self.settings  # copies begin with nothing remembered
+
+    def init(self, params: Any) -> Any:
+        """``init`` of the optimizer: refuses one inside that is wrapped already."""
+        inner = self.inner.init(params)
+        if places(inner):
+            raise ArgumentError(
+                f"{ENABLE}: inside the optimizer there is another one that is wrapped already, at "
+                f"state.inner{places(inner)[0][0]}; the loss would be scaled twice. Wrap the "
+                "outermost optimizer only, such as enable_mixed_precision_graph_rewrite("
+                "optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))."
+            )
+        self._structures.add(jax.tree.structure(inner))
+        half = None
+        if isinstance(self.loss_scale, str):
+            half = api.half_name(ENABLE, self.dtype, self.policy)
+        return begin(inner, make_loss_scale(self.loss_scale, half))
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        """``update`` of the optimizer, from unscaled gradients or a :class:`ScaledGrad`."""
+        return self._step(guarded_update, updates, state, params, extra)
+
+    def apply(self, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> Any:
+        """``update``, and the updates added: new parameters and the new state."""
+        return self._step(guarded_apply, grads, state, params, extra)
+
+    def _step(
+        self, guarded: Callable[..., Any], grads: Any, state: Any, params: Any, extra: Any
+    ) -> tuple[Any, MixedPrecisionState]:
+        refuse_other_state(state)
+        self.refuse_scaled(grads)
+        self.check_inner(state.inner, params)
+        if isinstance(grads, ScaledGrad):  # optimizers with a line search want these as well
+            extra = {**self.offer(value=grads.value, grad=grads.grads), **extra}
+        tree, finite = checked_gradients(grads, self.axes, ENABLE)
+        check_gradients(tree, params, "update")
+        result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
+        return result, advance(state, inner, finite)
+
+    def offer(self, **extra: Any) -> dict[str, Any]:
+        """Those of some extra arguments of ``update`` that the optimizer takes."""
+        return accepted(self.inner, extra)
+
+    def refuse_scaled(self, grads: Any) -> None:
+        """Refuses gradients that were taken of a scaled loss and never unscaled."""
+        if isinstance(grads, ScaledGrad):
+            self.pending = False
+        elif self.pending:
+            raise ArgumentError(
+                "the gradients are still scaled: scale_loss was called and unscale was not. Call "
+                "grads = opt.unscale(grads, state) before apply_gradients or update, or take the "
+                "gradients with opt.compute_gradients(loss_fn, params, state, ...), which does "
+                "both. (Gradients that came from elsewhere after a scale_loss that was given up: "
+                "hand over what duotone.value_and_grad returned, a ScaledGrad.)"
+            )
+
+    def check_inner(self, inner: Any, params: Any) -> None:
+        """Refuses an inner state that this optimizer did not make, where that can be seen."""
+        structure = jax.tree.structure(inner)
+        if structure in self._structures or params is None:
+            return
+        try:
+            expected = jax.eval_shape(lambda: self.inner.init(params))
+        except TypeError:  # a state that holds other things than arrays: not comparable
+            return
+        check_same_leaves(expected, inner)
+        self._structures.add(structure)
+
+    @property
+    def pending(self) -> bool:
+        """Whether this thread scaled a loss that it is differentiating, and has not unscaled."""
+        return getattr(self._thread, "pending", False)
+
+    @pending.setter
+    def pending(self, pending: bool) -> None:
+        self._thread.pending = pending
+
+
+def refuse_other_state(state: Any) -> None:
+    """Refuses what is not the state of a wrapped optimizer itself."""
+    if isinstance(state, MixedPrecisionState):
+        return
+    remedy = (
+        "Make it with opt.init(params); a state of the bare optimizer, from a checkpoint of "
+        "before, goes inside: opt.init(params)._replace(inner=state)."
+    )
+    if places(state):
+        find(state, "update")  # says what is wrong with optax.MultiSteps outside
+        remedy = (
+            "It is the state of an optimizer around this one: call update of that one and "
+            "optax.apply_updates, or wrap the outermost optimizer."
+        )
+    raise ArgumentTypeError(
+        f"the state must be a MixedPrecisionState; got a {type(state).__name__}. {remedy}"
+    )

@@ -1,0 +1,154 @@
+"""What a user may say for ``loss_scale``, and the loss scale that it means.
+
+``check_loss_scale`` looks at an argument where it is given and touches no device, so that a
+wrapped optimizer can be made while a program is imported; ``make_loss_scale`` makes the arrays when
+training starts. :func:`dynamic_loss_scale` and :func:`fixed_loss_scale` are the short names.
+
+Called by the optimizer adapters and by users. Who extends this: a rule of your own is a subclass of
+:class:`~duotone.scale.LossScale` and is taken as it is. What goes wrong: a word that is not
+``"dynamic"``, a number below 1 (also NaN and infinity), a class in place of an object.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.scale.configuration import check_scale
+from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
+
+DYNAMIC = "dynamic"
+
+
+def dynamic_loss_scale(
+    initial: float = 2.0**15,
+    growth_interval: int = 2000,
+    factor: float = 2.0,
+    floor: float = 1.0,
+    cap: float = 2.0**24,
+) -> DynamicLossScale:
+    """A loss scale that finds its own value; see :class:`DynamicLossScale`.
+
+    Args:
+        initial: the first scale (2**15 as in TensorFlow).
+        growth_interval: finite steps in a row after which it grows (2000 as in TensorFlow).
+        factor: by which it grows and shrinks.
+        floor: it never falls below.
+        cap: it never rises above.
+
+    Returns:
+        The loss scale, to be given to an optimizer or used by hand.
+
+    Raises:
+        ArgumentTypeError: an argument is not a number.
+        ArgumentError: an argument is out of range.
+
+    Example:
+        >>> import optax, duotone
+        >>> from duotone.scale.choice import dynamic_loss_scale
+        >>> float(dynamic_loss_scale(2**10).value)
+        1024.0
+    """
+    return DynamicLossScale(initial, growth_interval, factor, floor, cap)
+
+
+def fixed_loss_scale(value: float) -> FixedLossScale:
+    """A loss scale that stays; see :class:`FixedLossScale`.
+
+    Args:
+        value: the scale, from 1 to 2**126.
+
+    Returns:
+        The loss scale. Steps that are not finite are skipped and counted all the same.
+
+    Raises:
+        ArgumentTypeError: `value` is not a number.
+        ArgumentError: `value` is out of range.
+
+    Example:
+        >>> from duotone.scale.choice import fixed_loss_scale
+        >>> float(fixed_loss_scale(128).value)
+        128.0
+    """
+    return FixedLossScale(check_scale("value", value))
+
+
+def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
+    """The argument ``loss_scale``, checked without touching a device.
+
+    Args:
+        loss_scale: ``"dynamic"``, a number of at least 1, a loss-scale object, or None for none.
+
+    Returns:
+        ``"dynamic"``, a float, the object itself, or None.
+
+    Raises:
+        ArgumentTypeError: none of these.
+        ArgumentError: another word, or a number below 1, above 2**126 or NaN.
+    """
+    if loss_scale is None or isinstance(loss_scale, LossScale):
+        return loss_scale
+    if isinstance(loss_scale, str):
+        if loss_scale.lower() == DYNAMIC:
+            return DYNAMIC
+        raise ArgumentError(
+            f'loss_scale={loss_scale!r}: the only word that is taken is "dynamic". Give that, a '
+            "number of at least 1, a loss-scale object, or None for no scaling."
+        )
+    if isinstance(loss_scale, numbers.Real) and not isinstance(loss_scale, bool):
+        return check_scale("loss_scale", loss_scale)
+    if isinstance(loss_scale, type) and issubclass(loss_scale, LossScale):
+        remedy = f"Make an object of it: {loss_scale.__name__}(...)."
+    elif hasattr(loss_scale, "dtype"):
+        remedy = "Convert the array: float(loss_scale)."
+    else:
+        remedy = "A scale of another library has to be translated: dynamic_loss_scale(initial=...)."
+    raise ArgumentTypeError(
+        'loss_scale must be "dynamic", a number of at least 1, a loss-scale object '
+        "(DynamicLossScale, FixedLossScale, NoLossScale) or None; got "
+        f"{_shown(loss_scale)}. {remedy}"
+    )
+
+
+def make_loss_scale(loss_scale: Any, half_name: str | None) -> LossScale:
+    """The loss scale that an argument means, with arrays of its own.
+
+    Args:
+        loss_scale: as :func:`check_loss_scale` takes it.
+        half_name: ``"float16"``, ``"bfloat16"``, or None where nothing is rewritten. ``"dynamic"``
+            scales in float16 only: bfloat16 has the range of float32. A number or an object is
+            used for every half type.
+
+    Returns:
+        A loss scale at its beginning. Its arrays are new, so a training step may donate them and
+        another training may start from the same object.
+
+    Raises:
+        ArgumentTypeError: `loss_scale` is none of what is taken.
+        ArgumentError: another word, or a number out of range.
+
+    Example:
+        >>> from duotone.scale.choice import make_loss_scale
+        >>> float(make_loss_scale("dynamic", "float16").value)
+        32768.0
+        >>> float(make_loss_scale("dynamic", "bfloat16").value)
+        1.0
+    """
+    checked = check_loss_scale(loss_scale)
+    if isinstance(checked, LossScale):
+        return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), checked)
+    if checked == DYNAMIC:
+        return DynamicLossScale() if half_name == "float16" else NoLossScale()
+    return NoLossScale() if checked is None else FixedLossScale(float(checked))
+
+
+def _shown(loss_scale: Any) -> str:
+    if hasattr(loss_scale, "dtype"):
+        return f"an array of {loss_scale.dtype}{list(getattr(loss_scale, 'shape', ()))}"
+    if isinstance(loss_scale, bool | type):
+        return repr(loss_scale)
+    return f"a {type(loss_scale).__name__}"

@@ -1,0 +1,200 @@
+"""Watching a training: the loss scale in logs and TensorBoard, and one warning when it is stuck.
+
+::
+
+    monitor = Monitor(logdir="runs/1")
+    for step, batch in enumerate(batches):
+        params, opt_state = train_step(params, opt_state, batch)
+        monitor(opt_state, step)
+
+A call reads the state once in `every` steps, because reading waits for the device. Called by
+training loops, callbacks, and (the warning) by ``opt.metrics``. What goes wrong: TensorBoard is not
+installed, a writer that writes no scalars, a state without a loss scale.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from duotone.scale.optimizer_state import Reading, check, find
+
+logger = logging.getLogger("duotone")
+
+WARN_AFTER = 50
+"""Steps skipped in a row at the smallest scale until the warning. A good run has none: coming down
+from 2**24 takes 24 skipped steps, and at the floor the scale can no longer be the cause."""
+
+
+class StuckAlarm:
+    """Warns once when steps are skipped on and on though the scale can fall no more.
+
+    Args:
+        warn_after: skipped steps in a row.
+    """
+
+    def __init__(self, warn_after: int = WARN_AFTER) -> None:
+        self.warn_after = warn_after
+        self._rung = False
+
+    def check(self, reading: Reading) -> None:
+        """Warns if it is time and it has not warned before."""
+        if self._rung or reading.stuck < self.warn_after:
+            return
+        self._rung = True
+        logger.warning(
+            "%d steps in a row were skipped with the loss scale at its smallest, %g: the gradients "
+            "are not finite for a reason that scaling cannot mend, and nothing is learnt. "
+            "duotone.blame (coming) will name the operation that made the first value that is not "
+            "finite. Today: look for NaN in the inputs and parameters, run the step without "
+            "duotone, read duotone.explain(step, ...), and keep suspicious parts in float32 with "
+            "duotone.keep_full().",
+            reading.stuck,
+            reading.loss_scale,
+        )
+
+
+class Monitor:
+    """Logs the loss scale when something changed, and writes it to TensorBoard.
+
+    Lines go to the logger ``"duotone"`` at level INFO: the scale, and how many steps were skipped
+    since the last line. Nothing is logged where nothing changed.
+
+    Args:
+        optimizer: the mixed-precision optimizer; with it, it and ``opt.metrics`` warn once between
+            them. None watches any state.
+        every: steps between two readings.
+        logdir: a folder for TensorBoard, made if it is not there; needs ``tensorboard``.
+        writer: in place of `logdir`, an object with ``add_scalar(tag, value, step)`` (PyTorch's
+            and TensorBoard's writers) or ``scalar(tag, value, step)`` (Flax's).
+        warn_after: steps skipped in a row at the smallest scale until the one warning; 50 if left
+            out.
+
+    Raises:
+        ArgumentTypeError: an argument has the wrong type.
+        ArgumentError: `every` or `warn_after` below 1, or both `logdir` and `writer`.
+        MissingExtraError: `logdir` without TensorBoard installed.
+
+    Example:
+        >>> import jax.numpy as jnp, optax, duotone
+        >>> from duotone.adapters.optax import wrap
+        >>> from duotone.scale.monitor import Monitor
+        >>> opt = wrap(optax.sgd(0.1), dtype=jnp.float16)
+        >>> monitor = Monitor(opt, every=10)
+        >>> monitor(opt.init(jnp.ones(2)), step=0)
+    """
+
+    def __init__(
+        self,
+        optimizer: Any = None,
+        every: int = 100,
+        logdir: str | Path | None = None,
+        writer: Any = None,
+        warn_after: int | None = None,
+    ) -> None:
+        if optimizer is not None and not isinstance(getattr(optimizer, "alarm", None), StuckAlarm):
+            raise ArgumentTypeError(
+                "Monitor: optimizer must be what enable_mixed_precision_graph_rewrite returned, or "
+                f"None; got a {type(optimizer).__name__}."
+            )
+        self._every = _positive("every", every)
+        self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm
+        if warn_after is not None:
+            self._alarm.warn_after = _positive("warn_after", warn_after)
+        self._write, self._flush = _scalar_writer(logdir, writer)
+        self._seen: Reading | None = None
+        self._read_at: int | None = None
+
+    def __call__(self, state: Any, step: int) -> None:
+        """Looks at the state, unless it did so less than `every` steps ago.
+
+        Args:
+            state: the optimizer's state, or one that holds it; outside compiled functions.
+            step: the number of the step, for logs and the horizontal axis of TensorBoard.
+
+        Raises:
+            ArgumentTypeError: `step` is no whole number, or `state` holds no loss scale.
+            ArgumentError: the loss scale of `state` is NaN, infinite or out of its bounds.
+        """
+        step = _whole("step", step)
+        if self._read_at is not None and 0 <= step - self._read_at < self._every:
+            return
+        self._read_at = step
+        reading = check(find(state, "Monitor"), "Monitor")
+        self._log(reading, step)
+        if self._write is not None:
+            for name, number in reading._asdict().items():
+                if name != "stuck":
+                    self._write(f"duotone/{name}", float(number), step)
+        self._alarm.check(reading)
+
+    def close(self) -> None:
+        """Writes what TensorBoard has not written yet."""
+        if self._flush is not None:
+            self._flush()
+
+    def _log(self, reading: Reading, step: int) -> None:
+        before, self._seen = self._seen, reading
+        skipped = reading.skipped_steps - (0 if before is None else before.skipped_steps)
+        changed = before is None or before.loss_scale != reading.loss_scale
+        if changed or skipped:
+            logger.info(
+                "step %d: loss scale %g, %d steps skipped since the last line, %d in all",
+                step,
+                reading.loss_scale,
+                skipped,
+                reading.skipped_steps,
+            )
+
+
+def _positive(name: str, number: Any) -> int:
+    whole = _whole(name, number)
+    if whole < 1:
+        raise ArgumentError(f"Monitor: {name} must be at least 1 step; got {number}.")
+    return whole
+
+
+def _whole(name: str, number: Any) -> int:
+    try:
+        if isinstance(number, bool):
+            raise TypeError  # noqa: TRY301
+        return int(number.__index__())
+    except (AttributeError, TypeError) as error:
+        raise ArgumentTypeError(
+            f"Monitor: {name} must be a whole number of steps; got {number!r} of type "
+            f"{type(number).__name__}."
+        ) from error
+
+
+def _scalar_writer(
+    logdir: Any, writer: Any
+) -> tuple[Callable[[str, float, int], Any] | None, Callable[[], Any] | None]:
+    """The function that writes one scalar, and the one that flushes."""
+    if logdir is not None and writer is not None:
+        raise ArgumentError("Monitor: give logdir or writer, not both.")
+    if logdir is not None:
+        return _tensorboard(Path(logdir))
+    if writer is None:
+        return None, None
+    for method in ("add_scalar", "scalar"):
+        if callable(getattr(writer, method, None)):
+            return getattr(writer, method), getattr(writer, "flush", None)
+    raise ArgumentTypeError(
+        "Monitor: writer must have add_scalar(tag, value, step) or scalar(tag, value, step), as "
+        f"TensorBoard's writers have; got a {type(writer).__name__}."
+    )
+
+
+def _tensorboard(
+    logdir: Path,
+) -> tuple[Callable[[str, float, int], Any], Callable[[], Any]]:
+    """A writer of TensorBoard's own, without TensorFlow."""
+    try:
+        from tensorboard.summary import Writer
+    except ImportError as error:
+        raise MissingExtraError("Monitor(logdir=...)", "tensorboard", "tensorboard") from error
+    scalars = Writer(str(logdir))
+    return scalars.add_scalar, scalars.flush

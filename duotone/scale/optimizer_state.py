@@ -1,0 +1,215 @@
+"""The state of an optimizer with a loss scale: what it holds, how it is found, read and checked.
+
+Called by the optimizer adapters and by ``monitor``. It is a pytree of arrays, so every checkpoint
+library takes it; what was restored is looked at by :func:`check`, because a file can hold anything.
+
+What goes wrong: a state that holds no loss scale (of the bare optimizer), or several; a scale of
+NaN, infinity or 0. A compiled step cannot raise, but it heals: a step with such a scale is skipped,
+and ``adjust`` brings the scale back between its bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.core import Tracer
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.regions import keep_full
+from duotone.scale.configuration import MAX_SCALE
+from duotone.scale.state import DynamicLossScale, LossScale
+
+
+class MixedPrecisionState(NamedTuple):
+    """The state of a wrapped optimizer; ``optax.tree_utils.tree_get`` sees inside.
+
+    Attributes:
+        inner: the state of the wrapped optimizer, unchanged.
+        loss_scale: the loss scale; holds the number of skipped steps.
+        last_finite: ``bool[]``, whether the last step was taken.
+        stuck: ``int32[]``, steps skipped in a row by which the scale could fall no more.
+    """
+
+    inner: Any
+    loss_scale: LossScale
+    last_finite: jax.Array
+    stuck: jax.Array
+
+
+class Reading(NamedTuple):
+    """A state as numbers of the host; see :class:`MixedPrecisionState`."""
+
+    loss_scale: float
+    good_steps: int
+    skipped_steps: int
+    last_finite: bool
+    stuck: int
+
+
+def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
+    """The state before the first step.
+
+    Args:
+        inner: the wrapped optimizer's state.
+        loss_scale: the loss scale.
+    """
+    return MixedPrecisionState(inner, loss_scale, jnp.asarray(True), jnp.zeros((), jnp.int32))
+
+
+def advance(state: MixedPrecisionState, inner: Any, finite: jax.Array) -> MixedPrecisionState:
+    """The state after a step.
+
+    Args:
+        state: before it.
+        inner: the wrapped optimizer's state after it.
+        finite: ``bool[]``, whether the gradients were finite.
+    """
+    loss_scale = state.loss_scale.adjust(finite)
+    with keep_full():
+        unmoved = jnp.logical_not(loss_scale.value < state.loss_scale.value)
+        stuck = jnp.where(finite, 0, state.stuck + unmoved.astype(jnp.int32))
+    return MixedPrecisionState(inner, loss_scale, finite, stuck)
+
+
+def places(tree: Any) -> list[tuple[str, MixedPrecisionState]]:
+    """Every :class:`MixedPrecisionState` in a tree, outermost only, with its place."""
+    leaves, _ = tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, MixedPrecisionState))
+    return [(keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, MixedPrecisionState)]
+
+
+def find(state: Any, who: str) -> MixedPrecisionState:
+    """The one :class:`MixedPrecisionState` in the state of an optimizer around it.
+
+    Args:
+        state: the state itself, or that of ``optax.chain``, ``optax.masked`` and the like.
+        who: the method that was called, for the error.
+
+    Raises:
+        ArgumentTypeError: there is none.
+        ArgumentError: there are several, or it stands below ``optax.MultiSteps``.
+    """
+    if isinstance(state, MixedPrecisionState):
+        return state
+    found = places(state)
+    if not found:
+        raise ArgumentTypeError(
+            f"{who}: the state must be that of a mixed-precision optimizer, as its init(params) "
+            f"gives; got {_shown(state)}. A state of the bare optimizer, from a checkpoint of "
+            "before for instance, goes inside: opt.init(params)._replace(inner=state)."
+        )
+    if len(found) > 1:
+        shown = ", ".join(f"state{place}" for place, _ in found)
+        raise ArgumentError(
+            f"{who}: the state holds {len(found)} loss scales, at {shown}, and one loss can have "
+            "only one. Wrap the outermost optimizer once: "
+            "enable_mixed_precision_graph_rewrite(optax.multi_transform(...))."
+        )
+    _refuse_inside_accumulation(state, who)
+    return found[0][1]
+
+
+def _refuse_inside_accumulation(state: Any, who: str) -> None:
+    around = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.MultiStepsState))
+    if any(isinstance(leaf, optax.MultiStepsState) and places(leaf) for leaf in around):
+        raise ArgumentError(
+            f"{who}: optax.MultiSteps stands around the mixed-precision optimizer, so one bad "
+            "micro-batch makes the whole accumulated sum NaN, and the loss scale is adjusted once "
+            "in k steps. Skip outside: enable_mixed_precision_graph_rewrite("
+            "optax.MultiSteps(tx, k))."
+        )
+
+
+def is_concrete(state: MixedPrecisionState) -> bool:
+    """Whether the numbers of a state can be read now without waiting for a device."""
+    return all(
+        not isinstance(leaf, Tracer)
+        and getattr(leaf, "is_ready", lambda: True)()
+        and getattr(leaf, "is_fully_addressable", True)
+        # The value as well: that of a fixed scale is a constant, traced wherever something is.
+        for leaf in jax.tree.leaves((*state[1:], state.loss_scale.value))
+    )
+
+
+def read(state: MixedPrecisionState, who: str) -> Reading:
+    """The numbers of a state; waits for the device.
+
+    Args:
+        state: outside compiled functions.
+        who: the method that was called, for the error.
+
+    Raises:
+        ArgumentTypeError: the state is traced, or its arrays are not scalars.
+    """
+    loss_scale = state.loss_scale
+    numbers = (
+        loss_scale.value,
+        getattr(loss_scale, "good_steps", 0),
+        getattr(loss_scale, "skipped", 0),
+        state.last_finite,
+        state.stuck,
+    )
+    if any(isinstance(number, Tracer) for number in numbers):
+        raise ArgumentTypeError(
+            f"{who}: the state is traced (inside jit, grad, vmap or scan), so its numbers are not "
+            "known yet. Return the state from the compiled step and call this outside."
+        )
+    if any(jnp.shape(number) != () for number in numbers):
+        raise ArgumentTypeError(
+            f"{who}: the state holds one loss scale for each of several models or devices "
+            f"(shape {jnp.shape(numbers[0])}). Take one: jax.tree.map(lambda x: x[0], state)."
+        )
+    scale, good, skipped, finite, stuck = jax.device_get(numbers)
+    return Reading(float(scale), int(good), int(skipped), bool(finite), int(stuck))
+
+
+def check(state: MixedPrecisionState, who: str) -> Reading:
+    """Refuses a loss scale that no training makes: NaN, infinite, 0, out of its bounds.
+
+    Args:
+        state: outside compiled functions.
+        who: the method that was called, for the error.
+
+    Returns:
+        Its numbers.
+
+    Raises:
+        ArgumentError: a number is out of range.
+        ArgumentTypeError: the state is traced.
+    """
+    reading = read(state, who)
+    floor, cap = 1.0, MAX_SCALE
+    if isinstance(state.loss_scale, DynamicLossScale):
+        floor, cap = state.loss_scale.floor, state.loss_scale.cap
+    floor, cap = _as_float32(floor), _as_float32(cap)
+    if not (math.isfinite(reading.loss_scale) and floor <= reading.loss_scale <= cap):
+        raise ArgumentError(
+            f"{who}: the loss scale of the state is {reading.loss_scale:g}, and no training makes "
+            f"that: it lies from {floor:g} to {cap:g}. The checkpoint is damaged, or was written "
+            "by another library. Begin with a new loss scale and keep the rest: "
+            "state._replace(loss_scale=opt.init(params).loss_scale)."
+        )
+    for name in ("good_steps", "skipped_steps", "stuck"):
+        if getattr(reading, name) < 0:
+            raise ArgumentError(
+                f"{who}: {name} of the state is {getattr(reading, name)}, and a count is never "
+                "below 0. The checkpoint is damaged; begin with a new loss scale and keep the "
+                "rest: state._replace(loss_scale=new.loss_scale, stuck=new.stuck) of "
+                "new = opt.init(params)."
+            )
+    return reading
+
+
+def _as_float32(number: float) -> float:
+    """As the state holds it."""
+    return float(jax.numpy.float32(number)) if number < MAX_SCALE else number
+
+
+def _shown(state: Any) -> str:
+    if isinstance(state, LossScale):
+        return f"a {type(state).__name__} alone"
+    return f"a {type(state).__name__}"

@@ -1,0 +1,80 @@
+"""A state that was saved and restored goes on bit for bit, whoever saved it."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from duotone.enable import enable_mixed_precision_graph_rewrite as enable
+from duotone.scale.choice import dynamic_loss_scale
+from tests.adapters.optimizers import loss_fn, overflowing, problem
+
+PARAMS, BATCHES = problem()
+SCALES = {"dynamic": dynamic_loss_scale(2.0**8, growth_interval=3), "fixed": 8, "none": None}
+
+
+def make(loss_scale: Any) -> Any:
+    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(optax.linear_schedule(0.1, 0, 9)))
+    return enable(tx, loss_scale, dtype="float16")
+
+
+def train(tx: Any, params: Any, state: Any, batches: Any) -> Any:
+    step = jax.jit(lambda p, s, b: tx.minimize(loss_fn, p, s, b))
+    for batch in batches:
+        done = step(params, state, batch)
+        params, state = done.params, done.state
+    return params, state
+
+
+def through_pickle(state: Any, target: Any, folder: Path) -> Any:
+    del target, folder
+    return pickle.loads(pickle.dumps(state))
+
+
+def through_numpy(state: Any, target: Any, folder: Path) -> Any:
+    np.savez(folder / "state.npz", *jax.tree.leaves(state))
+    with np.load(folder / "state.npz") as saved:
+        return jax.tree.unflatten(jax.tree.structure(target), list(saved.values()))
+
+
+def through_orbax(state: Any, target: Any, folder: Path) -> Any:
+    ocp = pytest.importorskip("orbax.checkpoint")
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "state", state)
+        checkpointer.wait_until_finished()
+        return checkpointer.restore(folder / "state", target)
+
+
+def through_flax(state: Any, target: Any, folder: Path) -> Any:
+    del folder
+    serialization = pytest.importorskip("flax.serialization")
+    leaves, structure = jax.tree.flatten(target)
+    data = serialization.to_bytes(jax.tree.leaves(state))
+    return jax.tree.unflatten(structure, serialization.from_bytes(leaves, data))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*[Ss]harding.*:UserWarning")
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("through", [through_pickle, through_numpy, through_orbax, through_flax])
+def test_training_goes_on_bit_for_bit(through, scale, tmp_path):
+    """Catches: a state of other things than arrays; a scale, count or flag that is not in it."""
+    tx = make(SCALES[scale])
+    before = [*BATCHES[:3], overflowing(BATCHES[3]), BATCHES[3]]
+    params, state = train(tx, PARAMS, tx.init(PARAMS), before)
+    again = make(SCALES[scale])  # as a fresh process makes it
+    restored = through(state, again.init(PARAMS), tmp_path)
+    again.check_state(restored)
+    found = train(again, params, restored, BATCHES[4:])
+    expected = train(tx, params, state, BATCHES[4:])
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert again.metrics(found[1]) == tx.metrics(expected[1])
+    assert again.metrics(found[1])["skipped_steps"] == 1
