@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from duotone import _jax
@@ -223,7 +224,10 @@ def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
 
 def _array_magnitude(array: Any) -> Magnitude | None:
     """The magnitudes of a constant array, if it can be read and is not too large."""
-    if getattr(array, "dtype", None) != np.float32 or array.size > _LARGEST_CONSTANT:
+    # A jax.Ref has a dtype too, but it changes, and NumPy would read it without ever ending.
+    if not isinstance(array, jax.Array | np.ndarray | np.generic):
+        return None
+    if array.dtype != np.float32 or array.size > _LARGEST_CONSTANT:
         return None
     if not _jax.is_concrete(array):
         return None

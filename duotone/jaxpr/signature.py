@@ -145,14 +145,14 @@ def flatten_call(
     if bad >= 0:
         path = jax.tree_util.tree_flatten_with_path((args, kwargs))[0][bad][0]
         raise ArgumentTypeError(
-            f"{name}: {_argument(path)} is a {type(leaves[bad]).__name__}, which is no array but "
-            "converts to one, so it would be frozen into the program; pass its array instead (for "
-            "a Keras or Flax variable, its `.value`)"
+            f"{name}: {describe_argument(path)} is a {type(leaves[bad]).__name__}, which is no "
+            "array but converts to one, so it would be frozen into the program; pass its array "
+            "instead (for a Keras or Flax variable, its `.value`)"
         )
     return arrays, Signature(tree, statics)
 
 
-def _argument(path: Any) -> str:
+def describe_argument(path: Any) -> str:
     """``argument 0['weights']`` or ``argument params['weights']`` of a path in (args, kwargs)."""
     first = getattr(path[1], "idx", None)
     if first is None:

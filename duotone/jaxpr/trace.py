@@ -10,7 +10,14 @@ import jax
 
 from duotone import _jax
 from duotone.errors import LeakedTracerError
-from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_results
+from duotone.jaxpr.foreign import refuse_nnx_objects, traced_cleanly
+from duotone.jaxpr.signature import (
+    Results,
+    Signature,
+    describe_argument,
+    describe_callable,
+    flatten_results,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,14 +53,18 @@ def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[A
         The traced function. Errors inside it pass through with the user's own traceback.
 
     Raises:
-        LeakedTracerError: the function uses a traced value of another call.
+        LeakedTracerError: the function uses a traced value of another call, or leaves one behind
+            in the Linen or Haiku model around it.
+        ArgumentTypeError: an argument is a Flax NNX object.
     """
     name = describe_callable(function)
     found: list[Results] = []
 
     def flat(*leaves: Any) -> list[Any]:
         args, kwargs = signature.restore(leaves)
-        out, results = flatten_results(name, function(*args, **kwargs))
+        refuse_nnx_objects(name, function, (args, kwargs), describe_argument)
+        with traced_cleanly(name):
+            out, results = flatten_results(name, function(*args, **kwargs))
         found.append(results)
         return out
 

@@ -1,0 +1,225 @@
+"""Flax Linen: a ``TrainState`` in mixed precision, whose step counter does not count skipped steps.
+
+Linen's ``init`` and ``apply`` are pure functions, so :func:`duotone.autocast` and
+``duotone.value_and_grad`` take them as they are. What needs an adapter is the training state:
+``flax.training.train_state.TrainState`` adds one to ``step`` whatever happened, and knows no place
+for what a step that is skipped must not change besides parameters (batch statistics).
+
+Who calls this: users, by way of :mod:`duotone.linen`. What goes wrong: ``autocast`` inside a module
+(``duotone.jaxpr.foreign`` reports it); fp8 parameters, which no loss scale may touch; the errors of
+:mod:`duotone.adapters.optax`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import jax.numpy as jnp
+import optax
+
+from duotone.adapters.once import wrapped_once
+from duotone.adapters.optax import MixedPrecisionOptimizer
+from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from duotone.policy import Policy
+from duotone.scale import (
+    DynamicLossScale,
+    FixedLossScale,
+    LossScale,
+    NoLossScale,
+    ScaledGrad,
+    select,
+)
+from duotone.scale.optimizer_state import find
+
+try:
+    from flax import serialization, struct
+    from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
+    from flax.training import train_state
+except ImportError as error:
+    raise MissingExtraError("duotone.linen", "flax", "flax") from error
+
+
+class TrainState(train_state.TrainState):
+    """``flax.training.train_state.TrainState`` in mixed precision.
+
+    Same fields, same ``create`` and ``apply_gradients``; it may be subclassed to hold more, it
+    serializes (``flax.serialization``, Orbax), and nothing in it is a traced value. A step whose
+    gradients are not finite is skipped::
+
+        @jax.jit
+        def train_step(state, x, y):
+            out = state.compute_gradients(loss_fn, x, y)
+            return state.apply_gradients(grads=out), out.value
+
+    Attributes:
+        step: steps that were taken, ``int32[]``.
+        apply_fn: usually ``model.apply``.
+        params: the parameters.
+        tx: a mixed-precision optimizer.
+        opt_state: its state, which holds the loss scale.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax, flax.linen as nn
+        >>> from duotone.linen import TrainState
+        >>> model = nn.Dense(1)
+        >>> x, y = jnp.ones((4, 2)), jnp.zeros((4, 1))
+        >>> params = model.init(jax.random.key(0), x)["params"]
+        >>> state = TrainState.create(
+        ...     apply_fn=model.apply, params=params, tx=optax.sgd(0.1), dtype=jnp.float16)
+        >>> def loss_fn(params, x, y):
+        ...     return jnp.mean((model.apply({"params": params}, x) - y) ** 2)
+        >>> out = state.compute_gradients(loss_fn, x, y)
+        >>> state = state.apply_gradients(grads=out)
+        >>> int(state.step), float(state.loss_scale.value)
+        (1, 32768.0)
+    """
+
+    # A frozen dataclass: no code can put a bare optimizer here by way of the base class.
+    tx: MixedPrecisionOptimizer = struct.field(pytree_node=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        apply_fn: Callable[..., Any],
+        params: Any,
+        tx: optax.GradientTransformation,
+        loss_scale: Any = "dynamic",
+        dtype: Any = None,
+        policy: Policy | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """A state at step 0.
+
+        Args:
+            apply_fn: usually ``model.apply``.
+            params: the parameters.
+            tx: an Optax optimizer, which is wrapped as by
+                :func:`duotone.enable_mixed_precision_graph_rewrite`, or a wrapped one.
+            loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a number of at least 1,
+                a loss-scale object, or None.
+            dtype: the half type, as for :func:`duotone.autocast`.
+            policy: as for :func:`duotone.autocast`.
+            **kwargs: the fields of a subclass.
+
+        Raises:
+            ArgumentTypeError: ``tx`` is no optimizer.
+            ArgumentError: ``tx`` is wrapped already, and settings are given too; the parameters
+                hold fp8 scales.
+        """
+        if isinstance(params, Mapping) and OVERWRITE_WITH_GRADIENT in params:
+            raise ArgumentError(
+                f"TrainState: params has {OVERWRITE_WITH_GRADIENT!r}, fp8 scales that Flax passes "
+                "through the gradients; a loss scale would multiply them. Use "
+                "flax.training.train_state.TrainState for fp8 models."
+            )
+        wrapped = wrapped_once(tx, loss_scale, dtype, policy, "TrainState")
+        state = super().create(apply_fn=apply_fn, params=params, tx=wrapped, **kwargs)
+        # An array from the beginning: the type of an argument that changes after the first step
+        # would compile the step twice.
+        state = state.replace(step=jnp.zeros((), jnp.int32))
+        _make_serializable(type(state.loss_scale))
+        return state
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """The loss scale, with its arrays."""
+        return find(self.opt_state, "TrainState.loss_scale").loss_scale
+
+    def compute_gradients(
+        self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any
+    ) -> ScaledGrad:
+        """Loss and gradients, in mixed precision, with the loss scaled inside.
+
+        Args:
+            loss_fn: called as ``loss_fn(params, *args, **kwargs)``; gives a floating scalar, or a
+                pair ``(loss, aux)`` with ``has_aux``.
+            *args: further arguments of ``loss_fn``.
+            has_aux: whether ``loss_fn`` returns a pair.
+            **kwargs: keyword arguments of ``loss_fn``.
+
+        Returns:
+            The loss, unscaled gradients, whether they are finite, and aux.
+        """
+        return self.tx.compute_gradients(
+            loss_fn, self.params, self.opt_state, *args, has_aux=has_aux, **kwargs
+        )
+
+    def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
+        """The state after a step; after a skipped step only the loss scale is another.
+
+        Args:
+            grads: what :meth:`compute_gradients` gave, or a tree of unscaled gradients.
+            **kwargs: fields to replace, such as ``batch_stats``. A field of arrays keeps its old
+                value when the step is skipped.
+
+        Returns:
+            The new state.
+
+        Raises:
+            ArgumentError: the gradients belong to other parameters; a replaced field has another
+                structure, shape or dtype than before.
+            ArgumentTypeError: ``kwargs`` names no field, or ``step``, ``params`` or ``opt_state``.
+        """
+        self._check_fields(kwargs)
+        params, opt_state = self.tx.apply_gradients(grads, self.params, self.opt_state)
+        taken = find(opt_state, "TrainState.apply_gradients").last_finite
+        traced = {f.name for f in dataclasses.fields(self) if f.metadata.get("pytree_node", True)}
+        kept = {
+            name: select(taken, new, getattr(self, name)) if name in traced else new
+            for name, new in kwargs.items()
+        }
+        return self.replace(
+            step=jnp.where(taken, self.step + 1, self.step),
+            params=params,
+            opt_state=opt_state,
+            **kept,
+        )
+
+    def metrics(self) -> dict[str, float | int | bool]:
+        """Loss scale, good steps, skipped steps, whether the last step was taken: host numbers."""
+        return self.tx.metrics(self.opt_state)
+
+    def _check_fields(self, replaced: dict[str, Any]) -> None:
+        own = {"step", "params", "opt_state"}
+        names = {field.name for field in dataclasses.fields(self)} - own
+        for name in replaced:
+            if name not in names:
+                raise ArgumentTypeError(
+                    f"apply_gradients: {name!r} is no field that a step can replace; there are "
+                    f"{', '.join(sorted(names))}. Subclass TrainState to hold more, and use "
+                    "state.replace(...) for what does not depend on the step."
+                )
+
+
+def _make_serializable(kind: type[LossScale]) -> None:
+    """Tells ``flax.serialization`` how a class of loss scales is saved: its arrays, by name."""
+
+    def to_dict(loss_scale: Any) -> dict[str, Any]:
+        return {
+            field.name: serialization.to_state_dict(getattr(loss_scale, field.name))
+            for field in dataclasses.fields(loss_scale)
+            if not field.metadata.get("static", False)
+        }
+
+    def from_dict(target: Any, saved: dict[str, Any]) -> Any:
+        expected = to_dict(target)
+        if set(saved) != set(expected):
+            raise ArgumentError(
+                f"the saved loss scale has {sorted(saved)} and a {type(target).__name__} has "
+                f"{sorted(expected)}; restore it into a state with the loss scale it was saved with"
+            )
+        restored = {
+            name: serialization.from_state_dict(getattr(target, name), value, name=name)
+            for name, value in saved.items()
+        }
+        return dataclasses.replace(target, **restored)
+
+    if dataclasses.is_dataclass(kind):
+        serialization.register_serialization_state(kind, to_dict, from_dict, override=True)
+
+
+for _kind in (DynamicLossScale, FixedLossScale, NoLossScale):
+    _make_serializable(_kind)

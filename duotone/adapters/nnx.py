@@ -1,0 +1,220 @@
+"""Flax NNX: functions whose arguments are changed in place, lifted into pure ones and back.
+
+NNX objects (modules, optimizers, metrics, Rngs, variables) hold variables that a training step
+changes in place. A trace sees copies, so :func:`duotone.autocast` refuses such objects, and this
+file lifts instead, as ``nnx.jit`` does::
+
+    split the objects among the arguments   ->  graph definitions, arrays          (outside)
+      merge, call the function, split again ->  arrays, new graph definitions      (traced)
+    merge into the same objects             ->  changed in place                   (outside)
+
+Flax's update context carries the references across, so that objects shared between arguments stay
+shared, and variables, modules and attributes made inside appear outside. The lift always works on
+graphs, which all NNX objects are, and so does not depend on Flax's graph and tree modes.
+
+Who calls this: users, by way of :mod:`duotone.nnx`, and ``nnx_optimizer``. What goes wrong: an
+object that the function closes over instead of taking it as an argument cannot be lifted; changing
+it is Flax's ``TraceContextError``, to which duotone adds the remedy.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+
+from duotone import api
+from duotone.errors import ArgumentTypeError, MissingExtraError
+from duotone.policy import Policy
+
+try:
+    from flax import nnx
+except ImportError as error:
+    raise MissingExtraError("duotone.nnx", "flax", "flax") from error
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TAG = "duotone"
+"""The update contexts of this file; where calls nest, Flax keeps a stack of them."""
+
+
+@overload
+def autocast(
+    fn: Callable[P, R], *, dtype: Any = None, policy: Policy | None = None
+) -> Callable[P, R]: ...
+@overload
+def autocast(
+    fn: None = None, *, dtype: Any = None, policy: Policy | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def autocast(
+    fn: Callable[..., Any] | None = None, *, dtype: Any = None, policy: Policy | None = None
+) -> Any:
+    """:func:`duotone.autocast` for functions of NNX objects.
+
+    Modules, optimizers, metrics, Rngs and variables may stand anywhere among arguments and
+    results. What the function changes in them is changed: parameters, optimizer state, batch
+    statistics, random counters, metrics, variables made inside. Works under and around
+    ``nnx.jit``, ``nnx.grad``, ``nnx.vmap``, ``nnx.scan`` and ``nnx.remat``.
+
+    As in ``nnx.jit``, a Python number inside a variable becomes an array. Elsewhere numbers stay
+    as they are, as in :func:`duotone.autocast`.
+
+    Args:
+        fn: the function. A module, or a method of one, counts as its first argument: the module
+            is lifted too. If omitted, a decorator is returned.
+        dtype: ``float16``, ``bfloat16``, or ``None`` for what is fast on this device.
+        policy: what may be painted.
+
+    Returns:
+        A function with the signature of ``fn``.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as for :func:`duotone.autocast`.
+
+    Example:
+        >>> import jax.numpy as jnp, duotone.nnx
+        >>> from flax import nnx
+        >>> @duotone.nnx.autocast(dtype=jnp.bfloat16)
+        ... def predict(model, x):
+        ...     return model(x)
+        >>> predict(nnx.Linear(4, 2, rngs=nnx.Rngs(0)), jnp.ones((3, 4))).dtype
+        dtype('float32')
+    """
+    if fn is None:
+        return functools.partial(autocast, dtype=dtype, policy=policy)
+    pure, first = _pure(fn)
+    mixed = api.autocast(pure, dtype=dtype, policy=policy)
+
+    @functools.wraps(fn, updated=())
+    def lifted(*args: Any, **kwargs: Any) -> Any:
+        with nnx.update_context(TAG):
+            pure_args, pure_kwargs = split_objects(((*first, *args), kwargs))
+            _, out = merge_objects(mixed(*pure_args, **pure_kwargs), inner=False)
+        return out
+
+    return lifted
+
+
+def explain(
+    fn: Callable[..., Any],
+    *args: Any,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    **kwargs: Any,
+) -> api.Explanation:
+    """:func:`duotone.explain` for functions of NNX objects; nothing in them is changed.
+
+    Args:
+        fn: the function, not one that :func:`autocast` returned.
+        *args: its arguments.
+        dtype: as for :func:`duotone.explain`.
+        policy: as for :func:`duotone.explain`.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        A record; print it for a table.
+
+    Example:
+        >>> import jax.numpy as jnp, duotone.nnx
+        >>> from flax import nnx
+        >>> model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+        >>> seen = duotone.nnx.explain(model, jnp.ones((3, 4)), dtype=jnp.float16)
+        >>> [o.operation for o in seen.operations if o.paint == "half"][0]
+        'dot_general'
+    """
+    pure, first = _pure(fn)
+    with nnx.update_context(TAG):
+        pure_args, pure_kwargs = split_objects(((*first, *args), kwargs))
+        return api.explain(pure, *pure_args, dtype=dtype, policy=policy, **pure_kwargs)
+
+
+def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A function of split objects, and the objects that stand before the caller's arguments."""
+    function, first = _unbound(fn)
+
+    @functools.wraps(fn, updated=())
+    def pure(*pure_args: Any, **pure_kwargs: Any) -> Any:
+        args, kwargs = merge_objects((pure_args, pure_kwargs), inner=True)
+        out = function(*args, **kwargs)
+        return split_objects((only_objects((args, kwargs)), out))
+
+    return pure, first
+
+
+def _unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A module, or a method of one, as a function whose first argument is the module."""
+    if is_object(fn) and callable(fn):
+        return type(fn).__call__, (fn,)
+    if inspect.ismethod(fn) and is_object(fn.__self__):
+        return fn.__func__, (fn.__self__,)
+    if not callable(fn):
+        raise ArgumentTypeError(
+            f"autocast: fn is {fn!r}, which is not callable; pass the function itself, not what it "
+            "returns"
+        )
+    return fn, ()
+
+
+def is_object(thing: Any) -> bool:
+    """Whether a thing is an NNX object that may be changed in place."""
+    return isinstance(thing, nnx.Variable) or nnx.graphlib.is_graph_node(thing)
+
+
+def only_objects(tree: Any) -> Any:
+    """A tree with its NNX objects, and ``None`` for all other leaves."""
+    return jax.tree.map(lambda x: x if is_object(x) else None, tree, is_leaf=is_object)
+
+
+def split_objects(tree: Any) -> Any:
+    """A tree with each NNX object split into what is static and its arrays.
+
+    Call it inside ``nnx.update_context``.
+    """
+    with nnx.split_context(TAG) as context:
+        return split_in(context, tree)
+
+
+def split_in(context: nnx.SplitContext, tree: Any) -> Any:
+    """:func:`split_objects` in a context that is open, with the objects it has seen."""
+
+    def split(thing: Any) -> Any:
+        if not is_object(thing):
+            return thing
+        definition, leaves = context.flatten(thing, with_paths=False)
+        return nnx.NodeStates.from_split(definition, [_as_array(leaf) for leaf in leaves])
+
+    return jax.tree.map(split, tree, is_leaf=is_object)
+
+
+def merge_objects(tree: Any, *, inner: bool) -> Any:
+    """A tree with its NNX objects merged again: new ones inside the trace, the same ones outside.
+
+    Args:
+        tree: from :func:`split_objects`.
+        inner: whether this is inside.
+    """
+    with nnx.merge_context(TAG, inner) as context:
+        return merge_in(context, tree)
+
+
+def merge_in(context: nnx.MergeContext, tree: Any) -> Any:
+    """:func:`merge_objects` in a context that is open."""
+
+    def merge(node: Any) -> Any:
+        return context.unflatten(node.graphdef, *node.states) if _is_split(node) else node
+
+    return jax.tree.map(merge, tree, is_leaf=_is_split)
+
+
+def _is_split(node: Any) -> bool:
+    return isinstance(node, nnx.NodeStates)
+
+
+def _as_array(leaf: Any) -> Any:
+    """A number that a variable holds is state: as a static it would compile a program per value."""
+    return jnp.asarray(leaf) if isinstance(leaf, bool | int | float | complex) else leaf

@@ -1,0 +1,260 @@
+"""An NNX optimizer with a loss scale, whose step counter does not count skipped steps.
+
+``flax.nnx.Optimizer`` adds one to ``step`` at each update. A step that is skipped because a
+gradient overflowed was no step: schedules and logs that follow the counter would run ahead of the
+optimizer. :class:`Optimizer` counts the steps that were taken.
+
+Who calls this: users, by way of :mod:`duotone.nnx`. What goes wrong: gradients that were taken of
+another model, a loss that is not a floating scalar; the errors are those of
+:mod:`duotone.adapters.optax` and :mod:`duotone.scale`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import optax
+from flax import nnx
+
+from duotone.adapters.nnx import TAG, merge_in, merge_objects, only_objects, split_in, split_objects
+from duotone.adapters.once import wrapped_once
+from duotone.adapters.optax import MixedPrecisionOptimizer
+from duotone.policy import Policy
+from duotone.regions import keep_full
+from duotone.scale import LossScale, ScaledGrad, select
+from duotone.scale.optimizer_state import find
+
+M = TypeVar("M")
+
+
+class Optimizer(nnx.Optimizer[M]):
+    """``flax.nnx.Optimizer`` in mixed precision.
+
+    An Optax optimizer is wrapped as by :func:`duotone.enable_mixed_precision_graph_rewrite`; one
+    that is wrapped already is taken as it is. :meth:`minimize` does a whole step::
+
+        loss = optimizer.minimize(loss_fn, model, x, y)
+
+    or, in two parts, to look at the gradients in between::
+
+        out = optimizer.compute_gradients(loss_fn, model, x, y)
+        optimizer.update(model, out)
+
+    A step whose gradients are not all finite is skipped: parameters, optimizer state, ``step``
+    and what the loss function changed in its arguments (batch statistics, metrics) stay as they
+    were, and the loss scale is reduced. Random streams go on, so that the next try draws anew.
+
+    Args:
+        model: the model.
+        tx: an Optax optimizer.
+        wrt: which variables are trained.
+        loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a number of at least 1, a
+            loss-scale object, or None.
+        dtype: the half type, as for :func:`duotone.autocast`.
+        policy: as for :func:`duotone.autocast`.
+        graph: as in ``flax.nnx.Optimizer``.
+
+    Raises:
+        ArgumentTypeError: ``tx`` is no optimizer.
+        ArgumentError: ``tx`` is wrapped already, and a loss scale, dtype or policy is given too.
+
+    Example:
+        >>> import jax.numpy as jnp, optax, duotone.nnx
+        >>> from flax import nnx
+        >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        >>> optimizer = duotone.nnx.Optimizer(model, optax.sgd(0.1), dtype=jnp.float16)
+        >>> def loss_fn(model, x, y):
+        ...     return jnp.mean((model(x) - y) ** 2)
+        >>> x, y = jnp.ones((4, 2)), jnp.zeros((4, 1))
+        >>> losses = [float(optimizer.minimize(loss_fn, model, x, y)) for _ in range(5)]
+        >>> losses[-1] < losses[0], int(optimizer.step[...])
+        (True, 5)
+    """
+
+    tx: MixedPrecisionOptimizer
+
+    def __init__(
+        self,
+        model: M,
+        tx: optax.GradientTransformation,
+        *,
+        wrt: Any = nnx.Param,
+        loss_scale: Any = "dynamic",
+        dtype: Any = None,
+        policy: Policy | None = None,
+        graph: bool | None = None,
+    ) -> None:
+        wrapped = wrapped_once(tx, loss_scale, dtype, policy, "Optimizer")
+        super().__init__(model, wrapped, wrt=wrt, graph=graph)
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """The loss scale, with its arrays."""
+        return find(nnx.as_pure(self.opt_state), "Optimizer.loss_scale").loss_scale
+
+    def compute_gradients(
+        self,
+        loss_fn: Callable[..., Any],
+        model: M,
+        /,
+        *args: Any,
+        has_aux: bool = False,
+        **kwargs: Any,
+    ) -> ScaledGrad:
+        """Loss and gradients, in mixed precision, with the loss scaled inside.
+
+        What ``loss_fn`` changes in ``model`` and in other NNX objects among its arguments is kept
+        if the gradients are finite; random streams go on in any case.
+
+        Args:
+            loss_fn: takes the model and the arguments; gives a floating scalar, or a pair
+                ``(loss, aux)`` with ``has_aux``.
+            model: differentiated with respect to the variables ``wrt``.
+            *args: further arguments of ``loss_fn``.
+            has_aux: whether ``loss_fn`` returns a pair.
+            **kwargs: keyword arguments of ``loss_fn``.
+
+        Returns:
+            The loss, unscaled gradients (an ``nnx.State``), whether they are finite, and aux.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: as for :func:`duotone.value_and_grad`.
+        """
+        before = _values_of((model, args, kwargs))
+        with nnx.update_context(TAG):
+            with nnx.split_context(TAG) as context:
+                definition, params, rest = context.split(model, self.wrt, ...)
+                others = split_in(context, (args, kwargs))
+            out = self.tx.compute_gradients(
+                _pure_loss(loss_fn, has_aux),
+                params,
+                nnx.as_pure(self.opt_state),
+                definition,
+                rest,
+                others,
+                has_aux=True,
+            )
+            aux, _ = merge_objects(out.aux, inner=False)
+        for variable, value in before:
+            variable.set_raw_value(select(out.finite, variable.get_raw_value(), value))
+        return dataclasses.replace(out, aux=aux)
+
+    def update(self, model: M, grads: Any, /, **kwargs: Any) -> optax.Updates:
+        """Updates parameters and state; ``step`` grows by one if the step is taken.
+
+        Args:
+            model: the model.
+            grads: what :meth:`compute_gradients` gave, or a tree of unscaled gradients such as
+                ``nnx.grad`` gives.
+            **kwargs: further arguments of ``tx.update``.
+
+        Returns:
+            The updates that were added to the parameters; -0.0 in a skipped step.
+
+        Raises:
+            ArgumentError: the gradients are of another tree.
+        """
+        params = nnx.as_pure(nnx.state(model, self.wrt, graph=self.graph))
+        state = nnx.as_pure(self.opt_state)
+        if isinstance(grads, ScaledGrad):
+            grads = dataclasses.replace(grads, grads=self._gradients(grads.grads))
+        else:
+            grads = self._gradients(grads)
+        updates, new_state = self.tx.update(grads, state, params, **nnx.as_pure(kwargs))
+        with keep_full():
+            params = optax.apply_updates(params, updates)
+        nnx.update(model, params)
+        nnx.update(self.opt_state, nnx.state(new_state, graph=self.graph))
+        taken = find(new_state, "Optimizer.update").last_finite
+        self.step[...] += taken.astype(self.step.dtype)
+        return updates
+
+    def minimize(
+        self,
+        loss_fn: Callable[..., Any],
+        model: M,
+        /,
+        *args: Any,
+        has_aux: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """One training step: :meth:`compute_gradients` and :meth:`update`.
+
+        Args:
+            loss_fn: as for :meth:`compute_gradients`.
+            model: the model.
+            *args: further arguments of ``loss_fn``.
+            has_aux: whether ``loss_fn`` returns a pair.
+            **kwargs: keyword arguments of ``loss_fn``.
+
+        Returns:
+            The loss, or ``(loss, aux)`` with ``has_aux``.
+        """
+        out = self.compute_gradients(loss_fn, model, *args, has_aux=has_aux, **kwargs)
+        self.update(model, out)
+        return (out.value, out.aux) if has_aux else out.value
+
+    def metrics(self) -> dict[str, float | int | bool]:
+        """Loss scale, good steps, skipped steps, whether the last step was taken: host numbers."""
+        return self.tx.metrics(nnx.as_pure(self.opt_state))
+
+    def _gradients(self, grads: Any) -> Any:
+        return nnx.as_pure(nnx.state(grads, self.wrt, graph=self.graph))
+
+
+def _values_of(tree: Any) -> list[tuple[nnx.Variable, Any]]:
+    """The variables of NNX objects, random streams aside, and what they hold."""
+    return [
+        (variable, variable.get_raw_value())
+        for _, variable in nnx.iter_graph(tree, graph=True)
+        if isinstance(variable, nnx.Variable) and not isinstance(variable, nnx.RngState)
+    ]
+
+
+class _PureLoss:
+    """A loss function of split NNX objects; also returns what became of them.
+
+    Holds ``loss_fn`` weakly: it is kept with it, and is called only while somebody holds it.
+    """
+
+    def __init__(self, loss_fn: Callable[..., Any], has_aux: bool) -> None:
+        try:
+            self._loss_fn: Callable[[], Any] = weakref.ref(loss_fn)
+        except TypeError:
+            self._loss_fn = lambda: loss_fn
+        self._has_aux = has_aux
+        self.__name__ = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self._loss_fn()
+
+    def __call__(self, params: Any, definition: Any, rest: Any, others: Any) -> Any:
+        with nnx.merge_context(TAG, inner=True) as context:
+            model = context.merge(definition, params, rest)
+            args, kwargs = merge_in(context, others)
+        output = self._loss_fn()(model, *args, **kwargs)
+        aux = None
+        if self._has_aux:
+            if not isinstance(output, tuple | list) or len(output) != 2:
+                return output  # the caller's error says what it must be
+            output, aux = output
+        return output, split_objects((aux, only_objects((model, args, kwargs))))
+
+
+_PURE_LOSSES: weakref.WeakKeyDictionary[Any, dict[bool, _PureLoss]] = weakref.WeakKeyDictionary()
+
+
+def _pure_loss(loss_fn: Any, has_aux: bool) -> Any:
+    """The same pure function for the same ``loss_fn``, so that it is compiled once."""
+    if not callable(loss_fn) or isinstance(loss_fn, types.MethodType):
+        return _PureLoss(loss_fn, has_aux) if callable(loss_fn) else loss_fn
+    try:
+        kept = _PURE_LOSSES.setdefault(loss_fn, {})
+    except TypeError:  # it cannot be held weakly, or has no hash
+        return _PureLoss(loss_fn, has_aux)
+    return kept.setdefault(has_aux, _PureLoss(loss_fn, has_aux))

@@ -1,0 +1,3 @@
+"""Mixed precision for Flax Linen; needs the extra ``flax``. See ``docs/flax.md``."""
+
+from duotone.adapters.linen import TrainState as TrainState
