@@ -74,7 +74,7 @@ def run(
         raise typer.Exit(1) from error
     if not {"keras", "duotone.adapters.optax"} & set(sys.modules):  # the second loads when used
         typer.echo(
-            f"note: nothing was switched on, {script} uses neither Keras nor duotone.optimizer(...)",
+            f"note: {script} uses neither Keras nor duotone.optimizer(...): nothing to switch on",
             err=True,
         )
 

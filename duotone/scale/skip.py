@@ -10,14 +10,16 @@
 :func:`skip_nonfinite` is that and a counter; the optimizer of ``duotone.adapters.optax`` adds the
 loss scale. Both go through :func:`guarded_update` or :func:`guarded_apply`.
 
-Why ``lax.cond`` and not ``select``: measured on a CPU, a select of every parameter and momentum
-cost a seventh of a small network's step and the branch nothing that could be measured
-(``benchmarks/optimizer_overhead.py`` has both). With a select the old momentum is read by what
-makes the updates and by what makes the new momentum, so the compiler must copy it before it writes
-the new one in its place. A branch also keeps infinities out of the optimizer: ``jax_debug_nans``
-does not stop in it, a line search does not run on NaN, and a derivative through a skipped step is
-not NaN. Under ``vmap`` JAX makes a select of it. Where devices may answer differently it is a
-select too (``axis_name=()``), because a collective in a branch that only some take would hang.
+``lax.cond`` on CPUs, ``select`` elsewhere. Measured on a CPU, a select of every parameter and
+momentum cost a seventh of a small network's step and the branch nothing that could be measured
+(``benchmarks/optimizer_overhead.py`` has both): with a select the old momentum is read by what
+makes the updates and by what makes the new momentum, so the compiler copies it before it writes the
+new one in its place. A branch also keeps infinities out of the optimizer: ``jax_debug_nans`` does
+not stop in it, a line search does not run on NaN. On a GPU the host must read the condition before
+it can launch either branch, so it would wait for the backward pass in every step and could not run
+ahead of the device; there the select is part of the fused loop that reads and writes the momentum
+anyway. Where devices may answer differently it is a select everywhere (``axis_name=()``), because a
+collective in a branch that only some take would hang; under ``vmap`` JAX makes a select of it.
 
 What goes wrong: an optimizer that is none; devices that could disagree while nothing tells along
 which axes (see :func:`check_agreement`); a state of another optimizer.
@@ -271,7 +273,7 @@ def guarded_apply(
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
     """``run()`` where `finite` holds, elsewhere ``keep(like)``, whose types are those of it."""
     with keep_full():
-        if jax.typeof(finite).mat.varying:
+        if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()
             return select(finite, done, keep(done))
         done = None
@@ -290,6 +292,11 @@ def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]
         arrays = iter(lax.cond(finite, taken, left))
         leaves = [next(arrays) if chosen else old for _, old, chosen in pairs(done, keep(done))]
         return jax.tree.unflatten(jax.tree.structure(done), leaves)
+
+
+def _branching_is_free() -> bool:
+    """Whether the host need not wait for the device to learn which branch to take."""
+    return jax.default_backend() == "cpu"
 
 
 def _like(new: Any, old: Any) -> jax.Array:

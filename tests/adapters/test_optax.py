@@ -15,7 +15,7 @@ import pytest
 from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
 from duotone.enable import MixedPrecisionLossScaleOptimizer
 from duotone.enable import enable_mixed_precision_graph_rewrite as enable
-from duotone.scale import DynamicLossScale, FixedLossScale, NoLossScale, ScaledGrad
+from duotone.scale import DynamicLossScale, FixedLossScale, NoLossScale, ScaledGrad, skip
 from duotone.scale.optimizer_state import MixedPrecisionState
 from duotone.scale.skip import SkipState, skip_nonfinite
 from tests.adapters.optimizers import INSIDE, LABELS, MASK, loss_fn, overflowing, problem
@@ -77,6 +77,21 @@ def test_training_with_a_bad_step_is_training_without_it(name, wrap):
     skipped = state.skipped if isinstance(state, SkipState) else state.loss_scale.skipped
     assert int(skipped) == 1
     assert step._cache_size() == 1  # the state's types do not change from step to step
+
+
+@pytest.mark.parametrize("name", ["adam", "accumulated", "muon", "inject_hyperparams", "polyak"])
+def test_the_same_by_selecting(name, monkeypatch):
+    """As on a GPU, where branches would make the host wait."""
+    monkeypatch.setattr(skip, "_branching_is_free", lambda: False)
+    test_training_with_a_bad_step_is_training_without_it(name, enable)
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_branch_only_where_it_is_free(free, monkeypatch):
+    monkeypatch.setattr(skip, "_branching_is_free", lambda: free)
+    tx, (params, _) = enable(optax.adam(0.05)), problem()
+    program = str(jax.make_jaxpr(tx.update)(params, tx.init(params), params))
+    assert ("cond[" in program) == free
 
 
 @pytest.mark.parametrize("name", [n for n in INSIDE if n not in ("lbfgs", "backtracking")])

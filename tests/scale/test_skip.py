@@ -23,9 +23,16 @@ EVERY_NUMBER = jnp.array([0.0, -0.0, 1e-30, 1.5, -3e38, jnp.inf, -jnp.inf, jnp.n
 BAD = [jnp.inf, -jnp.inf, jnp.nan]
 
 
+@pytest.fixture(params=["branch", "select"])
+def way(request: Any, monkeypatch: Any) -> None:
+    """As on a CPU, and as on devices for which the host would have to wait."""
+    monkeypatch.setattr(skip, "_branching_is_free", lambda: request.param == "branch")
+
+
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("way")
 def test_a_skipped_step_changes_no_bit_of_any_number(bad, dtype, compiled):
     """Catches: updates of +0.0, which turn -0.0 into 0.0."""
     params = EVERY_NUMBER.astype(dtype)
@@ -42,6 +49,7 @@ def test_a_skipped_step_changes_no_bit_of_any_number(bad, dtype, compiled):
     assert not state.last_finite
 
 
+@pytest.mark.usefixtures("way")
 def test_one_bad_leaf_skips_all_of_them():
     tx = skip_nonfinite(optax.sgd(0.5))
     params = {"a": jnp.ones(2), "b": jnp.ones(2), "n": jnp.int32(3)}
@@ -106,6 +114,7 @@ def test_a_derivative_through_a_skipped_step_is_finite():
     assert jax.jit(jax.grad(after))(jnp.ones(2)).tolist() == [1, 1]
 
 
+@pytest.mark.usefixtures("way")
 def test_the_accumulated_sum_survives_a_bad_batch():
     """Catches: the other nesting, where one bad batch makes NaN of the sum."""
     tx = skip_nonfinite(optax.MultiSteps(optax.sgd(1.0), 2))
