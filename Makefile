@@ -17,6 +17,8 @@ PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 PYTHON312 ?= $(if $(filter 3.12,$(PYTHON_VERSION)),,$(shell scripts/find-python 3.12))
 
 PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+# Python 3.11 tests the oldest supported versions of some libraries, Python 3.12 the newest.
+OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.txt)
 PYTEST := -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
@@ -87,9 +89,9 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { \
 		rm -rf $(VENV); echo "Python's venv module is missing: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
 
-$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed-%: pyproject.toml scripts/oldest-3.11.txt | $(VENV)/bin/python
 	@echo "installing duotone[$*] into $(VENV)"
-	@$(VENV)/bin/python $(PIP_INSTALL) --editable '.[$*]'
+	@$(VENV)/bin/python $(PIP_INSTALL) --editable '.[$*]' $(OLDEST)
 	@touch $@
 
 $(VENV312)/bin/python:

@@ -218,7 +218,7 @@ def autocast(
     def run() -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         # At the first call, not before: asking the device starts JAX's backends.
         merged = (policy or Policy()).merged_with_environment()
-        half = named or _half_of_device(merged, describe_callable(fn))
+        half = named or half_of_device(merged, describe_callable(fn))
         if half is None:
             return lambda args, kwargs: fn(*args, **kwargs)
         return Runner(fn, lambda jaxpr: rewrite_jaxpr(jaxpr, merged, half))
@@ -289,7 +289,7 @@ def explain(
     _check_policy("explain", policy)
     merged = (policy or Policy()).merged_with_environment()
     half = (
-        _half_of_device(merged.replace(ignore_performance=True), describe_callable(fn))
+        half_of_device(merged.replace(ignore_performance=True), describe_callable(fn))
         if dtype is None
         else _half_named("explain", dtype)
     )
@@ -346,7 +346,7 @@ def _fast_half(policy: Policy) -> HalfType | None:
     return HALF_TYPES[choice.dtype]
 
 
-def _half_of_device(policy: Policy, what: str) -> HalfType | None:
+def half_of_device(policy: Policy, what: str) -> HalfType | None:
     """The half type that is fast here, or ``None`` where the function is to stay as it is."""
     half = _fast_half(policy)
     if half is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_called_at_once_for_what_is_imported_already(library):
 
 def test_the_library_does_not_notice(library):
     when_imported(library, lambda: None)
-    module = importlib.import_module(library)
+    module: Any = importlib.import_module(library)
     assert module.__spec__.loader is module.__loader__
     assert type(module.__loader__).__module__ == "_frozen_importlib_external"
     assert module.__loader__.get_data(f"{module.__path__[0]}/data.txt") == b"inside"

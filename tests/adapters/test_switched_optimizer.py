@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import optax
 import pytest
 
@@ -45,7 +47,7 @@ def test_nothing_set_is_the_bare_optimizer_with_the_same_methods_and_state():
     assert isinstance(state.loss_scale, duotone.NoLossScale)
     bare = optax.sgd(0.5)
     grads = jax.grad(loss)(PARAMS, X)
-    expected = optax.apply_updates(PARAMS, bare.update(grads, bare.init(PARAMS), PARAMS)[0])
+    expected: Any = optax.apply_updates(PARAMS, bare.update(grads, bare.init(PARAMS), PARAMS)[0])
     done = opt.minimize(loss, PARAMS, state, X)
     assert jnp.array_equal(done.params["w"], expected["w"])
 
@@ -99,3 +101,22 @@ def test_a_bad_value_names_the_variable(monkeypatch):
     monkeypatch.setenv("DUOTONE_ENABLE", "yes")
     with pytest.raises(EnvironmentVariableError, match="DUOTONE_ENABLE is 'yes'"):
         duotone.optimizer(optax.sgd(0.5))
+
+
+def test_a_keras_optimizer(monkeypatch):
+    bare = keras.optimizers.SGD(0.1)
+    assert duotone.optimizer(bare) is bare
+    monkeypatch.setenv("DUOTONE_ENABLE", "1")
+    monkeypatch.setenv("DUOTONE_DTYPE", "float16")
+    both = duotone.optimizer(keras.optimizers.SGD(0.1))
+    assert both.half == "float16"
+    assert both.metrics()["loss_scale"] == 2.0**15
+    monkeypatch.setenv("DUOTONE_ENABLE_LOSS_SCALING", "0")
+    rewritten = duotone.optimizer(keras.optimizers.SGD(0.1))
+    assert rewritten.half == "float16"
+    assert rewritten.metrics()["loss_scale"] == 1
+    monkeypatch.setenv("DUOTONE_ENABLE", "0")
+    monkeypatch.setenv("DUOTONE_ENABLE_LOSS_SCALING", "1")
+    scaled = duotone.optimizer(keras.optimizers.SGD(0.1))
+    assert scaled.half is None
+    assert scaled.metrics()["loss_scale"] == 2.0**15

@@ -1,0 +1,23 @@
+"""Keras 3 on JAX: one line around the optimizer, and ``model.fit`` runs in mixed precision.
+
+::
+
+    optimizer = enable(keras.optimizers.Adam(1e-3), dtype="float16")
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(x, y)
+
+Files: ``settings`` (what a user chose, as plain data), ``refusals``, ``optimizer`` (loss scaling),
+``plans`` (which models are rewritten, how), ``steps`` (a step method, rewritten), ``skipped`` (what
+a skipped step leaves behind), ``hooks`` (around Keras' trainer), ``models`` (one model, no hooks),
+``everywhere`` (all models), ``callback``.
+
+Who calls this room: users through ``duotone.keras``, and ``duotone.enable``. It is the only part of
+duotone that imports Keras.
+"""
+
+from duotone.adapters.keras.callback import LossScaleCallback
+from duotone.adapters.keras.everywhere import enable_everywhere
+from duotone.adapters.keras.models import autocast
+from duotone.adapters.keras.optimizer import LossScaleOptimizer, enable
+
+__all__ = ["LossScaleCallback", "LossScaleOptimizer", "autocast", "enable", "enable_everywhere"]

@@ -1,0 +1,99 @@
+"""The callback that shows the loss scale while a model trains.
+
+What goes wrong: a model that was compiled with another optimizer; TensorBoard is not installed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from duotone.adapters.keras.plans import wrapped_optimizers
+from duotone.errors import ArgumentError
+from duotone.scale.monitor import WARN_AFTER, Monitor
+
+
+class LossScaleCallback(keras.callbacks.Callback):
+    """Puts the loss scale and the number of skipped steps into the logs of each epoch.
+
+    The logs have ``loss_scale`` and ``skipped_steps`` (all together), so ``History``, ``CSVLogger``
+    and ``keras.callbacks.TensorBoard`` show them when they come after this callback. A line is
+    logged (logger ``duotone``, level INFO) when something changed, and one warning when step after
+    step is skipped although the scale is at its smallest: then the loss itself or a weight is not
+    finite.
+
+    With several wrapped optimizers in one model the names begin with that of the optimizer.
+
+    Args:
+        warn_after: skipped steps in a row, with the scale at its smallest, after which to warn.
+            From the first scale down to 1 are 15 skipped steps more.
+        logdir: a folder for TensorBoard; needs ``tensorboard``, and no TensorFlow.
+        writer: in place of `logdir`, an object with ``add_scalar(tag, value, step)`` or
+            ``scalar(tag, value, step)``.
+
+    Raises:
+        ArgumentTypeError: an argument of the wrong type.
+        ArgumentError: `warn_after` below 1, or both `logdir` and `writer`. In ``fit``: the model
+            has no wrapped optimizer.
+        MissingExtraError: in ``fit``: `logdir` without TensorBoard installed.
+
+    Example:
+        >>> from duotone.keras import LossScaleCallback
+        >>> callback = LossScaleCallback(warn_after=10)
+    """
+
+    def __init__(
+        self,
+        warn_after: int = WARN_AFTER,
+        *,
+        logdir: str | Path | None = None,
+        writer: Any = None,
+    ) -> None:
+        super().__init__()
+        if logdir is not None and writer is not None:
+            raise ArgumentError("LossScaleCallback: give logdir or writer, not both")
+        Monitor(warn_after=warn_after, writer=writer)  # refuses what it cannot take, now
+        self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
+        self._monitors: dict[str, Monitor] = {}
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Notes where training begins."""
+        del logs
+        model: Any = self.model
+        optimizers = list(wrapped_optimizers(model))
+        if not optimizers:
+            raise ArgumentError(
+                f"LossScaleCallback: model {model.name!r} has no optimizer that duotone wrapped; "
+                "compile it with duotone.enable_mixed_precision_graph_rewrite(optimizer), or leave "
+                "the callback out"
+            )
+        for optimizer in optimizers:
+            if optimizer.name not in self._monitors:
+                self._monitors[optimizer.name] = self._monitor(optimizer, len(optimizers))
+            self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds to the logs, and says what changed."""
+        del epoch
+        optimizers = list(wrapped_optimizers(self.model))
+        for optimizer in optimizers:
+            metrics = optimizer.metrics()
+            prefix = f"{optimizer.name}_" if len(optimizers) > 1 else ""
+            if logs is not None:
+                logs[f"{prefix}loss_scale"] = metrics["loss_scale"]
+                logs[f"{prefix}skipped_steps"] = metrics["skipped_steps"]
+            self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes what TensorBoard has not written yet."""
+        del logs
+        for monitor in self._monitors.values():
+            monitor.close()
+
+    def _monitor(self, optimizer: Any, count: int) -> Monitor:
+        logdir = self._logdir
+        if logdir is not None and count > 1:
+            logdir = Path(logdir) / optimizer.name  # a run of its own for each
+        return Monitor(every=1, warn_after=self._warn_after, logdir=logdir, writer=self._writer)

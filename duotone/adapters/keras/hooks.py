@@ -1,0 +1,80 @@
+"""Hooks: how a model learns that its optimizer asks for mixed precision.
+
+Keras has no path from an optimizer to the functions that a model compiles, so three methods are
+wrapped, once and at class level: ``make_train_function``, ``make_test_function`` and
+``make_predict_function``, where the classes of ``keras.Model.__mro__`` define them. When Keras is
+about to make a function for a model with a plan (``plans``), the wrapper wraps the step methods of
+each class of ``type(model).__mro__`` (``steps``). Then Keras' own method runs. For a model without
+a plan it runs at once.
+
+``keras.Model.compile`` is not wrapped: Keras compares it with the base class' to know whether it
+was overridden, and a model loaded with a changed one would come without its optimizer. Nothing is
+set on the model itself: Keras passes instance attributes by when its variables are Flax NNX's.
+
+Called by ``optimizer`` and ``everywhere``, which install the hooks. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from duotone.adapters.keras.plans import plan_of
+from duotone.adapters.keras.steps import STEPS, wrap_steps
+
+logger = logging.getLogger("duotone")
+
+_WRAPPED = "__duotone_hook__"
+_MAKERS = {f"make_{function}": function for function in STEPS.values()}
+
+
+def install() -> None:
+    """Wraps the methods with which Keras makes its functions; once, however often it is called."""
+    for kind in keras.Model.__mro__:
+        for maker, function in _MAKERS.items():
+            method = vars(kind).get(maker)
+            if method is not None and not hasattr(method, _WRAPPED):
+                setattr(kind, maker, _wrapped(method, function))
+
+
+def _nothing(model: Any) -> None:
+    del model
+
+
+_before_plans: Callable[[Any], None] = _nothing
+
+
+def set_before_plans(before: Callable[[Any], None]) -> None:
+    """Sets what is done to a model before its plan is asked for (``everywhere``)."""
+    global _before_plans
+    _before_plans = before
+
+
+def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def make(self: Any, force: bool = False) -> Any:
+        if force or getattr(self, function, None) is None:
+            _before_plans(self)
+            if plan_of(self) is not None:
+                _say_own_steps(self)
+                for kind in type(self).__mro__:
+                    wrap_steps(kind)
+        return method(self, force=force)
+
+    setattr(make, _WRAPPED, True)
+    return make
+
+
+def _say_own_steps(model: Any) -> None:
+    for name in STEPS:
+        if name in vars(model):
+            logger.warning(
+                "model %r: %s was set on the model itself and is not rewritten; define it in a "
+                "subclass of keras.Model to run it in mixed precision",
+                model.name,
+                name,
+            )

@@ -1,0 +1,104 @@
+"""One model in mixed precision, without hooks in Keras.
+
+:func:`autocast` gives the model a class of its own, a subclass of the class it had, whose step
+methods run the original ones as its plan says (``steps``). So ``fit``, ``evaluate`` and ``predict``
+find them in every mode of Keras, and no class of Keras is touched. To everything that asks for
+``model.__class__`` (saving, cloning, printing) the model is still of its old class.
+
+What goes wrong: not a Keras model, a model that is in mixed precision already, another backend.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+import keras
+
+from duotone.adapters.keras import refusals, settings
+from duotone.adapters.keras.plans import PLAN, Plan, plan_of, wrapped_optimizers
+from duotone.adapters.keras.steps import STEPS, stepping
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.policy import Policy
+
+Model = TypeVar("Model", bound=keras.Model)
+
+
+def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -> Model:
+    """Makes one Keras model train, evaluate and predict in mixed precision.
+
+    It rewrites, and does not scale the loss: for float16, compile the model with
+    ``keras.optimizers.LossScaleOptimizer``, or use
+    ``duotone.enable_mixed_precision_graph_rewrite(optimizer)`` instead, which does both. bfloat16
+    needs no loss scaling.
+
+    Args:
+        model: a functional, sequential or subclassed model, compiled or not, built or not. It is
+            changed in place.
+        dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. Where
+            none is, nothing is rewritten and one line is logged.
+        policy: what may be painted; the default policy if omitted.
+
+    Returns:
+        The same model. A copy of it (saved and loaded, cloned, pickled) is in full precision until
+        it is passed here too.
+
+    Raises:
+        ArgumentTypeError: `model` is no Keras model; `dtype` or `policy` is of the wrong type.
+        ArgumentError: it is in mixed precision already, by this function, by its optimizer or by
+            dtype policies; Keras does not run on JAX.
+
+    Example:
+        >>> import keras, numpy
+        >>> import duotone.keras
+        >>> model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+        >>> model = duotone.keras.autocast(model, dtype="bfloat16")
+        >>> model.predict(numpy.ones((4, 3)), verbose=0).dtype
+        dtype('float32')
+    """
+    refusals.check_backend()
+    half = settings.check_dtype(dtype)
+    settings.check_policy(policy)
+    _check(model)
+    kind = type(model)
+
+    @functools.cache
+    def plan() -> Plan:
+        return Plan(settings.half_of(half, policy, f"model {model.name!r}"), policy)
+
+    members: dict[str, Any] = {
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__class__": property(lambda self: kind),
+        PLAN: staticmethod(plan),
+    }
+    own = type(kind)(kind.__name__, (kind,), members)
+    for name, function in STEPS.items():
+        setattr(own, name, _step(own, name))
+        setattr(model, function, None)  # Keras makes it anew, from the new step
+    object.__setattr__(model, "__class__", own)
+    return model
+
+
+def _step(own: type, name: str) -> Any:
+    def bind(model: Any) -> Any:
+        return getattr(super(own, model), name)
+
+    return stepping(name, bind, plan_of, functools.wraps(getattr(own, name)))
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise ArgumentTypeError(
+            f"{model!r} of type {type(model).__name__} is no keras.Model; for a function use "
+            "duotone.autocast"
+        )
+    if hasattr(type(model), PLAN):
+        raise ArgumentError(f"model {model.name!r} was passed to duotone.keras.autocast already")
+    for optimizer in wrapped_optimizers(model):
+        raise ArgumentError(
+            f"model {model.name!r} is in mixed precision already, because its optimizer "
+            f"{optimizer.name!r} was wrapped; leave autocast out"
+        )
+    refusals.check_model(model)

@@ -1,0 +1,302 @@
+"""The wrapped optimizer: a ``keras.optimizers.LossScaleOptimizer`` with duotone's loss scale.
+
+It wraps another Keras optimizer, scales the loss before Keras differentiates it, unscales the
+gradients in float32, and leaves everything as it was where they are not finite. Creating one, in
+whatever way (by hand, ``from_config``, ``load_model``, unpickling), installs the hooks that rewrite
+the steps of models compiled with it (``hooks``).
+
+State is in Keras variables, the same ones for every loss scale and every half type, so a
+checkpoint moves between devices:
+
+====================  =======  =================================================================
+``dynamic_scale``     float32  the scale; not used (and kept as it is) where nothing is scaled
+``step_counter``      int32    finite steps since it last changed
+``skipped``           int32    skipped steps, all together
+``last_finite``       bool     whether the last step was taken
+``stuck``             int32    skipped steps in a row with the scale at its floor
+====================  =======  =================================================================
+
+No rule is written here: :mod:`duotone.scale` adjusts, unscales and checks.
+
+What goes wrong: see ``refusals``; and a checkpoint whose scale is NaN, infinite or below 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+
+from duotone.adapters.keras import hooks, refusals, settings
+from duotone.adapters.keras.plans import Wrapped
+from duotone.errors import ArgumentError
+from duotone.policy import Policy
+from duotone.scale import DynamicLossScale, all_finite, select
+from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, read
+
+
+@keras.saving.register_keras_serializable(package="duotone")
+class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
+    """A Keras optimizer whose models train, evaluate and predict in mixed precision.
+
+    Made by :func:`enable`, or by ``duotone.enable_mixed_precision_graph_rewrite``.
+
+    Args:
+        inner_optimizer: any Keras optimizer; clipping, weight decay, moving averages, accumulation
+            and schedules are set on it and see unscaled gradients of steps that are taken.
+        loss_scale: as for :func:`enable`.
+        dtype: as for :func:`enable`.
+        policy: as for :func:`enable`.
+        rewrite: whether models compiled with it are rewritten; else it only scales the loss.
+        name: of the optimizer.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as for :func:`enable`.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        loss_scale: Any = "dynamic",
+        *,
+        dtype: Any = None,
+        policy: Policy | None = None,
+        rewrite: bool = True,
+        name: str | None = None,
+    ) -> None:
+        refusals.check_backend()
+        refusals.check_optimizer(inner_optimizer)
+        chosen = settings.check_loss_scale(loss_scale)
+        half = settings.check_dtype(dtype)
+        policy = settings.check_policy(policy)
+        state = chosen if chosen is not None else DynamicLossScale()
+        interval = state.growth_interval if isinstance(state, DynamicLossScale) else 2**31 - 1
+        super().__init__(
+            inner_optimizer,
+            initial_scale=float(state.value),
+            dynamic_growth_steps=interval,
+            name=name,
+        )
+        self._chosen = chosen
+        self._dtype = half
+        self._policy = policy
+        self._rewrite = bool(rewrite)
+        self._half: tuple[str | None] | None = None
+        hooks.install()
+
+    # What the steps are rewritten with.
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy that was passed."""
+        return self._policy
+
+    @property
+    def half(self) -> str | None:
+        """``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are."""
+        if not self._rewrite:
+            return None
+        if self._half is None:
+            what = f"models compiled with {self.inner_optimizer.name!r}"
+            self._half = (settings.half_of(self._dtype, self._policy, what),)
+        return self._half[0]
+
+    # State.
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Creates the variables of the loss scale and, unless it has its own, of the optimizer."""
+        state = settings.rule_of(self._chosen, "float16")
+        self.step_counter = self._scalar("step_counter", "int", getattr(state, "good_steps", 0))
+        self.dynamic_scale = self._scalar("dynamic_scale", "float32", state.value)
+        self.skipped = self._scalar("skipped", "int", getattr(state, "skipped", 0))
+        self.last_finite = self._scalar("last_finite", "bool", True)
+        self.stuck = self._scalar("stuck", "int", 0)
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(var_list)
+        # Past Keras' LossScaleOptimizer, which would create its own variables.
+        super(keras.optimizers.LossScaleOptimizer, self).build(var_list)
+
+    def _scalar(self, name: str, dtype: str, value: Any) -> Any:
+        initial: Any = keras.initializers.Constant(np.asarray(value).item())
+        return self.add_variable((), initial, dtype, name=name)
+
+    def state(self) -> MixedPrecisionState:
+        """The loss scale with the values that the variables have now, also in a stateless scope.
+
+        Returns:
+            What the wrapped Optax optimizers carry; its ``inner`` is empty.
+        """
+        rule = settings.rule_of(self._chosen, self.half)
+        if not self.built:
+            return begin(None, rule)
+        state = {
+            "value": self.dynamic_scale,
+            "good_steps": self.step_counter,
+            "skipped": self.skipped,
+        }
+        fields = {field.name for field in dataclasses.fields(rule)}
+        rule = dataclasses.replace(rule, **{n: v.value for n, v in state.items() if n in fields})
+        return MixedPrecisionState(None, rule, self.last_finite.value, self.stuck.value)
+
+    def metrics(self) -> dict[str, float | int | bool]:
+        """The state of the loss scale as Python numbers.
+
+        Returns:
+            ``loss_scale`` (the one in use: 1 where nothing is scaled), ``good_steps``,
+            ``skipped_steps``, ``last_finite``.
+        """
+        reading = read(self.state(), "metrics")._asdict()
+        del reading["stuck"]
+        return reading
+
+    @property
+    def steps(self) -> int:
+        """Steps so far, taken or skipped; with accumulation each batch is one."""
+        return int(self.inner_optimizer.variables[0].value) + int(self.metrics()["skipped_steps"])
+
+    # One step.
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss times the scale, in float32."""
+        return self.state().loss_scale.scale(loss)
+
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """One step on arrays; see :meth:`apply`."""
+        # Keras' general form, which calls ``apply`` in a stateless scope.
+        general = super(keras.optimizers.LossScaleOptimizer, self).stateless_apply
+        return general(optimizer_variables, grads, trainable_variables)
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Takes a step with scaled gradients, or skips it where one of them is not finite.
+
+        Args:
+            grads: gradients of the scaled loss, one for each variable; None where there is none.
+            trainable_variables: Keras variables; those that the optimizer was built with, or some.
+        """
+        variables = (
+            self._trainable_variables if trainable_variables is None else [*trainable_variables]
+        )
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(variables)
+        loss_scale = self.state()
+        unscaled = [
+            # Not a gradient: Keras stores it as the variable's new value (float8 scales).
+            grad
+            if self._overwrite_variable_with_gradient(variable)
+            else loss_scale.loss_scale.unscale(grad)
+            for grad, variable in zip(grads, variables, strict=True)
+        ]
+        finite = all_finite(unscaled)
+        state = [*self.inner_optimizer.variables, *self._trainable_variables]
+        before = [variable.value for variable in state]
+        with keras.StatelessScope(state_mapping=list(zip(state, before, strict=True))) as scope:
+            self.inner_optimizer.apply(unscaled, trainable_variables)
+        after = [scope.get_current_value(variable) for variable in state]
+        for variable, value in zip(state, select(finite, after, before), strict=True):
+            variable.assign(value)
+        self._set(advance(loss_scale, None, finite))
+
+    def _set(self, state: MixedPrecisionState) -> None:
+        """Puts the state after a step into the variables."""
+        rule: Any = state.loss_scale
+        self.last_finite.assign(state.last_finite)
+        self.stuck.assign(state.stuck)
+        self.skipped.assign(rule.skipped)
+        if isinstance(rule, DynamicLossScale):
+            self.dynamic_scale.assign(rule.value)
+            self.step_counter.assign(rule.good_steps)
+
+    # Saving and loading.
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the state, if the scale in it can be one.
+
+        Raises:
+            ArgumentError: the saved scale is NaN, infinite, 0 or below 1.
+        """
+        if len(store.keys()) == len(self.variables):
+            position = next(i for i, v in enumerate(self.variables) if v is self.dynamic_scale)
+            saved = store[str(position)]
+            if saved.shape == () and not settings.finite_scale(saved[()]):
+                raise ArgumentError(
+                    f"the checkpoint of optimizer {self.name!r} holds the loss scale "
+                    f"{float(saved[()])!r}, which must be finite and at least 1: it was damaged, "
+                    "or written by an optimizer without a floor. Load the model with compile=False "
+                    "and compile it again with a new optimizer."
+                )
+        super().load_own_variables(store)
+        if self.built and not isinstance(self._chosen, DynamicLossScale | None):
+            self.dynamic_scale.assign(self._chosen.value)
+
+    def get_config(self) -> dict[str, Any]:
+        """Plain data, from which :meth:`from_config` makes an optimizer that behaves alike."""
+        return {
+            "name": self.name,
+            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "loss_scale": settings.loss_scale_data(self._chosen),
+            "dtype": self._dtype,
+            "policy": settings.policy_data(self._policy),
+            "rewrite": self._rewrite,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """The optimizer of a config."""
+        config = dict(config)
+        inner = keras.saving.deserialize_keras_object(
+            config.pop("inner_optimizer"), custom_objects=custom_objects
+        )
+        return cls(inner, **config)
+
+
+def enable(
+    optimizer: Any,
+    loss_scale: Any = "dynamic",
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    rewrite: bool = True,
+) -> LossScaleOptimizer:
+    """Wraps a Keras optimizer, so that models compiled with it run in mixed precision.
+
+    ``fit``, ``evaluate``, ``predict`` and their ``…_on_batch`` forms are rewritten inside the
+    functions that Keras compiles. Other models are left alone.
+
+    Args:
+        optimizer: a Keras optimizer that does not scale the loss yet.
+        loss_scale: ``"dynamic"`` (for float16; no scaling where the half type is bfloat16 or
+            nothing is rewritten), a number from 1 up for a fixed scale, ``None`` for no scaling, or
+            a :class:`~duotone.DynamicLossScale`, :class:`~duotone.FixedLossScale` or
+            :class:`~duotone.NoLossScale`.
+        dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. Where
+            none is, nothing is rewritten and one line is logged.
+        policy: what may be painted; the default policy if omitted.
+        rewrite: whether models compiled with it are rewritten; else it only scales the loss.
+
+    Returns:
+        An optimizer to compile a model with.
+
+    Raises:
+        ArgumentTypeError: `optimizer` is no Keras optimizer; an argument of the wrong type.
+        ArgumentError: Keras does not run on JAX, has a mixed dtype policy, or the optimizer scales
+            the loss already; a value out of range.
+
+    Example:
+        >>> import keras
+        >>> from duotone.adapters.keras import enable
+        >>> optimizer = enable(keras.optimizers.SGD(0.1), dtype="float16")
+        >>> optimizer.metrics()["loss_scale"]
+        32768.0
+
+    References:
+        TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``.
+    """
+    refusals.check_backend()
+    refusals.check_global_policy()
+    return LossScaleOptimizer(optimizer, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)

@@ -1,0 +1,89 @@
+"""What the Keras adapter refuses, with the remedy: optimizers, backends, models.
+
+Called by ``optimizer`` when one is made, and by ``hooks`` and ``models`` before a step is
+rewritten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from duotone.errors import ArgumentError, ArgumentTypeError
+
+
+def check_backend() -> None:
+    """Raises ArgumentError where Keras runs on anything but JAX."""
+    backend = keras.backend.backend()
+    if backend != "jax":
+        raise ArgumentError(
+            f"Keras runs on the {backend} backend; duotone rewrites JAX programs. Set the "
+            "environment variable KERAS_BACKEND=jax before keras is imported."
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises where an optimizer cannot be wrapped.
+
+    Raises:
+        ArgumentTypeError: it is no Keras optimizer.
+        ArgumentError: it scales the loss already.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        hint = ""
+        if isinstance(optimizer, str):
+            hint = f"; make one first: keras.optimizers.get({optimizer!r})"
+        elif isinstance(optimizer, type) and issubclass(optimizer, keras.optimizers.Optimizer):
+            hint = f"; make one first: keras.optimizers.{optimizer.__name__}(...)"
+        raise ArgumentTypeError(
+            f"{optimizer!r} of type {type(optimizer).__name__} is no keras.optimizers.Optimizer"
+            f"{hint}"
+        )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ArgumentError(
+            f"the optimizer {optimizer.name!r} is a {type(optimizer).__name__}, which scales the "
+            "loss already; pass its inner optimizer (.inner_optimizer) instead"
+        )
+    if optimizer.loss_scale_factor is not None:
+        raise ArgumentError(
+            f"the optimizer {optimizer.name!r} has loss_scale_factor="
+            f"{optimizer.loss_scale_factor}, and the loss would be scaled twice; make it without, "
+            f"and pass loss_scale={optimizer.loss_scale_factor} to duotone if the scale is to be "
+            "fixed"
+        )
+
+
+def check_global_policy() -> None:
+    """Raises ArgumentError where Keras' global dtype policy is a mixed one."""
+    policy = keras.config.dtype_policy()
+    if _is_mixed(policy):
+        raise ArgumentError(
+            f"the global Keras dtype policy is {policy.name!r}, which casts by layer already; set "
+            'keras.config.set_dtype_policy("float32") before the model is made, and duotone '
+            "chooses by operation"
+        )
+
+
+def mixed_layer(model: Any) -> str | None:
+    """Path and policy of the first layer of a model with a mixed dtype policy, if any."""
+    for layer in model._flatten_layers():
+        if _is_mixed(layer.dtype_policy):
+            path, policy = layer.path or layer.name, layer.dtype_policy.name
+            return f"layer {path!r} has the dtype policy {policy!r}"
+    return None
+
+
+def check_model(model: Any) -> None:
+    """Raises ArgumentError where a layer of a model has a mixed dtype policy."""
+    check_global_policy()
+    found = mixed_layer(model)
+    if found is not None:
+        raise ArgumentError(
+            f"{found}, which casts to half already; make the model with dtype policies "
+            '"float32" (leave dtype= out), and duotone chooses by operation'
+        )
+
+
+def _is_mixed(policy: Any) -> bool:
+    return "mixed_" in (policy.name or "")

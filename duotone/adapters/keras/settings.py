@@ -1,0 +1,134 @@
+"""What a user chose, checked once, and as plain data for a model's config.
+
+A Keras model is saved with the config of its optimizer, so the loss scale, the half type and the
+policy must turn into strings and numbers and back. Called by ``optimizer`` (config, and the rule
+that its half type asks for) and ``plans``.
+
+What goes wrong: a loss scale, dtype or policy of the wrong type or out of range; each is refused
+when the optimizer is made, not when the model is trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from duotone import api
+from duotone.errors import ArgumentTypeError
+from duotone.policy import Policy
+from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
+
+Rule = DynamicLossScale | FixedLossScale | NoLossScale
+
+ENABLE = "enable_mixed_precision_graph_rewrite"
+_RULES: dict[str, type[Any]] = {
+    "dynamic": DynamicLossScale,
+    "fixed": FixedLossScale,
+    "none": NoLossScale,
+}
+# A folder of this machine; the model may be loaded on another one, where a policy that names a
+# folder which is not there could not even be made.
+_NOT_SAVED = frozenset({"log_path"})
+
+
+def check_loss_scale(loss_scale: Any) -> Rule | None:
+    """The loss scale that a user named, or ``None`` for ``"dynamic"`` (the half type decides).
+
+    Args:
+        loss_scale: ``"dynamic"``, a number from 1 up, a loss-scale object, ``None`` (no scaling),
+            or the data that :func:`loss_scale_data` made of one of them.
+
+    Raises:
+        ArgumentTypeError: something else.
+        ArgumentError: another string, or a number below 1, infinite or NaN.
+    """
+    if isinstance(loss_scale, Mapping):
+        data = dict(loss_scale)
+        return _RULES[data.pop("rule")](**data)
+    checked = choice.check_loss_scale(loss_scale)
+    if checked == choice.DYNAMIC:
+        return None
+    if isinstance(checked, LossScale) and type(checked) not in _RULES.values():
+        raise ArgumentTypeError(
+            f"loss_scale is a {type(checked).__name__}; a Keras optimizer keeps its state in Keras "
+            "variables and its settings in the model's config, which it can do for "
+            "DynamicLossScale, FixedLossScale and NoLossScale only. Use one of these, or train "
+            "with duotone.value_and_grad and a loop of your own."
+        )
+    made: Any = choice.make_loss_scale(checked, None)
+    return made
+
+
+def loss_scale_data(chosen: Rule | None) -> Any:
+    """A checked loss scale as plain data: its configuration, without its state."""
+    if chosen is None:
+        return "dynamic"
+    (rule,) = (name for name, kind in _RULES.items() if kind is type(chosen))
+    return {"rule": rule} | {
+        field.name: getattr(chosen, field.name)
+        for field in dataclasses.fields(chosen)
+        if field.metadata.get("static")
+    }
+
+
+def rule_of(chosen: Rule | None, half: str | None) -> Rule:
+    """The loss scale of an optimizer, with its first state.
+
+    ``"dynamic"`` scales for float16 only: bfloat16 has the range of float32.
+    """
+    made: Any = choice.make_loss_scale("dynamic" if chosen is None else chosen, half)
+    return made
+
+
+def check_dtype(dtype: Any) -> str | None:
+    """The name of a half type, or ``None``."""
+    return None if dtype is None else api.half_name(ENABLE, dtype, None)
+
+
+def check_policy(policy: Any) -> Policy | None:
+    """A policy, also from the data that :func:`policy_data` made of it."""
+    if isinstance(policy, Mapping):
+        return Policy(**policy)
+    api.check_settings(ENABLE, None, policy)
+    return policy
+
+
+def policy_data(policy: Policy | None) -> dict[str, Any] | None:
+    """The fields of a policy that are not defaults, as plain data; without ``log_path``."""
+    if policy is None:
+        return None
+    data = {}
+    for field in dataclasses.fields(policy):
+        content = getattr(policy, field.name)
+        if field.name.startswith("_") or field.name in _NOT_SAVED or content == field.default:
+            continue
+        if isinstance(content, frozenset):
+            content = sorted(content)
+        data[field.name] = list(content) if isinstance(content, tuple) else content
+    return data
+
+
+def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
+    """The half type to rewrite to: the one named, or the one that is fast on this device.
+
+    Args:
+        dtype: checked.
+        policy: checked.
+        what: is rewritten, for the log line where no half type is fast.
+
+    Returns:
+        ``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are.
+    """
+    if dtype is not None:
+        return dtype
+    merged = (policy or Policy()).merged_with_environment()
+    half = api.half_of_device(merged, what)
+    return None if half is None else half.name
+
+
+def finite_scale(value: Any) -> bool:
+    """Whether a number can be a loss scale (NaN cannot)."""
+    return bool(1.0 <= float(jax.device_get(value)) <= 2.0**126)

@@ -1,0 +1,105 @@
+"""What a skipped training step leaves behind in a model: nothing but a random seed that moved on.
+
+The optimizer leaves trainable variables and its own state as they were. Here the rest of the state
+that ``train_step`` returns is settled:
+
+- *Non-trainable variables* (moving statistics of BatchNormalization, codebooks, counters) stay as
+  they were: one infinite activation would poison a running mean for good. Random seeds advance.
+- *Metrics* are updated as Keras does, unless one would become infinite or NaN: then no metric
+  counts this batch. If no batch of the epoch has counted yet, the NaN is kept until one does, so an
+  epoch of bad batches shows NaN and not the 0 of an empty mean.
+
+The logs of the batch itself are what the step computed, so ``TerminateOnNaN`` sees them.
+
+Called by ``steps`` around the (rewritten) step, inside Keras' ``jit``. A custom ``train_step``
+whose state has another form than Keras' own settles its own state.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+
+from duotone.adapters.keras.plans import optimizers_of
+from duotone.scale import all_finite, select
+
+
+def settled(
+    model: Any, optimizer: Any, step: Callable[..., Any], state: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a training step and settles the state that it returns.
+
+    Args:
+        model: the model.
+        optimizer: the wrapped optimizer it was compiled with.
+        step: takes state and data, gives logs and state.
+        state: trainable, non-trainable, optimizer and metrics variables.
+        *args: the data.
+        **kwargs: further arguments of a custom step.
+
+    Returns:
+        Logs and state.
+    """
+    form = _form(state)
+    position = _position(optimizer)
+    expected = (model.non_trainable_variables, optimizer.variables, model.metrics_variables)
+    if form is None or position is None or form[1:] != tuple(map(len, expected)):
+        return step(state, *args, **kwargs)
+    trainable, others, slots, metrics = state
+    empty = _empty_metrics(model, metrics)
+    # NaN that a skipped step left in metrics without a batch: begin again.
+    lost = jnp.logical_and(jnp.logical_not(slots[position]), jnp.logical_not(all_finite(metrics)))
+    metrics = select(lost, empty, metrics)
+    result = step((trainable, others, slots, metrics), *args, **kwargs)
+    if not isinstance(result, tuple) or len(result) != 2 or _form(result[1]) != form:
+        return result
+    logs, (new_trainable, new_others, new_slots, new_metrics) = result
+    taken = new_slots[position]
+    keep = _restored(model)
+    new_others = [
+        select(taken, new, old) if restored else new
+        for new, old, restored in zip(new_others, others, keep, strict=True)
+    ]
+    counts = taken | all_finite(new_metrics) | _same(metrics, empty)
+    return logs, (new_trainable, new_others, new_slots, select(counts, new_metrics, metrics))
+
+
+def _form(state: Any) -> tuple[int, ...] | None:
+    """The lengths of the four lists of Keras' training state; ``None`` for any other form."""
+    if isinstance(state, tuple) and len(state) == 4 and all(isinstance(s, list) for s in state):
+        return tuple(len(part) for part in state)
+    return None
+
+
+def _position(optimizer: Any) -> int | None:
+    flags = [i for i, v in enumerate(optimizer.variables) if v is optimizer.last_finite]
+    return flags[0] if flags else None
+
+
+def _restored(model: Any) -> list[bool]:
+    """Of each non-trainable variable, whether a skipped step leaves it as it was."""
+    # Optimizers that a custom step keeps in the model decide for themselves.
+    of_optimizers = {id(v) for optimizer in optimizers_of(model) for v in optimizer.variables}
+    return [
+        variable.name != "seed_generator_state" and id(variable) not in of_optimizers
+        for variable in model.non_trainable_variables
+    ]
+
+
+def _empty_metrics(model: Any, metrics: list[Any]) -> list[Any]:
+    """The state of the metrics before the first batch of an epoch."""
+    variables = model.metrics_variables
+    with keras.StatelessScope(state_mapping=list(zip(variables, metrics, strict=True))) as scope:
+        for metric in model.metrics:
+            metric.reset_state()
+    return [jnp.asarray(scope.get_current_value(variable)) for variable in variables]
+
+
+def _same(left: list[Any], right: list[Any]) -> Any:
+    """Whether two lists of arrays are equal."""
+    flags = [jnp.all(a == b) for a, b in zip(left, right, strict=True)]
+    return functools.reduce(jnp.logical_and, flags, jnp.asarray(True))

@@ -1,0 +1,163 @@
+"""Steps: ``train_step``, ``test_step`` and ``predict_step`` of a model with a plan, rewritten.
+
+A step method of a class is wrapped once. The wrapper looks at the model it is called with:
+
+1. a model without a plan, or one whose step is running already (``super().train_step``, a
+   ``train_step`` that calls ``test_step``): the original method, nothing else;
+2. otherwise the method runs through :func:`duotone.autocast`, inside the ``jit`` that Keras makes
+   around it (donation, shardings and ``steps_per_execution`` are Keras' own), and a skipped
+   training step is settled (``skipped``).
+
+With ``jit_compile=False`` Keras calls the step with concrete arrays at every batch. The rewritten
+program is then kept, by signature, for as long as Keras keeps the function that it made from the
+step; ``compile`` makes it anew. Inside ``jit`` nothing is kept: Keras traces when it must.
+
+Called by ``hooks`` and ``models``. What goes wrong: a layer with a mixed dtype policy, refused when
+the step is traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from duotone.adapters.keras import refusals, skipped
+from duotone.adapters.keras.plans import Plan, plan_of
+from duotone.api import autocast
+
+logger = logging.getLogger("duotone")
+
+STEPS = {
+    "train_step": "train_function",
+    "test_step": "test_function",
+    "predict_step": "predict_function",
+}
+"""Each step method, and the attribute in which Keras keeps the function made from it."""
+
+_WRAPPED = "__duotone_step__"
+
+Bind = Callable[[Any], Callable[..., Any]]
+"""Takes a model and gives its original step method, bound."""
+
+
+class _Running(threading.local):
+    """The models whose step is running, in this thread."""
+
+    def __init__(self) -> None:
+        self.models: list[Any] = []
+
+    def __contains__(self, model: Any) -> bool:
+        return any(model is other for other in self.models)
+
+    @contextlib.contextmanager
+    def entered(self, model: Any) -> Iterator[None]:
+        self.models.append(model)
+        try:
+            yield
+        finally:
+            self.models.pop()
+
+
+_running = _Running()
+# Of each model, by step: the function of Keras that the program belongs to, and the program.
+_kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Callable[..., Any]]]] = (
+    weakref.WeakKeyDictionary()
+)
+_warned_eager: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def wrap_steps(kind: type) -> None:
+    """Wraps the step methods that a class itself defines, each once."""
+    for name in STEPS:
+        method = vars(kind).get(name)
+        if method is not None and not hasattr(method, _WRAPPED):
+            setattr(kind, name, _wrapped(name, method))
+
+
+def _wrapped(name: str, method: Any) -> Callable[..., Any]:
+    def bind(model: Any) -> Callable[..., Any]:
+        return method.__get__(model, type(model))
+
+    return stepping(name, bind, plan_of, functools.wraps(method))
+
+
+def stepping(
+    name: str,
+    bind: Bind,
+    plan_of: Callable[[Any], Plan | None],
+    named: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """A method that runs a step as the plan of its model says.
+
+    Args:
+        name: of the step method.
+        bind: gives the original method.
+        plan_of: gives the plan.
+        named: gives the new method its name.
+    """
+
+    @named
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        plan = None if self in _running else plan_of(self)
+        if plan is None:
+            return bind(self)(*args, **kwargs)
+        with _running.entered(self):
+            run = _program(plan, self, name, bind, (args, kwargs))
+            if name != "train_step" or plan.skips is None:
+                return run(*args, **kwargs)
+            return skipped.settled(self, plan.skips, run, *args, **kwargs)
+
+    setattr(step, _WRAPPED, True)
+    return step
+
+
+def _program(plan: Plan, model: Any, name: str, bind: Bind, call: Any) -> Callable[..., Any]:
+    """The step as it is to run: the original, or rewritten; outside a trace the one kept."""
+    if plan.half is None:
+        return bind(model)
+    if model.run_eagerly:
+        _say_eager(model)
+        return bind(model)
+    function = getattr(model, STEPS[name], None)
+    if function is None or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(call)):
+        return _rewritten(plan, model, name, bind)
+    programs = _kept.setdefault(model, {})
+    owner, program = programs.get(name, (_nobody, bind(model)))
+    if owner() is not function:
+        program = _rewritten(plan, model, name, bind)
+        programs[name] = (weakref.ref(function), program)
+    return program
+
+
+def _nobody() -> None:
+    """Stands where a program has no owner yet."""
+
+
+def _rewritten(plan: Plan, model: Any, name: str, bind: Bind) -> Callable[..., Any]:
+    refusals.check_model(model)
+    reference: Any = weakref.ref(model)  # a kept program must not keep its model
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return bind(reference())(*args, **kwargs)
+
+    step.__name__ = name
+    step.__qualname__ = f"{type(model).__name__}.{name}"
+    return autocast(step, dtype=plan.half, policy=plan.policy)
+
+
+def _say_eager(model: Any) -> None:
+    if model not in _warned_eager:
+        _warned_eager.add(model)
+        logger.warning(
+            "model %r is compiled with run_eagerly=True: its steps are not rewritten and run in "
+            "full precision. Leave run_eagerly out to run in mixed precision.",
+            model.name,
+        )

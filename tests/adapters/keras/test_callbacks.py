@@ -1,0 +1,166 @@
+"""Callbacks of Keras work as ever, and LossScaleCallback shows the loss scale."""
+
+# Keras ships no types, and those that pyright infers from its defaults are not what it takes.
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false
+# pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
+# pyright: reportOptionalOperand=false
+
+from __future__ import annotations
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+
+from duotone.adapters.keras import LossScaleCallback
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.scale import DynamicLossScale
+from tests.adapters.keras.small import bad, compiled, data, dense, is_half, values
+
+X, Y = data()
+
+
+def fit(model, *callbacks, epochs=3, x=X, **kwargs):
+    settings = {"batch_size": 16, "verbose": 0, "callbacks": list(callbacks)} | kwargs
+    return model.fit(x, Y, epochs=epochs, **settings).history
+
+
+def test_callbacks_that_stop_save_and_change_the_rate(tmp_path):
+    model = compiled(metrics=["accuracy"])
+    path = tmp_path / "best.keras"
+    history = fit(
+        model,
+        keras.callbacks.EarlyStopping("val_loss", mode="max", patience=1),  # stops at once
+        keras.callbacks.ModelCheckpoint(path, monitor="val_loss", save_best_only=True),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        epochs=6,
+        validation_data=(X, Y),
+    )
+    assert len(history["loss"]) == 2
+    assert history["learning_rate"] == pytest.approx([0.05, 0.025])
+    best = keras.saving.load_model(path)
+    assert best.optimizer.metrics()["good_steps"] == 2
+    assert float(best.optimizer.learning_rate) == pytest.approx(0.025)
+    assert is_half(model, "test", (X, Y, None))
+
+
+def test_reduce_learning_rate_on_plateau():
+    model = compiled(inner=keras.optimizers.SGD(0.0))
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1.0)
+    model.optimizer.learning_rate = 0.5
+    assert float(model.optimizer.inner_optimizer.learning_rate) == 0.5
+    fit(model, plateau, epochs=3)
+    assert float(model.optimizer.learning_rate) < 0.5
+
+
+def test_swap_ema_weights():
+    """Evaluation runs on the averaged weights of the inner optimizer, training on its own."""
+    model = compiled(inner=keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9))
+    seen = {}
+
+    class Look(keras.callbacks.Callback):
+        def on_test_begin(self, logs=None):
+            seen["test"] = values(self.model.trainable_variables)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            seen["train"] = values(self.model.trainable_variables)
+
+    fit(model, keras.callbacks.SwapEMAWeights(), Look(), validation_data=(X, Y), epochs=3)
+    average = values(model.optimizer.inner_optimizer._model_variables_moving_average)
+    assert not np.array_equal(seen["test"][0], seen["train"][0])
+    # After training Keras leaves the averages in the model.
+    np.testing.assert_allclose(values(model.trainable_variables)[0], seen["test"][0], rtol=1e-6)
+    assert len(average) == len(seen["test"])
+
+
+def test_the_scale_is_in_the_logs(tmp_path):
+    model = compiled(loss_scale=DynamicLossScale(2.0**30, cap=2.0**30))
+    csv = tmp_path / "log.csv"
+    history = fit(model, LossScaleCallback(), keras.callbacks.CSVLogger(csv), epochs=3)
+    assert history["loss_scale"] == [2.0**29, 2.0**28, 2.0**27]
+    assert history["skipped_steps"] == [1, 2, 3]
+    assert "loss_scale" in csv.read_text().splitlines()[0]
+
+
+def test_it_says_what_changed_and_nothing_else(caplog):
+    model = compiled(loss_scale=DynamicLossScale(8, growth_interval=2))
+    with caplog.at_level(logging.INFO, "duotone"):
+        fit(model, LossScaleCallback(), epochs=3)
+    begin, change = [r.getMessage() for r in caplog.records if r.name == "duotone"]
+    assert begin.startswith("step 0: loss scale 8")
+    assert change.startswith("step 2: loss scale 16, 0 steps skipped")
+
+
+def test_tensorboard(tmp_path):
+    """Event files, written without TensorFlow; and any writer of scalars."""
+    model = compiled(loss_scale=DynamicLossScale(2.0**30, cap=2.0**30))
+    fit(model, LossScaleCallback(logdir=tmp_path), epochs=2)
+    (file,) = tmp_path.glob("events*")
+    assert b"duotone/loss_scale" in file.read_bytes()
+
+    seen = []
+
+    class Writer:
+        def add_scalar(self, tag, value, step):
+            seen.append((tag, value, step))
+
+    fit(compiled(model, loss_scale=4.0), LossScaleCallback(writer=Writer()), epochs=2)
+    scales = [(value, step) for tag, value, step in seen if tag == "duotone/loss_scale"]
+    assert scales == [(4.0, 0), (4.0, 1), (4.0, 2)]
+
+
+def test_one_warning_when_the_scale_is_stuck_at_its_floor(caplog):
+    model = compiled(loss_scale=DynamicLossScale(2))
+    with caplog.at_level(logging.WARNING, "duotone"):
+        fit(model, LossScaleCallback(warn_after=3), x=bad(X), epochs=3)
+        assert not caplog.records  # one step to the floor, and two at it
+        callback = LossScaleCallback(warn_after=3)
+        fit(model, callback, x=bad(X), epochs=2)
+        fit(model, callback, x=bad(X), epochs=2)
+    (line,) = [r.getMessage() for r in caplog.records]
+    assert "duotone.blame" in line
+    assert "3 steps in a row" in line
+
+
+def test_several_optimizers_have_a_name_each():
+    from duotone.adapters.keras import enable
+    from tests.adapters.keras.test_models import Gan
+
+    model = Gan()
+    optimizers = [
+        enable(keras.optimizers.SGD(0.01, name=name), scale, dtype="float16")
+        for name, scale in (("sgd_g", 4.0), ("sgd_d", 8.0))
+    ]
+    for optimizer, name in zip(optimizers, ("g", "d"), strict=True):
+        optimizer.name = name
+    model.compile(*optimizers)
+    history = model.fit(X, batch_size=16, verbose=0, callbacks=[LossScaleCallback()]).history
+    assert history["g_loss_scale"] == [4.0]
+    assert history["d_loss_scale"] == [8.0]
+    assert history["d_skipped_steps"] == [0]
+
+
+def test_a_model_without_a_wrapped_optimizer_is_refused():
+    model = compiled(wrap=False)
+    with pytest.raises(ArgumentError, match="enable_mixed_precision_graph_rewrite"):
+        fit(model, LossScaleCallback())
+    fit(compiled(dense()), LossScaleCallback(), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"warn_after": 0}, ArgumentError),
+        ({"warn_after": 2.5}, ArgumentTypeError),
+        ({"warn_after": True}, ArgumentTypeError),
+        ({"writer": 3}, ArgumentTypeError),
+        ({"logdir": "runs", "writer": 3}, ArgumentError),
+    ],
+    ids=str,
+)
+def test_bad_settings(settings, error):
+    with pytest.raises(error, match=next(iter(settings))):
+        LossScaleCallback(**settings)

@@ -1,0 +1,107 @@
+"""``duotone run``: the script sees what it would under python; its Keras models are rewritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SWITCHES = ("DUOTONE_ENABLE", "DUOTONE_DTYPE", "TF_ENABLE_AUTO_MIXED_PRECISION")
+
+KERAS = """
+    import os
+    os.environ["KERAS_BACKEND"] = "jax"  # after duotone's start, before Keras'
+    import sys
+    import keras
+    import numpy as np
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    model.train_on_batch(np.ones((8, 4), "float32"), np.ones((8, 1), "float32"))
+    print(type(model.optimizer).__module__.split(".")[0], getattr(model.optimizer, "half", None))
+    print(sys.argv[1:])
+"""
+
+
+def run(tmp_path: Path, source: str, *words: str, **environ: str) -> subprocess.CompletedProcess:
+    (tmp_path / "train.py").write_text(textwrap.dedent(source))
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(SWITCHES)}
+    inherited.pop("KERAS_BACKEND", None)
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "duotone", "run", *words],
+        cwd=tmp_path,
+        env={**inherited, "JAX_PLATFORMS": "cpu", **environ},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_keras_script_is_rewritten_without_a_change_of_its_source(tmp_path):
+    done = run(tmp_path, KERAS, "--dtype", "float16", "train.py", "--epochs", "3", "--dtype", "x")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["duotone float16", "['--epochs', '3', '--dtype', 'x']"]
+
+
+def test_who_chose_by_variable_is_not_overruled(tmp_path):
+    """Catches: `duotone run` that switches loss scaling on where only rewriting was asked for."""
+    variable = {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"}
+    done = run(tmp_path, KERAS, "--dtype", "float16", "train.py", **variable)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "keras None"
+
+
+def test_the_script_is_main_and_finds_its_neighbours(tmp_path):
+    (tmp_path / "neighbour.py").write_text("ANSWER = 42\n")
+    source = "import sys, neighbour; print(__name__, __file__, neighbour.ANSWER, sys.argv)\n"
+    done = run(tmp_path, source, str(tmp_path / "train.py"))
+    assert done.stdout.strip() == f"__main__ {tmp_path}/train.py 42 ['{tmp_path}/train.py']"
+    assert "nothing to switch on" in done.stderr
+
+
+def test_a_module(tmp_path):
+    done = run(tmp_path, "import sys; print(__name__, sys.argv[1:])", "-m", "train", "a", "-b")
+    assert done.stdout.strip() == "__main__ ['a', '-b']"
+
+
+def test_an_optimizer_of_the_script(tmp_path):
+    source = """
+        import jax.numpy as jnp, optax, duotone
+        opt = duotone.optimizer(optax.sgd(0.1), dtype="float16")
+        print(type(opt.init(jnp.ones(2)).loss_scale).__name__)
+    """
+    done = run(tmp_path, source, "train.py")
+    assert done.stdout.strip() == "DynamicLossScale", done.stderr
+    assert "nothing to switch on" not in done.stderr
+
+
+def test_there_is_no_such_script(tmp_path):
+    done = run(tmp_path, "", "tain.py")
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "error: there is no script tain.py. For a module write: duotone run -m tain.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "shown"),
+    [
+        ("open('nowhere.txt')", 1, "train.py"),
+        ("import duotone; duotone.Policy(level='FAST')", 1, "train.py"),
+        ("raise SystemExit(7)", 7, ""),
+    ],
+)
+def test_an_error_of_the_script_is_its_own(tmp_path, source, status, shown):
+    done = run(tmp_path, source, "train.py")
+    assert done.returncode == status
+    assert shown in done.stderr
+    assert ("Traceback" in done.stderr) == bool(shown)
+
+
+def test_a_bad_value_of_a_switch(tmp_path):
+    done = run(tmp_path, "", "train.py", DUOTONE_ENABLE="perhaps")
+    assert done.returncode == 2
+    assert "environment variable DUOTONE_ENABLE is 'perhaps'" in done.stderr
