@@ -163,7 +163,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         """The loss times the scale, in float32."""
         return self.state().loss_scale.scale(loss)
 
-    def stateless_apply(
+    def stateless_apply(  # pyright: ignore[reportIncompatibleMethodOverride]  (Keras 3.10)
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> tuple[list[Any], list[Any]]:
         """One step on arrays; see :meth:`apply`."""

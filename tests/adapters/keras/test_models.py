@@ -4,7 +4,7 @@
 # pyright: reportArgumentType=false, reportOptionalMemberAccess=false
 # pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
-# pyright: reportOptionalOperand=false
+# pyright: reportOptionalOperand=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
