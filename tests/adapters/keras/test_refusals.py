@@ -29,7 +29,9 @@ def test_the_errors_are_those_that_the_original_raised():
     assert issubclass(ArgumentTypeError, TypeError)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", SGD, None, 3, object()], ids=str)
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", SGD, None, 3, pytest.param(object(), id="object")], ids=str
+)
 def test_no_optimizer(optimizer):
     with pytest.raises(ArgumentTypeError, match=r"is no keras\.optimizers\.Optimizer"):
         enable(optimizer)
