@@ -48,6 +48,17 @@ def by_update(tx: Any, name: str = "") -> Any:
     return step
 
 
+_COMMON = set(
+    "sgd adam lion muon adafactor clipped masked multi_transform inject_hyperparams accumulated "
+    "schedule_free lbfgs".split()
+)
+
+
+def slow_unless_common(name: str) -> Any:
+    """Each optimizer is compiled anew: `make test` takes a dozen, `make test-all` all of them."""
+    return [] if name in _COMMON else pytest.mark.slow
+
+
 def train(step: Any, params: Any, state: Any, batches: Any) -> tuple[Any, Any]:
     for batch in batches:
         params, state = step(params, state, batch)
@@ -57,7 +68,7 @@ def train(step: Any, params: Any, state: Any, batches: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("name", "wrap"),
     [
-        *[pytest.param(name, enable, id=name) for name in INSIDE],
+        *[pytest.param(name, enable, id=name, marks=slow_unless_common(name)) for name in INSIDE],
         *[
             pytest.param(name, skip_nonfinite, id=f"skip_nonfinite {name}")
             for name in ("adam", "accumulated", "lbfgs", "noise")
@@ -94,7 +105,14 @@ def test_a_branch_only_where_it_is_free(free, monkeypatch):
     assert ("cond[" in program) == free
 
 
-@pytest.mark.parametrize("name", [n for n in INSIDE if n not in ("lbfgs", "backtracking")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=slow_unless_common(name))
+        for name in INSIDE
+        if name not in ("lbfgs", "backtracking")
+    ],
+)
 def test_good_steps_are_those_of_the_bare_optimizer(name):
     """Catches: a wrapper that changes gradients, arguments or updates on their way."""
     bare = INSIDE[name]()

@@ -61,7 +61,10 @@ def through_flax(state: Any, target: Any, folder: Path) -> Any:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*[Ss]harding.*:UserWarning")
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "scale",
+    [pytest.param(name, marks=[] if name == "dynamic" else pytest.mark.slow) for name in SCALES],
+)
 @pytest.mark.parametrize("through", [through_pickle, through_numpy, through_orbax, through_flax])
 def test_training_goes_on_bit_for_bit(through, scale, tmp_path):
     """Catches: a state of other things than arrays; a scale, count or flag that is not in it."""

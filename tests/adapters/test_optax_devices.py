@@ -13,10 +13,10 @@ import pytest
     "case",
     [
         "gspmd",
-        "shard_map_with_types",
-        "shard_map_sharded_parameters",
+        pytest.param("shard_map_with_types", marks=pytest.mark.slow),
+        pytest.param("shard_map_sharded_parameters", marks=pytest.mark.slow),
         "shard_map_without_types",
-        "pmap",
+        pytest.param("pmap", marks=pytest.mark.slow),
         "what_the_refusal_prevents",
     ],
 )

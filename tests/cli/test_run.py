@@ -46,6 +46,7 @@ def test_a_keras_script_is_rewritten_without_a_change_of_its_source(tmp_path):
     assert done.stdout.splitlines() == ["duotone float16", "['--epochs', '3', '--dtype', 'x']"]
 
 
+@pytest.mark.slow
 def test_who_chose_by_variable_is_not_overruled(tmp_path):
     """Catches: `duotone run` that switches loss scaling on where only rewriting was asked for."""
     variable = {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"}
