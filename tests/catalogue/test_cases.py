@@ -158,8 +158,9 @@ def check(case: Case, how: str, half: str, *, values: bool = True) -> None:
         if how in ("sandwich", "forced"):
             taken = how == "forced" and case.forced == "half"  # the policy asked for it
             for name in case.opaque:
-                same = _uses(painted.jaxpr, name) == _uses(original.jaxpr, name)
-                assert same != taken, name
+                uses = _uses(original.jaxpr, name)
+                same = _uses(painted.jaxpr, name) == uses
+                assert same != (taken and "float32" in str(uses)), name
         if values:
             error = error_in_ulp(painted.run(), run_original(), half)
             assert error <= case.tolerance(how), f"{how}: {error} ULP"
