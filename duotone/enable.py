@@ -71,19 +71,7 @@ def enable_mixed_precision_graph_rewrite(
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``, whose later name
         is ``tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer``.
     """
-    if _is_keras(opt):
-        if axis_name is not None:
-            raise ArgumentError(
-                "enable_mixed_precision_graph_rewrite: axis_name is for Optax optimizers inside "
-                "pmap and shard_map; Keras distributes by sharding, where the check is global by "
-                "itself. Leave it out."
-            )
-        from duotone.adapters import keras
-
-        return keras.enable(opt, loss_scale, dtype=dtype, policy=policy)
-    from duotone.adapters import optax
-
-    return optax.wrap(opt, loss_scale, dtype=dtype, policy=policy, axis_name=axis_name)
+    return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True)
 
 
 def optimizer(
@@ -129,33 +117,40 @@ def optimizer(
     """
     switches = read_switches()
     dtype = switches.dtype if dtype is None else dtype
-    if switches.rewrite and switches.loss_scaling:
-        return enable_mixed_precision_graph_rewrite(
-            opt, loss_scale, dtype=dtype, policy=policy, axis_name=axis_name
-        )
-    loss_scale = _alone(loss_scale) if switches.loss_scaling else None
-    if not _is_keras(opt):
-        from duotone.adapters import optax
-
-        return optax.wrap(
-            opt,
-            loss_scale,
-            dtype=dtype,
-            policy=policy,
-            axis_name=axis_name,
-            rewrite=switches.rewrite,
-        )
-    if not switches.rewrite and not switches.loss_scaling:
-        return opt
-    from duotone.adapters import keras
-
-    return keras.enable(opt, loss_scale, dtype=dtype, policy=policy, rewrite=switches.rewrite)
+    if not switches.loss_scaling:
+        if not switches.rewrite and _is_keras(opt):
+            return opt
+        loss_scale = None
+    elif not switches.rewrite and isinstance(loss_scale, str) and loss_scale == DYNAMIC:
+        loss_scale = DynamicLossScale()  # no half type of ours decides whether to scale
+    return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=switches.rewrite)
 
 
-def _alone(loss_scale: Any) -> Any:
-    """The loss scale where nothing is rewritten: no half type of ours decides whether to scale."""
-    is_dynamic = isinstance(loss_scale, str) and loss_scale == DYNAMIC
-    return DynamicLossScale() if is_dynamic else loss_scale
+def _wrapped(
+    opt: Any,
+    loss_scale: Any,
+    dtype: Any,
+    policy: Policy | None,
+    axis_name: AxisName | None,
+    *,
+    rewrite: bool,
+) -> Any:
+    """The optimizer, wrapped by the adapter of its library."""
+    if _is_keras(opt):
+        if axis_name is not None:
+            raise ArgumentError(
+                "enable_mixed_precision_graph_rewrite: axis_name is for Optax optimizers inside "
+                "pmap and shard_map; Keras distributes by sharding, where the check is global by "
+                "itself. Leave it out."
+            )
+        from duotone.adapters import keras
+
+        return keras.enable(opt, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)
+    from duotone.adapters import optax
+
+    return optax.wrap(
+        opt, loss_scale, dtype=dtype, policy=policy, axis_name=axis_name, rewrite=rewrite
+    )
 
 
 MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite

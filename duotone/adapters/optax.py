@@ -32,8 +32,9 @@ import optax
 from jax.core import Tracer
 
 from duotone import api
+from duotone.adapters import ENABLE
 from duotone.adapters.trees import check_differentiable, check_every_gradient
-from duotone.adapters.wrapped import ENABLE, Wrapped, refuse_other_state
+from duotone.adapters.wrapped import Wrapped, refuse_other_state
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy import Policy
 from duotone.scale import NoLossScale, ScaledGrad
@@ -315,7 +316,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """
         reading = check(find(state, "metrics"), "metrics")
         self._wrapped.alarm.check(reading)
-        return {name: number for name, number in reading._asdict().items() if name != "stuck"}
+        return reading.metrics()
 
     def check_state(self, state: Any) -> None:
         """Refuses a state that no training makes; for one that was restored.

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from duotone import api
+from duotone.adapters import ENABLE
 from duotone.adapters.gradient_functions import GradientFunctions
 from duotone.adapters.trees import check_gradients, check_same_leaves
 from duotone.errors import ArgumentError, ArgumentTypeError
@@ -31,8 +32,6 @@ from duotone.scale.skip import (
     guarded_update,
     with_extra_args,
 )
-
-ENABLE = "enable_mixed_precision_graph_rewrite"
 
 
 class Wrapped:

@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 
 from duotone._switches import DTYPE, SWITCH, read_switches
-from duotone.errors import DuotoneError
+from duotone.errors import ArgumentError, DuotoneError
 
 
 class HalfTypeChoice(enum.StrEnum):
@@ -48,11 +48,9 @@ def run(
 ) -> None:
     """Run a script in mixed precision: its Keras models, and its duotone.optimizer(...)."""
     if not module and not Path(script).is_file():
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(
-            f"there is no script {script}. For a module write: duotone run -m {script}", err=True
+        raise ArgumentError(
+            f"there is no script {script}. For a module write: duotone run -m {script}"
         )
-        raise typer.Exit(2)
     if dtype is not None:
         os.environ[DTYPE] = dtype.value
     if not read_switches().found:  # who set TensorFlow's variables chose the parts already

@@ -126,9 +126,8 @@ class Monitor:
         reading = check(find(state, "Monitor"), "Monitor")
         self._log(reading, step)
         if self._write is not None:
-            for name, number in reading._asdict().items():
-                if name != "stuck":
-                    self._write(f"duotone/{name}", float(number), step)
+            for name, number in reading.metrics().items():
+                self._write(f"duotone/{name}", float(number), step)
         self._alarm.check(reading)
 
     def close(self) -> None:

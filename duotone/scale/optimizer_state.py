@@ -50,6 +50,10 @@ class Reading(NamedTuple):
     last_finite: bool
     stuck: int
 
+    def metrics(self) -> dict[str, float | int | bool]:
+        """The numbers that people watch, by name: all but ``stuck``."""
+        return {name: number for name, number in self._asdict().items() if name != "stuck"}
+
 
 def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
     """The state before the first step.

@@ -148,9 +148,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
             ``loss_scale`` (the one in use: 1 where nothing is scaled), ``good_steps``,
             ``skipped_steps``, ``last_finite``.
         """
-        reading = read(self.state(), "metrics")._asdict()
-        del reading["stuck"]
-        return reading
+        return read(self.state(), "metrics").metrics()
 
     @property
     def steps(self) -> int:

@@ -8,6 +8,7 @@ What goes wrong: a model that holds wrapped optimizers with different dtypes or 
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,21 +22,21 @@ PLAN = "_duotone_plan"
 """Attribute of the class of an ``autocast`` model: makes its plan."""
 
 
-class Wrapped:
+class Wrapped(abc.ABC):
     """Base of the wrapped optimizer: how the models that hold it are rewritten."""
 
     last_finite: Any
     """Keras variable, ``bool[]``: whether the last step was taken."""
 
     @property
+    @abc.abstractmethod
     def half(self) -> str | None:
         """``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def policy(self) -> Policy | None:
         """The policy that was passed."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

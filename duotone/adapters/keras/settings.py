@@ -17,13 +17,14 @@ from typing import Any
 import jax
 
 from duotone import api
+from duotone.adapters import ENABLE
 from duotone.errors import ArgumentTypeError
 from duotone.policy import Policy
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
+from duotone.scale.configuration import MAX_SCALE
 
 Rule = DynamicLossScale | FixedLossScale | NoLossScale
 
-ENABLE = "enable_mixed_precision_graph_rewrite"
 _RULES: dict[str, type[Any]] = {
     "dynamic": DynamicLossScale,
     "fixed": FixedLossScale,
@@ -131,4 +132,4 @@ def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
 
 def finite_scale(value: Any) -> bool:
     """Whether a number can be a loss scale (NaN cannot)."""
-    return bool(1.0 <= float(jax.device_get(value)) <= 2.0**126)
+    return bool(1.0 <= float(jax.device_get(value)) <= MAX_SCALE)

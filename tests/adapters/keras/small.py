@@ -65,6 +65,14 @@ def compiled(
     return model
 
 
+def run_all(model):
+    """Each way to run a model."""
+    x, y = data()
+    model.fit(x, y, batch_size=16, verbose=0)
+    model.evaluate(x, y, batch_size=16, verbose=0)
+    model.predict(x, batch_size=16, verbose=0)
+
+
 def jitted(function):
     """The function under ``jax.jit`` inside one that Keras made."""
     seen, rest = [], [function]

@@ -27,18 +27,13 @@ from tests.adapters.keras.small import (
     half_dots,
     is_half,
     lowered,
+    run_all,
     values,
 )
 from tests.adapters.keras.test_models import Subclassed, functional
 
 X, Y = data()
 FIT, BATCH = (X, Y), (X, Y, None)  # what `fit` and `train_on_batch` hand to a step
-
-
-def run_all(model):
-    model.fit(X, Y, batch_size=16, verbose=0)
-    model.evaluate(X, Y, batch_size=16, verbose=0)
-    model.predict(X, batch_size=16, verbose=0)
 
 
 @pytest.mark.parametrize("build", [dense, functional, Subclassed], ids=lambda f: f.__name__)

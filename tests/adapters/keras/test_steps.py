@@ -25,19 +25,13 @@ from tests.adapters.keras.small import (
     half_dots,
     is_half,
     lowered,
+    run_all,
     same_bits,
     values,
 )
 
 X, Y = data()
 FIT, BATCH = (X, Y), (X, Y, None)  # what `fit` and `train_on_batch` hand to a step
-
-
-def run_all(model):
-    """Each way to run a model; the last line of each pair is the form without a loop."""
-    model.fit(X, Y, batch_size=16, verbose=0)
-    model.evaluate(X, Y, batch_size=16, verbose=0)
-    model.predict(X, batch_size=16, verbose=0)
 
 
 @pytest.mark.parametrize(("dtype", "half"), [("float16", "f16"), ("bfloat16", "bf16")])
