@@ -102,7 +102,8 @@ def test_without_a_wrapped_optimizer_nothing_changes_by_a_bit():
             setattr(*key, method)
     compiled().fit(X, Y, verbose=0)  # the hooks are in and have wrapped the steps
     after = train()
-    assert any(hasattr(method, "__wrapped__") for method in originals.values())
+    # Now, and not in what was there first: this test may be the first of its process.
+    assert any(hasattr(vars(kind)[name], "__duotone_hook__") for kind, name in originals)
     assert same_bits(before[0], after[0])
     assert before[1:] == after[1:]
 
