@@ -1,5 +1,17 @@
-"""Devices: which half type is faster there."""
+"""Devices: which half type is faster there, and what a program costs on one that is not here."""
 
+from duotone.targets.assumed import AssumedDevice, assumed, assuming
 from duotone.targets.device import HalfChoice, choose_half, current_choice
+from duotone.targets.specifications import TARGETS, Target, find_target
 
-__all__ = ["HalfChoice", "choose_half", "current_choice"]
+__all__ = [
+    "TARGETS",
+    "AssumedDevice",
+    "HalfChoice",
+    "Target",
+    "assumed",
+    "assuming",
+    "choose_half",
+    "current_choice",
+    "find_target",
+]

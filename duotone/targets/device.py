@@ -1,7 +1,7 @@
 """Which half type, if any, is faster than float32 on a device.
 
-A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set and
-version of the compiler. Who calls this: ``duotone.api`` where the user names no dtype.
+A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set. Who
+calls this: ``duotone.api`` where the user names no dtype.
 
 References:
     NVIDIA, "CUDA C++ Programming Guide", compute capabilities: float16 Tensor Cores from 7.0,
@@ -16,9 +16,11 @@ import functools
 import platform
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import jax
-import jaxlib.version
+
+from duotone.targets.assumed import assumed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class HalfChoice:
     reason: str
 
 
-_FAST_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-_FIRST_FAST_JAXLIB = (0, 12)
+FAST_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+"""CPU flags, as ``/proc/cpuinfo`` names them, with which bfloat16 dots are faster than float32."""
 
 
 def choose_half(
@@ -43,7 +45,6 @@ def choose_half(
     *,
     compute_capability: str = "",
     cpu_flags: Collection[str] = (),
-    jaxlib_version: tuple[int, ...] = (0,),
 ) -> HalfChoice:
     """Chooses a half type.
 
@@ -51,7 +52,6 @@ def choose_half(
         backend: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
         compute_capability: of a GPU, as JAX gives it: ``"8.0"`` (NVIDIA) or ``"gfx942"`` (AMD).
         cpu_flags: of a CPU, as ``/proc/cpuinfo`` names them.
-        jaxlib_version: whose CPU compiler runs the program.
 
     Returns:
         The faster half type, or none.
@@ -65,13 +65,10 @@ def choose_half(
     if backend in ("gpu", "cuda", "rocm"):
         return _choose_gpu(compute_capability)
     if backend == "cpu":
-        if not _FAST_CPU_FLAGS & set(cpu_flags):
+        if "bf16" in cpu_flags:
+            return HalfChoice(None, "bfloat16 was not measured on this kind of CPU (Arm)")
+        if not FAST_CPU_FLAGS & set(cpu_flags):
             return HalfChoice(None, "this CPU has no bfloat16 instructions")
-        if jaxlib_version < _FIRST_FAST_JAXLIB:
-            shown = ".".join(map(str, jaxlib_version))
-            return HalfChoice(
-                None, f"jaxlib {shown} runs bfloat16 dots slower than float32; 0.12 does not"
-            )
         return HalfChoice("bfloat16", "this CPU has bfloat16 instructions")
     return HalfChoice(None, f"nothing is known of platform {backend!r}")
 
@@ -93,7 +90,7 @@ def _choose_gpu(capability: str) -> HalfChoice:
 
 
 @functools.cache
-def _cpu_flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """The flags of this machine's CPU; empty where the system does not say."""
     cpuinfo = Path("/proc/cpuinfo")
     if platform.system() != "Linux" or not cpuinfo.exists():
@@ -104,14 +101,25 @@ def _cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def current_choice() -> HalfChoice:
-    """The choice for JAX's default device."""
+def default_device() -> Any:
+    """JAX's default device."""
     default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-    device = default if isinstance(default, jax.Device) else jax.local_devices()[0]
-    version = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:3])
+    if isinstance(default, str):
+        return jax.local_devices(backend=default)[0]
+    return default if isinstance(default, jax.Device) else jax.local_devices()[0]
+
+
+def current_choice() -> HalfChoice:
+    """The choice for the assumed device, or for JAX's default device if none is assumed."""
+    if (painted_for := assumed()) is not None:
+        return choose_half(
+            painted_for.platform,
+            compute_capability=painted_for.compute_capability,
+            cpu_flags=cpu_flags(),
+        )
+    device = default_device()
     return choose_half(
         device.platform,
         compute_capability=str(getattr(device, "compute_capability", "")),
-        cpu_flags=_cpu_flags(),
-        jaxlib_version=version,
+        cpu_flags=cpu_flags(),
     )

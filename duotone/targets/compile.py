@@ -1,0 +1,172 @@
+"""Compiles a function for a target, present or not.
+
+Who calls this: ``duotone.compile_for``. The function is traced as for the target (see
+:mod:`duotone.targets.assumed`), lowered for the target's platform and compiled by the compiler that
+JAX's plugin for it brings; nothing runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone import _jax
+from duotone.errors import CompilationError
+from duotone.targets import topology
+from duotone.targets.assumed import assuming
+from duotone.targets.cost import cost_of
+from duotone.targets.hlo import parse
+from duotone.targets.record import ProgramCost
+from duotone.targets.specifications import Target
+
+
+def compile_program(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target
+) -> ProgramCost:
+    """Compiles and counts.
+
+    Args:
+        fn: a function, jitted or not.
+        args: arrays, or anything with ``shape`` and ``dtype``.
+        kwargs: likewise.
+        target: where it is to run.
+
+    Returns:
+        The cost of one call.
+
+    Raises:
+        MissingExtraError: the compiler of the target is not installed.
+        CompilationError: it refused the program.
+    """
+    begun = time.perf_counter()
+    place = topology.find(target)
+    compiled = _compile(fn, args, kwargs, target, place)
+    text = compiled.as_text()
+    if text is None:
+        raise CompilationError(f"the compiler for {target.name} gives no program text")
+    totals = cost_of(parse(text), target)
+    memory = compiled.memory_analysis()
+    return ProgramCost(
+        target=target.name,
+        device=place.device.device_kind,
+        compiled_on_device=place.present,
+        bytes=totals.bytes,
+        flops=totals.flops,
+        dots=totals.dots,
+        kernel_count=totals.kernel_count,
+        casts=totals.casts,
+        seconds=totals.seconds,
+        compiler_seconds=_compiler_seconds(compiled),
+        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
+        output_bytes=getattr(memory, "output_size_in_bytes", 0),
+        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
+        temporary_bytes=getattr(memory, "temp_size_in_bytes", 0),
+        compile_seconds=time.perf_counter() - begun,
+        kernels=totals.kernels,
+        notes=totals.notes,
+        text=text,
+    )
+
+
+def _compile(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    target: Target,
+    place: topology.Place,
+) -> Any:
+    sharding = jax.sharding.SingleDeviceSharding(place.device)
+    with assuming(target.device()):
+        traced = _trace(fn, args, kwargs, sharding)
+        lowered = traced.lower(lowering_platforms=(target.platform,))
+        try:
+            return lowered.compile(compiler_options={**place.options, **target.options})
+        except jax.errors.JaxRuntimeError as error:
+            raise CompilationError(
+                f"the compiler for {target.name} refused the program: {error}"
+            ) from error
+
+
+def _trace(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    sharding: jax.sharding.Sharding,
+) -> Any:
+    """``fn`` traced by ``jax.jit``, with all its arrays on the target.
+
+    A function that is jitted is traced as it is, so that its options hold. Of another one, what is
+    no array (a number, a string) is a constant, as ``duotone.autocast`` has it.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    jitted: Any = fn if hasattr(fn, "trace") and hasattr(fn, "lower") else None
+    # A NumPy scalar may be a static argument of a jitted function.
+    kinds = _ARRAYS if jitted else (*_ARRAYS, np.generic)
+    arrays = {
+        position: _placed(leaf, sharding)
+        for position, leaf in enumerate(leaves)
+        if isinstance(leaf, kinds)
+    }
+    if arrays and jitted:
+        placed = [arrays.get(position, leaf) for position, leaf in enumerate(leaves)]
+        args, kwargs = jax.tree.unflatten(tree, placed)
+        return jitted.trace(*args, **kwargs)
+
+    def program(*given: Any) -> list[Any]:
+        traced = dict(zip(arrays, given, strict=True))
+        placed = [traced.get(position, leaf) for position, leaf in enumerate(leaves)]
+        args, kwargs = jax.tree.unflatten(tree, placed)
+        return [leaf for leaf in jax.tree.leaves(fn(*args, **kwargs)) if _is_result(leaf)]
+
+    program.__name__ = program.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
+    traced = jax.jit(program, out_shardings=sharding).trace(*arrays.values())
+    donated = _donated(traced)
+    if donated:
+        outer = jax.jit(program, out_shardings=sharding, donate_argnums=donated)
+        traced = outer.trace(*arrays.values())
+    return traced
+
+
+def _donated(traced: Any) -> tuple[int, ...]:
+    """Positions of the arguments that a program's one inner ``jit`` donates.
+
+    JAX heeds donation on the outermost ``jit`` only; an autocast function of a jitted one has it
+    on an inner one.
+    """
+    jaxpr = _jax.open_jaxpr(traced.jaxpr)
+    if len(jaxpr.eqns) != 1:
+        return ()
+    given = jaxpr.eqns[0].params.get("donated_invars", ())
+    donated = {id(v) for v, gone in zip(jaxpr.eqns[0].invars, given, strict=False) if gone}
+    return tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated)
+
+
+_ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
+
+
+def _is_result(leaf: Any) -> bool:
+    """Whether something returned is computed; a name or a number is no part of the program."""
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+
+
+def _placed(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    """The shape of an array, on the target."""
+    weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+
+
+def _compiler_seconds(compiled: Any) -> float | None:
+    """The compiler's own estimate of the run time, if it makes one."""
+    try:
+        analysis = compiled.cost_analysis()
+    except (jax.errors.JaxRuntimeError, NotImplementedError):
+        return None
+    if isinstance(analysis, list):
+        analysis = analysis[0] if analysis else None
+    seconds = (analysis or {}).get("optimal_seconds")
+    # Below zero: an operation was among them of which the compiler has no estimate.
+    return seconds if seconds is not None and seconds >= 0 else None

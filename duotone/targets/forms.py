@@ -1,0 +1,164 @@
+"""How half is used on a device: the form in which dots are bound, and what is worth rewriting.
+
+A table by kind of device, with measured entries where there are any (:data:`TABLE`); the figures
+behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/architecture.md``,
+"Half on CPUs". Two questions, answered apart:
+
+- *How* a painted dot is bound (:attr:`DeviceForms.dots`) follows from the device in every case: a
+  form that a backend does not implement fails when it runs.
+- *What* is painted (:attr:`DeviceForms.worth`) follows from the device only where duotone chose the
+  half type itself (``dtype=None``). Who names a half type gets the same painting everywhere.
+
+Who calls this: ``duotone.api``. Who extends it: whoever has measured another device adds a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from duotone.graph.forms import EVERYTHING, Forms
+from duotone.targets.assumed import assumed
+from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
+from duotone.targets.math import math_of
+
+PLAIN, ROWS, WIDENED = "plain", "rows", "widened"
+"""The forms of a dot, see :mod:`duotone.jaxpr.dots`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceForms:
+    """One row of the table.
+
+    Attributes:
+        device: the kind of device.
+        halves: half types to which the row applies.
+        dots: the form of dots: ``"plain"``, ``"rows"`` or ``"widened"``.
+        accumulate: the dtype in which dots add up.
+        worth: what gains from half there.
+        source: what the row rests on.
+        math: how float32 dots and convolutions calculate, see :mod:`duotone.targets.math`: the name
+            of an algorithm or a precision by operation. Not of the device alone: filled in by
+            :func:`current_forms`.
+        holds: whether a half value that several operations widen is held in memory in half. On a
+            CPU it gains nothing, and keeps the compiler from dropping the rounding.
+    """
+
+    device: str
+    halves: tuple[str, ...]
+    dots: str
+    accumulate: str
+    worth: Forms
+    source: str
+    math: tuple[tuple[str, str], ...] = ()
+    holds: bool = False
+
+
+_BOTH = ("float16", "bfloat16")
+_CPU_BFLOAT16 = "CPU with bfloat16 instructions"
+TABLE = {
+    "gpu": DeviceForms(
+        "GPU",
+        _BOTH,
+        PLAIN,
+        "float32",
+        EVERYTHING,
+        "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
+        "of small dots were not measured, so none is declined",
+        holds=True,
+    ),
+    "tpu": DeviceForms(
+        "TPU",
+        _BOTH,
+        PLAIN,
+        "float32",
+        EVERYTHING,
+        "compiled programs (benchmarks/painter.py)",
+        holds=True,
+    ),
+    "cpu-bfloat16": DeviceForms(
+        _CPU_BFLOAT16,
+        ("bfloat16",),
+        ROWS,
+        "float32",
+        Forms(
+            _CPU_BFLOAT16,
+            allow=frozenset({"dot_general"}),
+            min_flops=4e6,
+            min_intensity=64.0,
+            only_allow=True,
+        ),
+        "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
+    ),
+    "cpu": DeviceForms(
+        "CPU",
+        ("bfloat16",),
+        WIDENED,
+        "float32",
+        EVERYTHING,
+        "no bfloat16 instructions: the backend would calculate in float32 or fail",
+    ),
+    "cpu-float16": DeviceForms(
+        "CPU",
+        ("float16",),
+        PLAIN,
+        "float32",
+        EVERYTHING,
+        "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
+    ),
+    "other": DeviceForms("other device", _BOTH, PLAIN, "float32", EVERYTHING, "nothing is known"),
+}
+"""By kind of device."""
+
+
+def forms_of(platform: str, half: str, flags: frozenset[str] = frozenset()) -> DeviceForms:
+    """The row for a device.
+
+    Args:
+        platform: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
+        half: name of the half type.
+        flags: of a CPU, as ``/proc/cpuinfo`` names them.
+
+    Returns:
+        How half is used there.
+
+    Example:
+        >>> forms_of("cpu", "bfloat16", frozenset({"avx512_bf16"})).dots
+        'rows'
+    """
+    if platform in ("gpu", "cuda", "rocm"):
+        return TABLE["gpu"]
+    if platform == "tpu":
+        return TABLE["tpu"]
+    if platform != "cpu":
+        return TABLE["other"]
+    if half == "float16":
+        return TABLE["cpu-float16"]
+    return TABLE["cpu-bfloat16" if FAST_CPU_FLAGS & flags else "cpu"]
+
+
+def current_forms(
+    half: str,
+    *,
+    declines: bool = False,
+    float32_math: str | None = None,
+    convolution_math: str | None = None,
+) -> DeviceForms:
+    """The row for the assumed device, or for JAX's default device if none is assumed.
+
+    Args:
+        half: name of the half type.
+        declines: whether what does not gain there is to stay as it is; else everything is worth
+            painting.
+        float32_math: of the policy.
+        convolution_math: likewise.
+    """
+    device = assumed() or default_device()
+    platform = device.platform
+    found = forms_of(platform, half, cpu_flags() if platform == "cpu" else frozenset())
+    if not declines:
+        found = dataclasses.replace(found, worth=EVERYTHING)
+    if float32_math is None and convolution_math is None:
+        return found
+    capability = str(getattr(device, "compute_capability", ""))
+    math = math_of(platform, capability, float32_math, convolution_math)
+    return dataclasses.replace(found, math=math)

@@ -1,0 +1,115 @@
+"""Devices that are not there: needs the extras ``cuda`` and ``tpu``, and does nothing without.
+
+``python -m pytest -m slow tests/targets/test_absent.py`` where they are installed.
+"""
+
+import importlib.util
+import logging
+import os
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import duotone
+from duotone import _jax
+from duotone.targets.gpus import GPUS
+from duotone.targets.specifications import TARGETS
+
+pytestmark = pytest.mark.slow
+
+ABSENT = [target for target in TARGETS.values() if target.platform != "cpu"]
+X = jax.ShapeDtypeStruct((8, 32, 32, 64), jnp.float32)
+K = jax.ShapeDtypeStruct((3, 3, 64, 128), jnp.float32)
+W = jax.ShapeDtypeStruct((128, 256), jnp.float32)
+
+
+@pytest.fixture(params=ABSENT, ids=lambda target: target.name)
+def target(request):
+    """A target whose compiler is installed."""
+    if request.param.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
+        pytest.skip("libtpu is not installed")
+    if request.param.platform == "cuda":
+        if _jax.cuda_plugin() is None:
+            pytest.skip("JAX's CUDA plugin is not installed")
+        old = GPUS[request.param.name].capability < (7, 5)
+        if old and importlib.util.find_spec("nvidia.cuda_nvcc") is None:
+            pytest.skip("the assembler of CUDA 12 is not installed")
+    return request.param
+
+
+@pytest.fixture
+def h200():
+    if _jax.cuda_plugin() is None:
+        pytest.skip("JAX's CUDA plugin is not installed")
+    return "h200"
+
+
+def loss(x, k, w):
+    layout = ("NHWC", "HWIO", "NHWC")
+    y = jax.lax.conv_general_dilated(x, k, (2, 2), "SAME", dimension_numbers=layout)
+    return jax.nn.logsumexp(jax.nn.relu(y).reshape(-1, 128) @ w, axis=-1).sum()
+
+
+step = jax.value_and_grad(loss, argnums=(0, 1, 2))
+
+
+def test_a_step_compiles_for_every_target(target):
+    """In float32 and painted: the same work, in the half type of the target, on fewer bytes."""
+    full = duotone.compile_for(step, X, K, W, target=target.name)
+    half = duotone.compile_for(duotone.autocast(step), X, K, W, target=target.name)
+    outputs = 8 * 16 * 16
+    work = 3 * 2 * outputs * 128 * (9 * 64) + 3 * 2 * outputs * 128 * 256
+    for seen in (full, half):
+        assert seen.total_flops == pytest.approx(work, rel=0.05)
+        assert seen.seconds > 0
+        assert seen.argument_bytes >= 4 * (8 * 32 * 32 * 64 + 9 * 64 * 128 + 128 * 256)
+        assert not seen.notes
+    assert full.half_flops_share < 0.5
+    assert half.half_flops_share == 1
+    short = {"float16": "f16×f16", "bfloat16": "bf16×bf16"}[target.half]
+    assert all(types.startswith(short) for types in half.dots)
+    if target.platform == "cuda":
+        assert half.bytes < 0.8 * full.bytes
+        assert half.seconds < full.seconds
+    else:
+        assert half.compiler_seconds is None or half.compiler_seconds < 1e-3
+
+
+def test_a_loop_over_layers_counts_all_layers(h200):
+    def layers(x, w):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), x.sum()), x, w)
+
+    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    w = jax.ShapeDtypeStruct((6, 512, 512), jnp.float32)
+    seen = duotone.compile_for(layers, x, w, target=h200)
+    assert seen.total_flops == 6 * 2 * 512**3
+    assert seen.bytes > 6 * 4 * 3 * 512**2
+
+
+def test_donated_memory_is_used_again(h200):
+    def update(w, x):
+        return w - 0.1 * jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w)
+
+    w = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    jitted = jax.jit(update, donate_argnums=0)
+    for fn in (jitted, duotone.autocast(jitted)):
+        assert duotone.compile_for(fn, w, w, target=h200).alias_bytes == 4 * 512**2
+
+
+def test_weights_in_a_closure_are_constants(h200):
+    weights = jnp.ones((256, 256))
+    x = jax.ShapeDtypeStruct((512, 256), jnp.float32)
+    seen = duotone.compile_for(lambda x: x @ weights, x, target=h200)
+    assert seen.total_flops == 2 * 512 * 256 * 256
+    alone = duotone.compile_for(lambda: weights @ weights, target=h200)
+    assert alone.device == "NVIDIA H200"
+
+
+def test_backends_and_variables_stay_as_they_were(h200, caplog):
+    before = jax.devices(), dict(os.environ)
+    with caplog.at_level(logging.WARNING):
+        duotone.compile_for(lambda x: x @ x.T, W, target=h200)
+    assert (jax.devices(), dict(os.environ)) == before
+    assert not caplog.records
+    assert jax.jit(lambda x: x + 1)(jnp.ones(2)).devices() == {jax.devices()[0]}
