@@ -1,0 +1,123 @@
+"""Assume: from what the user says to assumptions about the values of one graph.
+
+Ranges are stated by name: of an argument (its path, such as ``params/dense/kernel``), or of the
+results of operations (name scope and operation, as the patterns of ``Policy(keep_full=...)``).
+What calibration measured is stored by the position of a value in the graph, so it holds for one
+function only: :func:`fingerprint` tells.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+from duotone.errors import CalibrationError, RangeError
+from duotone.graph.graph import STRUCTURAL, Graph, Node
+from duotone.graph.ranges.find import Assumptions, Measured
+from duotone.graph.ranges.interval import Interval, meet, words
+
+
+def assume(
+    graph: Graph,
+    stated: Sequence[tuple[str, Interval]],
+    arguments: Sequence[str] | None,
+    measured: Mapping[int, Measured],
+) -> Assumptions:
+    """The assumptions about a graph.
+
+    Args:
+        graph: the program.
+        stated: name patterns (``fnmatch``) and intervals; all that match a value hold for it.
+        arguments: the name of each input; ``None`` for a program that is only part of the user's
+            function (a derivative rule), where a pattern need not match anything.
+        measured: by value.
+
+    Returns:
+        The assumptions.
+
+    Raises:
+        RangeError: a pattern matches no argument and no operation, or two that match one value
+            contradict each other.
+    """
+    intervals: dict[int, Interval] = {}
+    names: dict[int, str] = {}
+    for pattern, interval in stated:
+        matches = re.compile(fnmatch.translate(pattern)).match
+        found = [
+            (value, name)
+            for value, name in zip(graph.inputs, arguments or (), strict=False)
+            if matches(name) and graph.values[value].paintable
+        ]
+        for node in graph.nodes:
+            if node.op not in STRUCTURAL and matches(path_of(node)):
+                found += [(v, path_of(node)) for v in node.outputs if graph.values[v].paintable]
+        if not found and arguments is not None:
+            raise RangeError(_nothing_named(pattern, graph, arguments))
+        for value, name in found:
+            before = intervals.get(value, interval)
+            if before[0] > interval[1] or interval[0] > before[1]:
+                raise RangeError(
+                    f"Policy(ranges=...): two patterns name {name!r} and contradict each other: "
+                    f"{pattern!r} says it is {words(interval)}, another {words(before)}; make one "
+                    "narrower"
+                )
+            intervals[value] = meet(before, interval) or interval
+            names[value] = repr(name)
+    return Assumptions(intervals, measured, names)
+
+
+def path_of(node: Node) -> str:
+    """Name scope and operation."""
+    return f"{node.scope}/{node.op}" if node.scope else node.op
+
+
+def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
+    """What to say of a pattern that names nothing."""
+    floats = [
+        name
+        for name, value in zip(arguments, graph.inputs, strict=True)
+        if graph.values[value].paintable
+    ]
+    paths = sorted({path_of(node) for node in graph.nodes if node.op not in STRUCTURAL})
+    close = difflib.get_close_matches(pattern, [*floats, *paths], n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    shown = ", ".join(floats[:8]) + (", ..." if len(floats) > 8 else "")
+    return (
+        f"Policy(ranges=...) names {pattern!r}, but no float32 argument and no operation of the "
+        f"function is called so.{hint} Its float32 arguments are: {shown or 'none'}; its "
+        "operations are named by scope and operation (duotone.explain lists them), and patterns "
+        "may hold wildcards: '*/attention/*'."
+    )
+
+
+def fingerprint(graph: Graph) -> str:
+    """What tells a graph from that of another function, whatever the sizes of its arrays."""
+    digest = hashlib.sha256()
+    for value in graph.values:
+        digest.update(f"{value.dtype},{len(value.shape)},{value.producer};".encode())
+    for node in graph.nodes:
+        digest.update(f"{node.op},{node.inputs},{node.outputs},{node.body};".encode())
+    digest.update(f"{graph.inputs},{[value for value, _ in graph.outputs]}".encode())
+    return digest.hexdigest()
+
+
+def check_fingerprint(expected: str, graph: Graph, function: str) -> None:
+    """Raises unless a calibration was made for this graph.
+
+    Args:
+        expected: the calibration's.
+        graph: the program.
+        function: the function that was calibrated, for the error.
+
+    Raises:
+        CalibrationError: it was made for another one.
+    """
+    if fingerprint(graph) != expected:
+        raise CalibrationError(
+            f"this is a calibration of another function: it was measured for {function}, whose "
+            f"graph differs from the one painted now ({len(graph.nodes)} operations). Measure the "
+            "function that you rewrite, derivatives included, with duotone.calibrate."
+        )

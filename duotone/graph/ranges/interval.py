@@ -1,0 +1,113 @@
+"""Intervals: what is known of the elements of a value.
+
+An interval ``(low, high)`` holds every element of a value that is not NaN; ``None`` in its place
+says that nothing is known. The bounds are those of float32 arithmetic: each rule that calculates
+passes its result through :func:`outward`, which leaves room for rounding, lets what overflows
+float32 be infinite and what underflows be zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+Interval = tuple[float, float]
+Known = Interval | None
+"""An interval, or ``None`` where nothing is known."""
+
+UNIT: Interval = (0.0, 1.0)
+SIGNED_UNIT: Interval = (-1.0, 1.0)
+POSITIVE: Interval = (0.0, math.inf)
+
+_LARGEST = (2.0 - 2.0**-23) * 2.0**127
+_SMALLEST_NORMAL = 2.0**-126
+_ROOM = 2.0**-20
+"""Relative room for rounding: 8 units in the last place of float32, what XLA's approximations of
+transcendental functions stay within."""
+
+
+def outward(low: float, high: float, room: float = _ROOM) -> Known:
+    """The interval of what float32 arithmetic makes of results between ``low`` and ``high``.
+
+    Args:
+        low: exact lower bound; NaN stands for none.
+        high: exact upper bound; likewise.
+        room: relative error of the calculation.
+    """
+    low = min(low, _LARGEST) if low == low else -math.inf
+    high = max(high, -_LARGEST) if high == high else math.inf
+    low -= abs(low) * room
+    high += abs(high) * room
+    if low < -_LARGEST:
+        low = -math.inf
+    elif 0.0 < low < _SMALLEST_NORMAL:
+        low = 0.0
+    if high > _LARGEST:
+        high = math.inf
+    elif -_SMALLEST_NORMAL < high < 0.0:
+        high = 0.0
+    return None if low == -math.inf and high == math.inf else (low, high)
+
+
+def known_if_any(low: float, high: float) -> Known:
+    """The interval, or ``None`` if it says nothing."""
+    return None if low == -math.inf and high == math.inf else (low, high)
+
+
+def hull(intervals: Iterable[Known]) -> Known:
+    """The smallest interval that holds all of them."""
+    low, high = math.inf, -math.inf
+    for interval in intervals:
+        if interval is None:
+            return None
+        low, high = min(low, interval[0]), max(high, interval[1])
+    return None if low > high or (low == -math.inf and high == math.inf) else (low, high)
+
+
+def meet(one: Known, other: Known) -> Known:
+    """What both say together; the first where they contradict each other."""
+    if one is None:
+        return other
+    if other is None:
+        return one
+    low, high = max(one[0], other[0]), min(one[1], other[1])
+    return (low, high) if low <= high else one
+
+
+def within(inner: Known, outer: Known) -> bool:
+    """Whether ``outer`` holds all of ``inner``."""
+    if outer is None:
+        return True
+    return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def widened(old: Known, new: Known) -> Known:
+    """``old``, its bounds given up where ``new`` goes beyond them: loops end so."""
+    if old is None or new is None:
+        return None
+    low = old[0] if new[0] >= old[0] else (0.0 if new[0] >= 0 else -math.inf)
+    high = old[1] if new[1] <= old[1] else (0.0 if new[1] <= 0 else math.inf)
+    return None if low == -math.inf and high == math.inf else (low, high)
+
+
+def product(a: Interval, b: Interval) -> Interval:
+    """Exact bounds of a product; zero times infinity counts as zero, since the element is NaN."""
+    corners = [x * y if x and y else 0.0 for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def bound(interval: Interval) -> float:
+    """The largest magnitude in an interval."""
+    return max(abs(interval[0]), abs(interval[1]))
+
+
+def words(interval: Known) -> str:
+    """An interval for people."""
+    if interval is None:
+        return "unknown"
+    low, high = interval
+    if low == -math.inf:
+        return f"at most {high:.4g}"
+    if high == math.inf:
+        return f"at least {low:.4g}"
+    return f"between {low:.4g} and {high:.4g}"

@@ -1,0 +1,366 @@
+"""Refine: what ranges change in the classes.
+
+Two things, each written into the :class:`~duotone.graph.classes.NodeClass` of a node, which is all
+that painters see.
+
+*Lifted.* A result that is bounded, of scale 1 and used for its absolute value (an exponential less
+its maximum, a softmax, a tanh, a normalised row) loses nothing that matters when it is stored in
+half: ``stores_half``. The operation still computes full. Not lifted is what is looked at closely
+later: divided by (unless it cannot come near zero), logged, rooted, compared; see :data:`_CLOSELY`.
+
+*Denied.* Where a value provably exceeds half, or what the user states or calibration measured lets
+it, the operation that makes it and those that read it are denied (rule ``overflow``). Where most
+measured elements are smaller than half's normal numbers, the operation that makes them is (rule
+``underflow``). A bound that only follows from adding up terms at their worst denies nothing: real
+sums are far from it.
+
+Who calls this: ``duotone.api``, after classify.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.lists import Entry, Kind, Taint
+from duotone.graph.ranges.find import FEW, Ranges
+from duotone.graph.ranges.interval import Interval, bound, words
+
+MOSTLY_SMALL = 0.5
+"""Share of measured elements below half's normal numbers from which an operation is denied: most of
+what it makes would lose digits."""
+HARDLY_SMALL = 0.01
+"""Share up to which a measured range lifts."""
+
+_ALL = (0, 1, 2)
+_CLOSELY: dict[str, tuple[int, ...]] = {
+    "div": (1,),
+    **dict.fromkeys("sqrt rsqrt cbrt pow atanh acos asin erf_inv lgamma digamma".split(), _ALL),
+    **dict.fromkeys("rem floor ceil round nextafter cumprod reduce_prod".split(), _ALL),
+    **dict.fromkeys("argmax argmin sort top_k eq ne lt le gt ge".split(), _ALL),
+}
+"""Operations, and which operands, in which a small error of an operand is not a small error of the
+result."""
+_LIFTED = frozenset(
+    "exp exp2 expm1 square integer_pow pow sin cos reduce_sum reduce_window_sum".split()
+)
+"""Operations on the deny list for what their results are. The others need the digits of their
+operands (a pole, a series), or accumulate for long."""
+_LOGS = frozenset("log log1p log2 cumlogsumexp".split())
+_SQUARES = frozenset("square integer_pow pow".split())
+_SUMS = frozenset("reduce_sum cumsum reduce_window_sum".split())
+_PASSES_ON = frozenset(
+    "reshape transpose squeeze expand_dims rev copy copy_p slice split unstack broadcast_in_dim "
+    "dynamic_slice dynamic_update_slice sharding_constraint name stop_gradient device_put gather "
+    "optimization_barrier loop.slice loop.stack loop.carry call.result shard.enter shard.exit "
+    "branch.join neg abs select_n max min clamp add sub add_any mul div concatenate pad stack "
+    "convert_element_type square integer_pow reduce_max reduce_min".split()
+)
+"""Operations whose result is looked at closely only if their operands are."""
+
+
+def refine(classes: Classes, graph: Graph, ranges: Ranges, half: HalfType) -> Classes:
+    """The classes with what ranges say.
+
+    Args:
+        classes: from classify.
+        graph: the program.
+        ranges: of its values.
+        half: the half type.
+
+    Returns:
+        New classes; the same if ranges say nothing.
+    """
+    changed: dict[int, NodeClass] = {}
+    certain = {v for v, interval in ranges.intervals.items() if _is_beyond(interval, half)}
+    suspects = ranges.stated | certain
+    if suspects:
+        _deny(changed, classes, graph, ranges, half, suspects)
+    if ranges.unit or ranges.measured or half.name == "bfloat16":
+        _lift(changed, classes, graph, ranges, half)
+    if not changed:
+        return classes
+    nodes = list(classes.nodes)
+    for index, found in changed.items():
+        nodes[index] = found
+    return Classes(tuple(nodes), classes.half)
+
+
+# ------------------------------------------------------- lifted
+
+
+def _lift(
+    changed: dict[int, NodeClass],
+    classes: Classes,
+    graph: Graph,
+    ranges: Ranges,
+    half: HalfType,
+) -> None:
+    """Finds the nodes whose results may be stored in half."""
+    touched = (*ranges.unit, *ranges.measured)
+    candidates = {graph.values[v].producer for v in touched if _fits(v, ranges, half)} - {-1}
+    if half.name == "bfloat16":
+        candidates.update(node.index for node in graph.nodes if node.op in _SQUARES)
+    candidates = {
+        index
+        for index in candidates
+        if index not in changed
+        and _may_be_lifted(graph.nodes[index], classes.nodes[index])
+        and _holds(graph.nodes[index], graph, ranges, half)
+    }
+    if not candidates:
+        return
+    close = _looked_at_closely(graph, ranges)
+    logged = _log_domain(graph, classes)
+    squares = any(graph.nodes[index].op in _SQUARES for index in candidates)
+    summed = _summed(graph, ranges) if squares else set[int]()
+    entries: dict[Entry, Entry] = {}
+    for index in sorted(candidates):
+        node, found = graph.nodes[index], classes.nodes[index]
+        if index in logged or not close.isdisjoint(node.outputs):
+            continue
+        if node.op in _SQUARES and not summed.isdisjoint(node.outputs):
+            continue
+        if found.entry not in entries:
+            entries[found.entry] = dataclasses.replace(found.entry, taint=Taint.NONE)
+        changed[index] = dataclasses.replace(
+            found,
+            entry=entries[found.entry],
+            stores_half=True,
+            range=_known(ranges.of(node.outputs[0]), half),
+        )
+
+
+def _known(interval: Interval | None, half: HalfType) -> str:
+    """Why half holds a result, in words."""
+    return f"within {half.name}'s range" if interval is None else f"it is {words(interval)}"
+
+
+def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
+    """Whether half holds every result of a node without a loss that matters."""
+    if half.name == "bfloat16" and node.op in _SQUARES:
+        return True  # has float32's range, and keeps as many digits of the small as of the large
+    few = graph.values[node.outputs[0]].size * FEW >= graph.values[node.inputs[0]].size
+    if node.op in _SUMS and (half.name == "bfloat16" or not few):
+        return False  # a statistic: small, and worth its digits
+    pairs = zip(node.outputs, node.half_outputs, strict=True)
+    return all(_fits(v, ranges, half) for v, ok in pairs if ok)
+
+
+def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
+    """Whether half holds all of a value, with a factor of 2 to spare, and resolves it."""
+    measured = ranges.measured.get(value) if half.name == "float16" else None
+    unit = value in ranges.unit or (measured is not None and measured.small <= HARDLY_SMALL)
+    interval = ranges.of(value)
+    if not unit or interval is None:
+        return False
+    most = bound(interval)
+    return most <= half.largest / 2 and most * half.epsilon >= half.smallest_normal
+
+
+def _may_be_lifted(node: Node, found: NodeClass) -> bool:
+    """Whether a node's class leaves it to the rules, and only its range speaks against it."""
+    entry = found.entry
+    if found.pin is not None or found.rule or entry.source == "policy" or node.fixed:
+        return False
+    if entry.kind in (Kind.ALLOW, Kind.UNLISTED) or entry.taint > Taint.DOMINANT:
+        return False
+    return entry.kind is not Kind.DENY or node.op in _LIFTED
+
+
+def _looked_at_closely(graph: Graph, ranges: Ranges) -> set[int]:
+    """Values of which some reader, now or later, needs more than their absolute value.
+
+    Backward from :data:`_CLOSELY` and logarithms through what hands errors on as they are. Sums
+    even out errors, so only what is logged afterwards is looked at closely through one.
+    """
+    close: dict[int, bool] = {}
+    queue: list[int] = []
+
+    def mark(value: int, logged: bool) -> None:
+        if value not in close or (logged and not close[value]):
+            close[value] = logged
+            queue.append(value)
+
+    for node in graph.nodes:
+        if node.op in _LOGS:
+            mark(node.inputs[0], True)
+        elif node.op in _CLOSELY or node.op == "integer_pow":
+            for value in _close_operands(node, ranges):
+                mark(value, False)
+    values, nodes = graph.values, graph.nodes
+    while queue:
+        value = queue.pop()
+        producer = values[value].producer
+        if producer < 0:
+            continue
+        op = nodes[producer].op
+        if op in _PASSES_ON or (close[value] and op in _SUMS):
+            for operand in nodes[producer].inputs:
+                if values[operand].constant is None:
+                    mark(operand, close[value])
+    return set(close)
+
+
+def _close_operands(node: Node, ranges: Ranges) -> Iterator[int]:
+    """Operands that ``node`` looks at closely."""
+    if node.op == "integer_pow":
+        exponent = node.attributes.get("exponent", 1.0)
+        slots: Sequence[int] = (0,) if isinstance(exponent, float) and exponent < 0 else ()
+    else:
+        slots = _CLOSELY[node.op]
+    for slot, value in enumerate(node.inputs):
+        if slot in slots and not (node.op in _DIVISIONS and _away_from_zero(ranges.of(value))):
+            yield value
+
+
+_DIVISIONS = ("div", "integer_pow", "rsqrt", "sqrt")
+
+
+def _away_from_zero(interval: Interval | None) -> bool:
+    """Whether a small absolute error is a small relative one."""
+    return interval is not None and (interval[0] >= 0.5 or interval[1] <= -0.5)
+
+
+def _log_domain(graph: Graph, classes: Classes) -> set[int]:
+    """Nodes whose results are logarithms, or such with something added: used by difference."""
+    found: set[int] = set()
+    reached: set[int] = set()
+    for node in graph.nodes:
+        entry = classes.nodes[node.index].entry
+        additive = entry.taint is Taint.ADDITIVE and entry.kind is Kind.DENY
+        passes = (entry.commutes or entry.additive) and not reached.isdisjoint(node.inputs)
+        if additive or passes:
+            found.add(node.index)
+            reached.update(node.outputs)
+    return found
+
+
+def _summed(graph: Graph, ranges: Ranges) -> set[int]:
+    """Values that are added up or subtracted later, as they are or weighted.
+
+    A variance is the mean of squares, less something nearly as large: squares that were rounded
+    before leave nothing of it. Multiplied by an activation or a gradient first, a square is one of
+    many terms with that much error.
+    """
+    found: set[int] = set()
+    cancel = (*_SUMS, "sub")
+    queue = [v for node in graph.nodes if node.op in cancel for v in node.inputs]
+    while queue:
+        value = queue.pop()
+        producer = graph.values[value].producer
+        if value in found:
+            continue
+        found.add(value)
+        if producer < 0:
+            continue
+        node = graph.nodes[producer]
+        if node.op == "mul":
+            one, other = node.inputs
+            queue += [v for v, by in ((one, other), (other, one)) if _weighs(by, graph, ranges)]
+        elif node.op in _PASSES_ON:
+            queue += node.inputs
+    return found
+
+
+def _weighs(value: int, graph: Graph, ranges: Ranges) -> bool:
+    """Whether multiplying by ``value`` is scaling or masking."""
+    interval = ranges.of(value)
+    known = interval is not None and interval[0] >= 0.0 and interval[1] <= 1.0
+    return known or graph.values[value].constant is not None or graph.values[value].size == 1
+
+
+# ------------------------------------------------------- denied
+
+
+def _deny(
+    changed: dict[int, NodeClass],
+    classes: Classes,
+    graph: Graph,
+    ranges: Ranges,
+    half: HalfType,
+    suspects: Iterable[int],
+) -> None:
+    """Denies what makes or reads a value that half may not hold, of those that are suspected.
+
+    These are values whose bounds are to be believed: stated, measured, or wholly out of range.
+    """
+    consumers = graph.consumers()
+    for value in sorted(suspects):
+        held = graph.values[value]
+        known_to_rule_8 = not held.paintable or held.constant is not None
+        reason = None if known_to_rule_8 else _problem(value, graph, ranges, half)
+        if reason is None:
+            continue
+        rule, words_of_it = reason
+        if held.producer >= 0:
+            made = f"its result {words_of_it}"
+            _deny_node(changed, classes, graph.nodes[held.producer], rule, made, True)
+        if rule == "overflow":
+            for index, slot in consumers[value]:
+                reader = graph.nodes[index]
+                if reader.half_inputs[slot]:
+                    read = f"it reads what {words_of_it}"
+                    _deny_node(changed, classes, reader, rule, read, False)
+
+
+def _is_beyond(interval: Interval, half: HalfType) -> bool:
+    """Whether no element fits half."""
+    return interval[0] > half.largest or -interval[1] > half.largest
+
+
+def _problem(value: int, graph: Graph, ranges: Ranges, half: HalfType) -> tuple[str, str] | None:
+    """The rule that a value falls under, and why."""
+    interval = ranges.of(value)
+    measured = ranges.measured.get(value)
+    if interval is not None and (
+        half.largest < bound(interval) < math.inf or _is_beyond(interval, half)
+    ):
+        producer = graph.values[value].producer
+        if producer < 0 or not _is_masked(graph, graph.nodes[producer], half):
+            return "overflow", (
+                f"is {words(interval)}, and {half.name} ends at {half.largest:.5g}"
+                + (f" ({_HEADROOM_WORDS})" if measured else "")
+            )
+    if measured is not None and half.name == "float16" and measured.small > MOSTLY_SMALL:
+        return "underflow", (
+            f"was measured: {measured.small:.0%} of it is below {half.smallest_normal:.3g}"
+        )
+    return None
+
+
+_HEADROOM_WORDS = "4 times what was measured"
+
+
+def _is_masked(graph: Graph, node: Node, half: HalfType) -> bool:
+    """Whether it is a constant (the -1e9 of a mask) that does not fit; rule 8 saturates that."""
+    constants = (graph.values[v].constant for v in node.inputs)
+    return any(c is not None and c.largest > half.largest for c in constants)
+
+
+def _deny_node(
+    changed: dict[int, NodeClass],
+    classes: Classes,
+    node: Node,
+    rule: str,
+    reason: str,
+    makes: bool,
+) -> None:
+    """Denies a node; its taint goes everywhere if it is its result that does not fit."""
+    found = changed.get(node.index, classes.nodes[node.index])
+    entry = found.entry
+    if found.pin is not None or entry.kind is Kind.UNLISTED or node.fixed:
+        return
+    if found.rule in ("overflow", "underflow") and not makes:
+        return
+    overflows = makes and rule == "overflow"
+    taint = Taint.EVERYWHERE if overflows else max(entry.taint, Taint.DOMINANT)
+    changed[node.index] = dataclasses.replace(
+        found,
+        entry=dataclasses.replace(entry, kind=Kind.DENY, reason=reason, taint=taint),
+        rule=rule,
+        range=reason,
+    )

@@ -1,0 +1,334 @@
+"""Rules: from the intervals of an operation's operands to that of its results.
+
+A rule takes the node, the interval of each operand (``None`` where nothing is known) and all values
+of the graph, and returns one interval for every result, or ``None``. It must be *sound*: whatever
+elements the operands have inside their intervals, no element of a result that is not NaN may lie
+outside. ``tests/graph/test_ranges_sound.py`` looks for counterexamples.
+
+To teach the analysis an operation, add it to the family that it belongs to, or write a rule with
+``@_rule``. An operation without a rule makes values of which nothing is known: wide, never wrong.
+The names are those of JAX and of :data:`duotone.graph.graph.STRUCTURAL`; another front end adds its
+own. Facts that relate two values (``x - max(x) <= 0``) are in :mod:`duotone.graph.ranges.facts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from duotone.graph.graph import Node, Value
+from duotone.graph.ranges.functions import FUNCTIONS, Rule, power_of
+from duotone.graph.ranges.interval import (
+    POSITIVE,
+    SIGNED_UNIT,
+    UNIT,
+    Interval,
+    Known,
+    bound,
+    hull,
+    known_if_any,
+    outward,
+    product,
+)
+
+RULES: dict[str, Rule] = dict(FUNCTIONS)
+"""By operation name."""
+
+DTYPE_RANGES: dict[str, Interval] = {
+    "bool": UNIT,
+    "int2": (-2.0, 1.0),
+    "uint2": (0.0, 3.0),
+    "int4": (-8.0, 7.0),
+    "uint4": (0.0, 15.0),
+    **{f"int{bits}": (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (0.0, 2.0**bits - 1) for bits in (8, 16, 32, 64)},
+}
+"""What the elements of a dtype that holds no fractions can be."""
+
+_TERM_ERROR = 2.0**-23
+"""Relative error for each term that is added up in float32, twice the unit roundoff."""
+
+_PRODUCT_ERROR = 2.0**-7
+"""Relative error of one product: devices round the operands of a dot to TF32 or bfloat16."""
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+# ------------------------------------------------------- moving and choosing
+
+
+@_rule(
+    *"reshape transpose squeeze expand_dims rev copy copy_p slice split unstack broadcast_in_dim "
+    "broadcast tile dynamic_slice sharding_constraint name stop_gradient pvary "
+    "optimization_barrier device_put cummax cummin loop.slice loop.stack call.result "
+    "shard.enter shard.exit top_k".split()
+)
+def _moves(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return known[0]
+
+
+@_rule("concatenate", "pad", "stack", "branch.join", "loop.carry", "loop.accumulator")
+def _joins(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return hull(known)
+
+
+@_rule("dynamic_update_slice", "scatter", "scatter_max", "scatter_min", "scatter-max")
+def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Operand and update; where to put it is another operand."""
+    update = 1 if node.op == "dynamic_update_slice" else 2
+    del values
+    if node.fixed:
+        return None  # applies a function of the user's
+    return hull((known[0], known[update]))
+
+
+@_rule("select_n")
+def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return hull(known[1:])
+
+
+@_rule("gather")
+def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """What is gathered from outside of the operand is NaN, or ``fill``."""
+    fill = node.attributes.get("fill")
+    if values[node.inputs[0]].dtype in DTYPE_RANGES and fill is None:
+        return None  # outside, integers are the least or greatest number of their dtype
+    return known[0] if not isinstance(fill, float) else hull((known[0], (fill, fill)))
+
+
+@_rule("reduce_max", "reduce_min", "sort")
+def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """One of the operand's elements; of an empty operand an infinity."""
+    if len(node.inputs) != 1 or not _count(values[node.inputs[0]]):
+        return None
+    return known[0]
+
+
+@_rule("max", "min")
+def _extremum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del values
+    lows = [-math.inf if k is None else k[0] for k in known]
+    highs = [math.inf if k is None else k[1] for k in known]
+    pick = max if node.op == "max" else min
+    return known_if_any(pick(lows), pick(highs))
+
+
+@_rule("clamp")
+def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """``min(max(x, least), most)``."""
+    del node, values
+    least, x, most = (k or (-math.inf, math.inf) for k in known)
+    low = min(max(x[0], least[0]), most[0])
+    high = min(max(x[1], least[1]), most[1])
+    return known_if_any(low, high)
+
+
+# ------------------------------------------------------- arithmetic
+
+
+@_rule("add", "add_any")
+def _add(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    a, b = known
+    if a is None or b is None:
+        return None
+    return outward(a[0] + b[0], a[1] + b[1])
+
+
+@_rule("sub")
+def _sub(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del values
+    if node.inputs[0] == node.inputs[1]:
+        return 0.0, 0.0
+    a, b = known
+    if a is None or b is None:
+        return None
+    return outward(a[0] - b[1], a[1] - b[0])
+
+
+@_rule("mul")
+def _mul(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    if node.inputs[0] == node.inputs[1]:
+        return _square(node, known, values)
+    a, b = known
+    if a is None or b is None:
+        return None
+    return outward(*product(a, b))
+
+
+@_rule("div")
+def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Not by what may be zero: its sign decides the sign of the infinity."""
+    if values[node.outputs[0]].dtype in DTYPE_RANGES:
+        return None
+    a, b = known
+    if a is None or b is None or b[0] <= 0.0 <= b[1]:
+        return None
+    return outward(*product(a, (1.0 / b[1], 1.0 / b[0])))
+
+
+@_rule("neg")
+def _neg(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    (x,) = known
+    return None if x is None else (-x[1], -x[0])
+
+
+@_rule("abs")
+def _abs(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    (x,) = known
+    if x is None:
+        return POSITIVE
+    return max(x[0], -x[1], 0.0), bound(x)
+
+
+@_rule("square")
+def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    x = known[0]
+    if x is None:
+        return POSITIVE
+    least = max(x[0], -x[1], 0.0)
+    return outward(least * least, bound(x) * bound(x))
+
+
+@_rule("integer_pow")
+def _integer_pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del values
+    exponent, x = int(_number(node, "exponent")), known[0]
+    even = exponent % 2 == 0
+    if exponent == 0:
+        return 1.0, 1.0
+    if exponent < 0:
+        if x is None or x[0] <= 0.0 <= x[1]:
+            return POSITIVE if even else None
+        x = 1.0 / x[1], 1.0 / x[0]
+    if x is None:
+        return POSITIVE if even else None
+    power = abs(exponent)
+    low, high = power_of(x[0], power), power_of(x[1], power)
+    if even:
+        least = 0.0 if x[0] <= 0.0 <= x[1] else min(low, high)
+        low, high = least, max(low, high)
+    return outward(low, high, power * 2.0**-20)
+
+
+@_rule("pow")
+def _pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Of a base that is positive; monotone in base and exponent, so its corners bound it."""
+    del node, values
+    base, exponent = known
+    if base is None or base[0] <= 0.0:
+        return None
+    if exponent is None or not all(map(math.isfinite, (*base, *exponent))):
+        return POSITIVE
+    corners = [power_of(x, y) for x in base for y in exponent]
+    return outward(min(corners), max(corners), 2.0**-10)
+
+
+def _number(node: Node, attribute: str) -> float:
+    found = node.attributes[attribute]
+    assert isinstance(found, float)
+    return found
+
+
+# ------------------------------------------------------- sums
+
+
+def _count(value: Value) -> int:
+    """Number of elements; 0 if a dimension is symbolic."""
+    return value.size if all(isinstance(d, int) for d in value.shape) else 0
+
+
+@_rule("reduce_sum")
+def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    x = known[0]
+    if x is None:
+        return None
+    operand, result = values[node.inputs[0]], values[node.outputs[0]]
+    if not _count(operand) or not _count(result):
+        return None
+    terms = operand.size / result.size
+    return _sum(x, terms, terms)
+
+
+@_rule("cumsum", "reduce_window_sum")
+def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Sums of up to so many terms; a window also covers padding."""
+    del values
+    if known[0] is None or "terms" not in node.attributes:
+        return None
+    return _sum(known[0], 1.0 if node.op == "cumsum" else 0.0, _number(node, "terms"))
+
+
+@_rule("dot_general", "conv_general_dilated")
+def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del values
+    a, b = known[0], known[1]
+    if a is None or b is None or "terms" not in node.attributes:
+        return None
+    least = 0.0 if node.op == "conv_general_dilated" else _number(node, "terms")
+    return _sum(product(a, b), least, _number(node, "terms"))
+
+
+@_rule("scatter_add", "scatter-add", "scatter_sub", "scatter-sub")
+def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """All updates may go to one place."""
+    x, update = known[0], known[2]
+    updates = _count(values[node.inputs[2]])
+    if x is None or update is None or not updates:
+        return None
+    if node.op.endswith("sub"):
+        update = -update[1], -update[0]
+    total = _sum(update, 0.0, float(updates))
+    return None if total is None else outward(x[0] + total[0], x[1] + total[1])
+
+
+def _sum(x: Interval, least: float, most: float) -> Known:
+    """The sum of ``least`` to ``most`` elements between ``x``."""
+    fewest = (least * x[0], least * x[1]) if least else (0.0, 0.0)
+    low, high = min(fewest[0], most * x[0]), max(fewest[1], most * x[1])
+    room = _PRODUCT_ERROR + most * _TERM_ERROR
+    # Errors of a sum are relative to the magnitudes of its terms, not to the sum.
+    slack = 0.0 if x[0] >= 0.0 or x[1] <= 0.0 else most * bound(x) * room
+    return outward(low - slack, high + slack, room)
+
+
+@_rule("reduce_prod", "cumprod")
+def _products(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Products of what is no larger than 1."""
+    del node, values
+    x = known[0]
+    if x is None or bound(x) > 1.0:
+        return None
+    return UNIT if x[0] >= 0.0 else SIGNED_UNIT
+
+
+# ------------------------------------------------------- conversions and counters
+
+
+@_rule("convert_element_type")
+def _convert(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    source, target = values[node.inputs[0]].dtype, values[node.outputs[0]].dtype
+    found = known[0] or DTYPE_RANGES.get(source)
+    if found is None or (target in DTYPE_RANGES and source not in DTYPE_RANGES):
+        return None  # to an integer: NaN becomes some number, and what does not fit another
+    if source == target or (source in DTYPE_RANGES and bound(found) <= 2.0**24):
+        return found
+    return outward(*found)
+
+
+@_rule("iota")
+def _iota(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del known, values
+    return (0.0, max(_number(node, "length") - 1, 0.0)) if "length" in node.attributes else None

@@ -1,0 +1,89 @@
+"""Attributes: what the analysis of ranges must know of an equation besides its operands.
+
+The names are neutral (:class:`duotone.graph.graph.Node` lists them). Most primitives need none. To
+make a rule of :mod:`duotone.graph.ranges` see another parameter, add a line to ``_ATTRIBUTES``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from duotone import _jax
+from duotone.graph.graph import NO_ATTRIBUTES, Attribute
+
+
+def attributes_of(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    """The attributes of a first-order equation."""
+    read = _ATTRIBUTES.get(eqn.primitive.name)
+    return NO_ATTRIBUTES if read is None else read(eqn)
+
+
+def _axes(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"axes": tuple(map(int, eqn.params["axes"]))}
+
+
+def _places(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"places": tuple(map(int, eqn.params["broadcast_dimensions"]))}
+
+
+def _permutation(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"permutation": tuple(map(int, eqn.params["permutation"]))}
+
+
+def _exponent(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"exponent": float(eqn.params["y"])}
+
+
+def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    shape = eqn.invars[0].aval.shape
+    return _terms([shape[axis] for axis in contracted])
+
+
+def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    """Each result adds up one product for each element of one filter."""
+    shape = list(eqn.invars[1].aval.shape)
+    del shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+    return _terms(shape)
+
+
+def _running(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return _terms([eqn.invars[0].aval.shape[eqn.params["axis"]]])
+
+
+def _window(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return _terms(eqn.params["window_dimensions"])
+
+
+def _terms(dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
+    """No attribute where a dimension is symbolic."""
+    if not all(isinstance(dimension, int) for dimension in dimensions):
+        return NO_ATTRIBUTES
+    return {"terms": float(math.prod(dimensions))}
+
+
+def _counter(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    length = eqn.outvars[0].aval.shape[eqn.params["dimension"]]
+    return {"length": float(length)} if isinstance(length, int) else NO_ATTRIBUTES
+
+
+def _fill(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    value = eqn.params.get("fill_value")
+    return NO_ATTRIBUTES if value is None else {"fill": float(value)}
+
+
+_ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _axes),
+    "broadcast_in_dim": _places,
+    "transpose": _permutation,
+    "integer_pow": _exponent,
+    "dot_general": _dot,
+    "conv_general_dilated": _convolution,
+    **dict.fromkeys(("cumsum", "cumprod"), _running),
+    "reduce_window_sum": _window,
+    "iota": _counter,
+    "gather": _fill,
+}
+"""By primitive; called once for each equation, so they are kept cheap."""

@@ -1,0 +1,182 @@
+"""Measuring: runs a function on sample batches and records what its values are.
+
+::
+
+    for each batch
+        trace the function and build its graph; it must be the graph of the first batch
+        run it in float32, equation by equation; of each float32 value note the least and the
+            greatest element and how many float16 would round to fewer digits or to zero
+
+Who calls this: users, as :func:`duotone.calibrate`. What goes wrong: NaN in the data, no data, or a
+batch for which the function is another program raise
+:class:`~duotone.errors.CalibrationError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from duotone import api
+from duotone.calibration import Calibration, ValueRange
+from duotone.errors import ArgumentTypeError, CalibrationError
+from duotone.graph.graph import HALF_TYPES, Graph
+from duotone.graph.ranges import fingerprint, path_of
+from duotone.jaxpr.build import build
+from duotone.jaxpr.observe import observe
+from duotone.jaxpr.signature import describe_callable, flatten_call
+from duotone.jaxpr.trace import trace
+
+_FLOAT16 = HALF_TYPES["float16"]
+
+
+def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
+    """Measures the values of a function on sample data.
+
+    The function runs in float32, equation by equation, loops in Python: expect some thousand
+    operations a second on small arrays. Values inside ``shard_map`` are not seen. The function is
+    to be the one that is rewritten: for ``autocast(jax.value_and_grad(loss))`` measure
+    ``jax.value_and_grad(loss)``; of a function that :func:`duotone.autocast` returned, the one
+    inside is measured.
+
+    Args:
+        fn: the function.
+        batches: arguments of ``fn``, one element for each call: a tuple of positional arguments, or
+            the only argument.
+
+    Returns:
+        For each float32 value the least and greatest element on all batches, and the shares that
+        float16 would hold with fewer digits or as zero. Values that were infinite or NaN somewhere
+        are left out.
+
+    Raises:
+        CalibrationError: there is no batch, an argument holds NaN, or a batch makes ``fn`` another
+            program than the first (another structure; other sizes are fine).
+        ArgumentTypeError: ``fn`` is not callable or ``batches`` cannot be iterated over.
+
+    Example:
+        >>> import jax.numpy as jnp, duotone
+        >>> measured = duotone.calibrate(jnp.square, [jnp.asarray([1e-3, 20.0])])
+        >>> square = measured.values[-1]
+        >>> square.high, square.small
+        (400.0, 0.5)
+        >>> fast = duotone.autocast(jnp.square, dtype=jnp.float16, calibration=measured)
+    """
+    if not callable(fn):
+        raise ArgumentTypeError(f"calibrate: fn is {fn!r}, which is not callable")
+    fn = api.function_inside(fn)
+    name = describe_callable(fn).removeprefix("autocast(").removesuffix(")")
+    tally: _Tally | None = None
+    for batch in _elements(batches):
+        tally = tally or _Tally(fn, name)
+        tally.add(batch if isinstance(batch, tuple) else (batch,))
+    if tally is None:
+        raise CalibrationError(
+            f"calibrate({name}): there is no batch to measure; pass at least one, such as "
+            "[(params, images)]"
+        )
+    return tally.calibration()
+
+
+def _elements(batches: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(batches)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"calibrate: batches is a {type(batches).__name__}, which cannot be iterated over; "
+            "pass a list of arguments, such as [(params, images)]"
+        ) from error
+
+
+class _Tally:
+    """What was seen of each value so far."""
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self._fn, self._name = fn, name
+        self._fingerprint = ""
+        self._names: dict[int, str] = {}
+        self._seen: dict[int, np.ndarray] = {}
+        self._batches = 0
+
+    def add(self, arguments: tuple[Any, ...]) -> None:
+        """Runs the function on one batch."""
+        arrays, signature = flatten_call(describe_callable(self._fn), arguments, {})
+        traced = trace(self._fn, signature, arrays)
+        names = traced.arguments()
+        self._check_data(names, arrays)
+        built = build(traced.jaxpr)
+        self._check(built.graph, names)
+        values, new = built.graph.values, dict[int, list[Any]]()
+
+        def show(value: int, array: Any) -> None:
+            if values[value].paintable and values[value].size:
+                new.setdefault(value, []).append(_statistics(array))
+
+        for value, array in zip(built.graph.inputs, arrays, strict=True):
+            show(value, array)
+        observe(built, [jnp.asarray(array) for array in arrays], show)
+        for value, found in new.items():
+            rows = [*np.asarray(jax.device_get(found), np.float64)]
+            if value in self._seen:
+                rows.append(self._seen[value])
+            self._seen[value] = _joined(np.stack(rows))
+        self._batches += 1
+
+    def _check_data(self, names: tuple[str, ...], arrays: list[Any]) -> None:
+        for name, array in zip(names, arrays, strict=True):
+            if isinstance(array, (jax.ShapeDtypeStruct, Tracer)):
+                raise ArgumentTypeError(
+                    f"calibrate({self._name}): {name} of batch {self._batches} is a "
+                    f"{type(array).__name__}, which holds no data; call calibrate on real arrays, "
+                    "outside of jax.jit and other transformations"
+                )
+            if jnp.issubdtype(array.dtype, jnp.inexact) and bool(jnp.isnan(array).any()):
+                raise CalibrationError(
+                    f"calibrate({self._name}): {name} of batch {self._batches} holds NaN, which "
+                    "has no range; take such batches out"
+                )
+
+    def _check(self, graph: Graph, names: tuple[str, ...]) -> None:
+        """Every batch must give the same graph."""
+        found = fingerprint(graph)
+        if not self._fingerprint:
+            self._fingerprint = found
+            self._names = {v: path_of(node) for node in graph.nodes for v in node.outputs}
+            self._names |= dict(zip(graph.inputs, names, strict=True))
+        elif found != self._fingerprint:
+            raise CalibrationError(
+                f"calibrate({self._name}): batch {self._batches} makes it another program than "
+                "batch 0 did; pass batches of one structure, with the same non-array arguments"
+            )
+
+    def calibration(self) -> Calibration:
+        """The record."""
+        values = []
+        for value, (low, high, nonzero, small, lost, bad) in sorted(self._seen.items()):
+            if not bad:
+                count = max(nonzero, 1.0)
+                name = self._names[value]
+                shares = round(small / count, 6), round(lost / count, 6)
+                values.append(ValueRange(value, name, float(low), float(high), *map(float, shares)))
+        return Calibration(self._name, self._fingerprint, self._batches, tuple(values))
+
+
+@jax.jit
+def _statistics(array: jax.Array) -> jax.Array:
+    """Least and greatest element; how many are not zero, small, lost, and not finite."""
+    size = jnp.abs(array)
+    small = (size > 0) & (size < _FLOAT16.smallest_normal)
+    lost = (size > 0) & (size <= _FLOAT16.smallest / 2)
+    counts = [jnp.sum(which, dtype=jnp.float32) for which in (size > 0, small, lost)]
+    bad = jnp.sum(~jnp.isfinite(array), dtype=jnp.float32)
+    return jnp.stack([jnp.min(array), jnp.max(array), *counts, bad])
+
+
+def _joined(rows: np.ndarray) -> np.ndarray:
+    """The statistics of all rows together."""
+    return np.concatenate([rows[:, :1].min(0), rows[:, 1:2].max(0), rows[:, 2:].sum(0)])
