@@ -90,9 +90,8 @@ def relative_error(gradient: Tree, reference: list[np.ndarray], scale: float) ->
     return math.sqrt(difference / norm)
 
 
-def errors(name: str, seeds: int) -> dict[str, dict[str, list[float]]]:
+def errors(make: Callable[..., Case], seeds: int) -> dict[str, dict[str, list[float]]]:
     """For each input distribution and each way, the error with every seed."""
-    make = CASES[name]
     case, reference = make(), Reference(make)
     ways: dict[str, tuple[Gradient, float]] = {"float32": (jax.jit(jax.grad(case.loss)), 1.0)}
     for half in HALF_TYPES:
@@ -173,7 +172,7 @@ def measure(models: tuple[str, ...], seeds: int) -> tuple[list[Bar], list[str], 
     """Measures models; returns bars, tables and data."""
     texts, data = [], {}
     for name in models:
-        found = errors(name, seeds)
+        found = errors(CASES[name], seeds)
         jax.clear_caches()
         data[name] = {half: summary(found, half) for half in HALF_TYPES}
         for half in HALF_TYPES:

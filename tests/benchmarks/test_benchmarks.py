@@ -91,6 +91,7 @@ def perceptron(dtype=None):
     return Case("perceptron", loss, lambda key: model.init(key, jnp.zeros((1, 8))), draw)
 
 
+@pytest.mark.slow
 def test_rewrite_cost_of_a_step():
     rounds = [rewrite_cost.step_round(perceptron(), turn) for turn in range(2)]
     figures = rewrite_cost.step_figures(rounds)
@@ -122,6 +123,7 @@ def test_second_call():
     assert "jit(autocast(f))" in text
 
 
+@pytest.mark.slow
 def test_optimizer_overhead():
     cases = {
         "small CNN": lambda: optimizer_overhead.convolutional(batch=2, size=8),
@@ -136,6 +138,7 @@ def test_optimizer_overhead():
     assert "with select" in text
 
 
+@pytest.mark.slow
 def test_every_way_of_optimizer_overhead_takes_the_same_step():
     loss, params, batch = optimizer_overhead.perceptron(batch=2, width=8)
     ways = optimizer_overhead.ways(loss)
@@ -145,6 +148,7 @@ def test_every_way_of_optimizer_overhead_takes_the_same_step():
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradient_error(monkeypatch):
     monkeypatch.setattr(gradient_error, "CASES", {"resnet": perceptron})
     monkeypatch.setattr(gradient_error, "INPUTS", {"ordinary": INPUTS["ordinary"]})

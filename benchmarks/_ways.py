@@ -1,0 +1,120 @@
+"""The ways to train a model that ``benchmarks.painter`` compares, each as a step and its arguments.
+
+Who extends this: whoever adds a library adds a function to :data:`WAYS`; a way that a model has not
+raises :class:`Absent` with the reason, which the table then shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import duotone
+from benchmarks.models.case import Tree
+from benchmarks.zoo import MODELS
+from benchmarks.zoo.case import Differentiated, Loss
+
+KERAS_MODELS = ("keras_resnet50", "keras_transformer")
+"""Models of :mod:`benchmarks._keras_twins`; by hand means a ``mixed_*`` policy there."""
+ALL_MODELS = (*MODELS, *KERAS_MODELS)
+
+
+class Absent(Exception):  # noqa: N818 (no error: a gap in the table)
+    """A model has no such way, or its library is not installed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A step to compile.
+
+    Attributes:
+        step: jitted, its state donated.
+        arguments: shapes.
+    """
+
+    step: Any
+    arguments: tuple[Tree, ...]
+
+
+def _jitted(step: Callable[..., Any], arguments: tuple[Tree, ...]) -> Made:
+    return Made(jax.jit(step, donate_argnums=0), arguments)
+
+
+def float32(model: str, half: str) -> Made:
+    """As written."""
+    if model in KERAS_MODELS:
+        return _keras(model, "float32")
+    case = MODELS[model](None, "full")
+    return _jitted(case.step, case.step_shapes())
+
+
+def by_hand(model: str, half: str) -> Made:
+    """With dtypes set by hand; a Keras model with a policy for all of it."""
+    if model in KERAS_MODELS:
+        return _keras(model, f"mixed_{half}")
+    case = MODELS[model](jnp.dtype(half), "full")
+    return _jitted(case.step, case.step_shapes())
+
+
+def painted(model: str, half: str) -> Made:
+    """The float32 step behind ``duotone.autocast``, everything left at its default."""
+    if model in KERAS_MODELS:
+        made = _keras(model, "float32")
+        # Keras' step is jitted already; its function is painted, then jitted and donated alike.
+        return _jitted(duotone.autocast(made.step.__wrapped__, dtype=half), made.arguments)
+    case = MODELS[model](None, "full")
+    return _jitted(duotone.autocast(case.step, dtype=half), case.step_shapes())
+
+
+def mpx(model: str, half: str) -> Made:
+    """The float32 step with the gradient function of ``mixed-precision-for-jax``.
+
+    It casts parameters and batch to half and leaves the rest to the types that follow; Flax' norms
+    and our losses calculate in float32 all the same. Its scale is left out of the update, so that
+    it is not charged for what no other way does here.
+    """
+    if importlib.util.find_spec("mpx") is None:
+        raise Absent("mixed-precision-for-jax is not installed")
+    case = MODELS[model](None, "full") if model in MODELS else None
+    if case is None or case.step_with is None:
+        raise Absent("the step is not one gradient function")
+    import mpx as library  # pyright: ignore[reportMissingImports]
+
+    library._dtypes.HALF_PRECISION_DATATYPE = jnp.dtype(half)  # its setter ignores names
+
+    def value_and_grad(loss: Loss) -> Differentiated:
+        def differentiated(params: Tree, statistics: Tree, batch: Tree) -> Any:
+            one = jnp.float32(1.0)
+            scaling = library.DynamicLossScaling(loss_scaling=one, min_loss_scaling=one)
+            differentiate = library.filter_value_and_grad(
+                lambda params, batch: loss(params, statistics, batch), scaling, has_aux=True
+            )
+            found, _, _, gradient = differentiate(params, batch)
+            return found, gradient
+
+        return differentiated
+
+    return _jitted(case.step_with(value_and_grad), case.step_shapes())
+
+
+def _keras(model: str, policy: str) -> Made:
+    if importlib.util.find_spec("keras") is None:
+        raise Absent("Keras is not installed")
+    from benchmarks._keras_twins import TWINS
+
+    step, arguments = TWINS[model](policy)
+    return _jitted(step, arguments)
+
+
+WAYS: dict[str, Callable[[str, str], Made]] = {
+    "float32": float32,
+    "by hand": by_hand,
+    "duotone": painted,
+    "mpx": mpx,
+}
+"""By name: each is called with the names of a model and a half type."""

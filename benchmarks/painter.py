@@ -1,0 +1,391 @@
+# python -m benchmarks.painter
+"""Does a painted training step move fewer bytes and need less memory than dtypes set by hand?
+
+For each model of the zoo the whole step, compiled for devices that need not be here: in float32,
+with dtypes set by hand, painted by duotone, and by peers that run. Bytes moved between kernels,
+temporary memory, kernels, casts and the roofline time are read from the compiled program
+(``duotone.compile_for``). It needs the extras ``cuda`` and ``tpu``.
+
+Each measurement is a process of its own, and is written as soon as it is there. ``--resume`` leaves
+out what has been measured, ``--changed`` what has been measured with the present sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._common import RESULTS, Bar, Result, table, write
+
+QUESTION = "Does a painted step move fewer bytes and need less memory than dtypes set by hand?"
+COMMAND = "python -m benchmarks.painter"
+HALF_TYPES = {"h200": ("float16", "bfloat16"), "v5e": ("bfloat16",)}
+"""By target: the types that it calculates fast in."""
+_ROOT = Path(__file__).parent.parent
+_OF_PAINTER = ("graph", "jaxpr", "targets", "api.py", "policy.py", "_jax.py")
+_WITHOUT_EXTRA = 3
+"""Exit status of a measurement whose target needs a compiler that is not installed."""
+_WITHOUT_TRITON = frozenset({"vit"})
+_LIMIT = 1.0
+_MEAN_LIMIT = 0.92
+_FLOAT32_LIMIT = 0.55
+
+
+class MissingExtra(Exception):  # noqa: N818 (no error: there is nothing to measure with)
+    """The compiler of a target is not installed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One measurement.
+
+    Attributes:
+        model: name in the zoo or of a Keras twin.
+        target: name of a target.
+        way: name of a way to train.
+        half: half type; empty for float32.
+    """
+
+    model: str
+    target: str
+    way: str
+    half: str
+
+    @property
+    def key(self) -> str:
+        """Its name among the records."""
+        return "/".join(filter(None, (self.model, self.target, self.half, self.way)))
+
+
+def jobs(models: Sequence[str], targets: Sequence[str], halves: Sequence[str]) -> Iterator[Job]:
+    """All measurements, model by model, so that the first rows are complete early.
+
+    On a TPU, where float32 dots are bfloat16 anyway and compiling takes minutes, only what the
+    limit there compares.
+    """
+    from benchmarks._ways import KERAS_MODELS, WAYS
+
+    for target, model in itertools.product(targets, models):
+        if target == "v5e":
+            ways = [] if model in KERAS_MODELS else ["by hand", "duotone"]
+        else:
+            yield Job(model, target, "float32", "")
+            ways = [way for way in WAYS if way != "float32"]
+        for half in HALF_TYPES[target]:
+            if half in halves:
+                yield from (Job(model, target, way, half) for way in ways)
+
+
+def source(way: str) -> str:
+    """A digest of the sources that a measurement depends on."""
+    folders = [_ROOT / "benchmarks" / "zoo"]
+    folders += [_ROOT / "duotone" / "targets"] if way != "duotone" else []
+    folders += [_ROOT / "duotone" / name for name in _OF_PAINTER] if way == "duotone" else []
+    found = hashlib.sha256()
+    for folder in folders:
+        files = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
+        for file in files:
+            found.update(file.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _target(job: Job) -> Any:
+    """The target; some models are compiled without Triton's dots, in float32 as in half.
+
+    Autotuning, which needs the device, would choose another tile where XLA's default one does not
+    divide the shape (12,608 rows: 64 images of 197 tokens) and the compiler stops.
+    """
+    from duotone.targets.specifications import find_target
+
+    target = find_target(job.target)
+    if job.model in _WITHOUT_TRITON and target.platform == "cuda":
+        return dataclasses.replace(target, options={"xla_gpu_enable_triton_gemm": False})
+    return target
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Compiles one step; to be called in a process of its own."""
+    import duotone
+    from benchmarks._ways import WAYS, Absent
+
+    digest = source(job.way)
+    try:
+        made = WAYS[job.way](job.model, job.half)
+    except Absent as reason:
+        return {"absent": str(reason), "source": digest}
+    seen = duotone.compile_for(made.step, *made.arguments, target=_target(job))
+    return {
+        "bytes": seen.bytes,
+        "temporary": seen.temporary_bytes,
+        "peak": seen.peak_bytes,
+        "kernels": seen.kernel_count,
+        "casts": seen.casts,
+        "dots": dict(seen.dots),
+        "half share": seen.half_flops_share,
+        "seconds": seen.seconds,
+        "compiler seconds": seen.compiler_seconds,
+        "compile seconds": seen.compile_seconds,
+        "notes": list(seen.notes),
+        "source": digest,
+    }
+
+
+def _measure_into(file: Path, job: Job) -> None:
+    from duotone.errors import MissingExtraError
+
+    try:
+        file.write_text(json.dumps(measure(job)))
+    except MissingExtraError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(_WITHOUT_EXTRA) from error
+
+
+def measured_apart(job: Job) -> dict[str, Any]:
+    """:func:`measure` in a new process, whose memory is then free again."""
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "record.json"
+        command = [sys.executable, "-m", "benchmarks.painter", "--measure", job.model, job.target]
+        command += [job.way, job.half, "--into", str(into)]
+        done = subprocess.run(
+            command,
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            env={**_surroundings(), **os.environ},
+        )
+        if done.returncode == 0:
+            return json.loads(into.read_text())
+    if done.returncode == _WITHOUT_EXTRA:
+        raise MissingExtra(done.stderr.strip().splitlines()[-1])
+    last = [line for line in done.stderr.strip().splitlines() if line.strip()][-1:]
+    return {"failed": (last or [f"ended with {done.returncode}"])[0][:300]}
+
+
+def _surroundings() -> dict[str, str]:
+    """Variables of a measurement: two may run at once, and no device is searched in vain."""
+    several = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    return several if Path("/dev/nvidiactl").exists() else {**several, "JAX_PLATFORMS": "cpu"}
+
+
+def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """The records that have been written."""
+    file = folder / "painter.json"
+    return json.loads(file.read_text())["figures"]["records"] if file.exists() else {}
+
+
+def _ratio(
+    records: Mapping[str, dict[str, Any]], ours: Job, other: Job, figure: str
+) -> float | None:
+    """Ours over another's; None where one of them was not measured."""
+    first, second = (records.get(job.key, {}).get(figure) for job in (ours, other))
+    if first is None or second is None:
+        return None
+    return first / second if second else 1.0 if not first else math.inf
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """The geometric mean."""
+    if not all(0 < ratio < math.inf for ratio in ratios):
+        return math.inf
+    return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
+
+
+def bars_of(records: Mapping[str, dict[str, Any]]) -> list[Bar]:
+    """The limits of the zoo's models; ratios are compared to a hundredth, means exactly."""
+    from benchmarks.zoo import MODELS
+
+    bars = []
+    for target, half in _columns(records):
+        names = {"bytes": "bytes"} | ({"temporary": "temporary memory"} if target != "v5e" else {})
+        for figure, name in names.items():
+            pairs = [
+                (
+                    Job(model, target, "duotone", half),
+                    Job(model, target, "by hand", half),
+                    Job(model, target, "float32", ""),
+                )
+                for model in MODELS
+            ]
+            found = [(ours, _ratio(records, ours, hand, figure)) for ours, hand, _ in pairs]
+            ratios = [(ours.model, ratio) for ours, ratio in found if ratio is not None]
+            title = f"{target}, {half}: {name}"
+            bars += [
+                Bar(f"{title} over by hand, {model}", round(ratio, 2), _LIMIT, "times")
+                for model, ratio in ratios
+            ]
+            if target == "v5e" or not ratios:
+                continue
+            mean = _mean([ratio for _, ratio in ratios])
+            bars.append(Bar(f"{title} over by hand, geometric mean", mean, _MEAN_LIMIT, "times"))
+            full = [_ratio(records, ours, plain, figure) for ours, _, plain in pairs]
+            mean = _mean([ratio for ratio in full if ratio is not None])
+            bars.append(Bar(f"{title} over float32, geometric mean", mean, _FLOAT32_LIMIT, "times"))
+    failed = [key for key, record in records.items() if "failed" in record and "mpx" not in key]
+    bars.append(Bar("steps that failed to compile", len(failed), 0, ""))
+    return bars
+
+
+def _columns(records: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """The targets and half types of which something was painted."""
+    found = {tuple(key.split("/")[1:3]) for key in records if key.endswith("/duotone")}
+    return [
+        (target, half)
+        for target, halves in HALF_TYPES.items()
+        for half in halves
+        if (target, half) in found
+    ]
+
+
+def text_of(records: Mapping[str, dict[str, Any]]) -> str:
+    """One table for each target and half type."""
+    texts = [_table(records, target, half) for target, half in _columns(records)]
+    gaps = {
+        f"{key}: {record.get('failed') or record.get('absent')}"
+        for key, record in records.items()
+        if "failed" in record or "absent" in record
+    }
+    texts.append(
+        "GB are bytes moved between kernels, MB temporary memory, ms the roofline, half the share\n"
+        "of FLOPs with half operands, s how long tracing and compiling took here; 'over' are\n"
+        "ratios of bytes and of temporary memory. No time was measured on a device.\n"
+        "By hand is Flax with dtypes set by hand; for the Keras models a mixed policy. Keras\n"
+        "models and mpx are not in the limits."
+    )
+    return "\n\n".join([*texts, *(["\n".join(sorted(gaps))] if gaps else [])])
+
+
+def _table(records: Mapping[str, dict[str, Any]], target: str, half: str) -> str:
+    from benchmarks._ways import ALL_MODELS, WAYS
+
+    head = [f"{target}, {half}", "GB", "over float32", "over by hand", "MB", "over by hand"]
+    head += ["kernels", "casts", "half", "ms", "s"]
+    rows: list[list[Any]] = []
+    for model in ALL_MODELS:
+        by_hand = Job(model, target, "by hand", half)
+        plain = Job(model, target, "float32", "")
+        for way in WAYS:
+            job = plain if way == "float32" else Job(model, target, way, half)
+            record = records.get(job.key, {})
+            if "bytes" not in record:
+                continue
+            over = [
+                _shown(_ratio(records, job, other, figure))
+                for other, figure in ((plain, "bytes"), (by_hand, "bytes"), (by_hand, "temporary"))
+            ]
+            rows.append(
+                [
+                    f"{model}, {way}",
+                    f"{record['bytes'] / 1e9:.2f}",
+                    *over[:2],
+                    f"{record['temporary'] / 1e6:.0f}",
+                    over[2],
+                    record["kernels"],
+                    record["casts"],
+                    f"{record['half share']:.0%}",
+                    f"{record['seconds'] * 1e3:.2f}",
+                    f"{record['compile seconds']:.0f}",
+                ]
+            )
+    return table(head, rows)
+
+
+def _shown(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3f}"
+
+
+def result_of(records: Mapping[str, dict[str, Any]]) -> Result:
+    """What :func:`~benchmarks._common.write` writes."""
+    bars, text = bars_of(records), text_of(records)
+    return Result("painter", QUESTION, COMMAND, bars, text, {"records": dict(records)})
+
+
+def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = RESULTS) -> None:
+    """Measures, one at a time, and writes after each."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(todo))
+        for job in todo:
+            progress.update(task, description=job.key)
+            record = measured_apart(job)
+            # Another run may have written in the meantime: what it found is kept.
+            records = {**records, **load(folder), job.key: record}
+            with contextlib.redirect_stdout(io.StringIO()):
+                write(result_of(records), folder)
+            said = record.get("failed") or record.get("absent")
+            said = said or f"{record['bytes'] / 1e9:.2f} GB in {record['compile seconds']:.0f} s"
+            progress.console.print(f"{job.key}: {said}", markup=False, highlight=False)
+            progress.advance(task)
+
+
+def _chosen(text: str, allowed: Sequence[str], what: str) -> list[str]:
+    """Names in a list divided by commas."""
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        raise SystemExit(f"no {what} {', '.join(unknown)}; there are {', '.join(allowed)}")
+    return names
+
+
+def _options() -> argparse.Namespace:
+    from benchmarks._ways import ALL_MODELS, WAYS
+
+    parser = argparse.ArgumentParser(description=QUESTION)
+    parser.add_argument("--only", default=",".join(ALL_MODELS), help="models, divided by commas")
+    parser.add_argument("--target", default=",".join(HALF_TYPES), help="targets, likewise")
+    parser.add_argument("--half", default="float16,bfloat16", help="half types, likewise")
+    parser.add_argument("--way", default=",".join(WAYS), help="ways, likewise")
+    parser.add_argument("--resume", action="store_true", help="leave out what was measured")
+    parser.add_argument(
+        "--changed", action="store_true", help="leave out what was measured with these sources"
+    )
+    parser.add_argument("--show", action="store_true", help="measure nothing")
+    parser.add_argument("--measure", nargs=4, metavar=("MODEL", "TARGET", "WAY", "HALF"))
+    parser.add_argument("--into", type=Path)
+    options = parser.parse_args()
+    options.models = _chosen(options.only, ALL_MODELS, "model")
+    options.targets = _chosen(options.target, list(HALF_TYPES), "target")
+    options.halves = _chosen(options.half, ["float16", "bfloat16"], "half type")
+    options.ways = _chosen(options.way, list(WAYS), "way")
+    return options
+
+
+def main() -> None:
+    """Measures and writes the result."""
+    options = _options()
+    if options.measure:
+        _measure_into(options.into, Job(*options.measure))
+        return
+    records = load()
+    todo = []
+    for job in jobs(options.models, options.targets, options.halves):
+        known = records.get(job.key, {})
+        done = options.resume and known and "failed" not in known
+        same = options.changed and known.get("source") == source(job.way)
+        if job.way in options.ways and not done and not same and not options.show:
+            todo.append(job)
+    try:
+        run(todo, records)
+    except MissingExtra as reason:
+        print(f"not measured: {reason}", file=sys.stderr)
+        return
+    write(result_of(load()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""GPT-2 small, its layers unrolled or scanned with checkpoints.
+
+124 million parameters, eight sequences of 1024 tokens, AdamW behind clipping by the global norm;
+no dropout, as GPT-2 is pretrained today.
+
+References:
+    Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
+    Karpathy, nanoGPT: settings of the optimizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks.models.case import Tree, cross_entropy
+from benchmarks.zoo.case import Size, TrainCase, hostile_leaf, train_case, without_statistics
+from benchmarks.zoo.layers import Block, Dtype, causal_mask, drawn_from, small_normal
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Numbers of a language model and its batch."""
+
+    batch: int
+    length: int
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    context: int
+
+
+SHAPES: dict[Size, Shape] = {
+    "full": Shape(8, 1024, 12, 768, 12, 50257, 1024),
+    "cpu": Shape(4, 128, 4, 256, 4, 4096, 128),
+    "tiny": Shape(8, 32, 2, 64, 4, 128, 32),
+}
+
+
+class _Layer(nn.Module):
+    """A block in the form that ``nn.scan`` asks for."""
+
+    heads: int
+    dtype: Dtype = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, None]:
+        return Block(self.heads, self.dtype)(x, mask), None
+
+
+class GPT2(nn.Module):
+    """Token and position embeddings, blocks, a norm, the token embedding again as the head.
+
+    Attributes:
+        shape: of the model.
+        scan: scan over the layers, each recomputed in the backward pass.
+        dtype: the type of activations.
+    """
+
+    shape: Shape
+    scan: bool = False
+    dtype: Dtype = None
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Maps (batch, length) tokens to (batch, length, vocabulary) logits."""
+        shape = self.shape
+
+        def embedding(count: int, name: str) -> nn.Embed:
+            return nn.Embed(
+                count, shape.width, dtype=self.dtype, embedding_init=small_normal, name=name
+            )
+
+        token = embedding(shape.vocabulary, "token")
+        x = token(tokens) + embedding(shape.context, "position")(jnp.arange(tokens.shape[1]))
+        mask = causal_mask(tokens.shape[1])
+        if self.scan:
+            broadcast: Any = nn.broadcast
+            layers: Any = nn.scan(
+                nn.remat(_Layer, prevent_cse=False),
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                in_axes=broadcast,
+                length=shape.layers,
+            )
+            x, _ = layers(shape.heads, self.dtype, name="layers")(x, mask)
+        else:
+            for i in range(shape.layers):
+                x = Block(shape.heads, self.dtype, name=f"layer_{i}")(x, mask)
+        return token.attend(nn.LayerNorm(epsilon=1e-5, dtype=self.dtype)(x))
+
+
+def language_model_case(
+    name: str,
+    model: nn.Module,
+    size: tuple[int, int, int],
+    hostile: tuple[str, ...],
+    optimizer: optax.GradientTransformation | None = None,
+) -> TrainCase:
+    """A case that predicts the next token.
+
+    Args:
+        name: for tables.
+        model: maps tokens to logits.
+        size: batch, length, vocabulary.
+        hostile: path of the parameter that hostile inputs replace.
+        optimizer: clipping and AdamW if omitted.
+    """
+    batch, length, vocabulary = size
+
+    def loss(params: Tree, tokens: jax.Array) -> jax.Array:
+        logits = model.apply({"params": params}, tokens[:, :-1])
+        assert isinstance(logits, jax.Array)
+        return cross_entropy(logits, tokens[:, 1:])
+
+    def variables(key: jax.Array) -> tuple[Tree, Tree]:
+        return model.init(key, jnp.zeros((1, length), jnp.int32))["params"], {}
+
+    def draw(key: jax.Array, inputs: str) -> jax.Array:
+        del inputs  # tokens are whole numbers: an embedding is hostile instead
+        return jax.random.randint(key, (batch, length + 1), 0, vocabulary)
+
+    return train_case(
+        name,
+        variables=variables,
+        loss=without_statistics(loss),
+        optimizer=optimizer or clipped_adamw(),
+        batch=draw,
+        weights=hostile_leaf(hostile, drawn_from),
+    )
+
+
+def clipped_adamw() -> optax.GradientTransformation:
+    """AdamW with nanoGPT's settings."""
+    adamw = optax.adamw(6e-4, b1=0.9, b2=0.95, weight_decay=0.1)
+    return optax.chain(optax.clip_by_global_norm(1.0), adamw)
+
+
+def gpt2(dtype: Dtype = None, size: Size = "full") -> TrainCase:
+    """GPT-2 small, its twelve layers one after another."""
+    shape = SHAPES[size]
+    dimensions = (shape.batch, shape.length, shape.vocabulary)
+    model = GPT2(shape, dtype=dtype)
+    return language_model_case("GPT-2 small", model, dimensions, ("position", "embedding"))
+
+
+def gpt2_scan(dtype: Dtype = None, size: Size = "full") -> TrainCase:
+    """GPT-2 small, a scan over its layers with a checkpoint around each."""
+    shape = SHAPES[size]
+    dimensions = (shape.batch, shape.length, shape.vocabulary)
+    model = GPT2(shape, scan=True, dtype=dtype)
+    return language_model_case("GPT-2 small, scan", model, dimensions, ("position", "embedding"))

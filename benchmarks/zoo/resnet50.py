@@ -1,0 +1,145 @@
+"""ResNet-50 (v1.5) on ImageNet: 25.6 million parameters, 64 images of 224 x 224.
+
+Batch normalisation with running statistics; SGD with Nesterov momentum and weight decay.
+
+References:
+    He et al., "Deep Residual Learning for Image Recognition" (2016).
+    Goyal et al., "Accurate, Large Minibatch SGD" (2017): stride in the 3 x 3 convolution, settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks.models.case import INPUTS, Tree, cross_entropy
+from benchmarks.zoo.case import Size, TrainCase, train_case
+from benchmarks.zoo.layers import Dtype
+
+_he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "truncated_normal")
+
+
+_ONE_AROUND: Any = ((1, 1), (1, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Numbers of an image classifier and its batch."""
+
+    batch: int
+    image: int
+    stages: tuple[int, ...]
+    width: int
+    classes: int
+
+
+SHAPES: dict[Size, Shape] = {
+    "full": Shape(64, 224, (3, 4, 6, 3), 64, 1000),
+    "cpu": Shape(16, 64, (1, 1, 1, 1), 64, 100),
+    "tiny": Shape(16, 32, (1, 1), 8, 10),
+}
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut."""
+
+    features: int
+    stride: int
+    dtype: Dtype = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps (batch, height, width, channels) to four times ``features`` channels."""
+        conv = functools.partial(nn.Conv, use_bias=False, kernel_init=_he_normal, dtype=self.dtype)
+        norm = functools.partial(
+            nn.BatchNorm, use_running_average=False, momentum=0.9, epsilon=1e-5, dtype=self.dtype
+        )
+        strides = (self.stride, self.stride)
+        y = nn.relu(norm()(conv(self.features, (1, 1))(x)))
+        y = nn.relu(norm()(conv(self.features, (3, 3), strides=strides)(y)))
+        y = norm()(conv(4 * self.features, (1, 1))(y))
+        if x.shape != y.shape:
+            x = norm()(conv(4 * self.features, (1, 1), strides=strides)(x))
+        return nn.relu(x + y)
+
+
+class ResNet50(nn.Module):
+    """A stem, stages of bottlenecks, the mean over the image, a dense layer."""
+
+    shape: Shape
+    dtype: Dtype = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps (batch, height, width, 3) images to (batch, classes) logits."""
+        x = nn.Conv(
+            self.shape.width,
+            (7, 7),
+            strides=(2, 2),
+            padding=[(3, 3), (3, 3)],
+            use_bias=False,
+            kernel_init=_he_normal,
+            dtype=self.dtype,
+        )(x)
+        norm = nn.BatchNorm(use_running_average=False, momentum=0.9, epsilon=1e-5, dtype=self.dtype)
+        x = nn.relu(norm(x))
+        x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=_ONE_AROUND)
+        for stage, blocks in enumerate(self.shape.stages):
+            for block in range(blocks):
+                stride = 2 if stage > 0 and block == 0 else 1
+                x = Bottleneck(self.shape.width * 2**stage, stride, self.dtype)(x)
+        x = jnp.mean(x, axis=(1, 2))
+        return nn.Dense(self.shape.classes, dtype=self.dtype)(x)
+
+
+def classifier_case(
+    name: str,
+    model: nn.Module,
+    size: tuple[int, int, int],
+    optimizer: optax.GradientTransformation,
+) -> TrainCase:
+    """A case that classifies images.
+
+    Args:
+        name: for tables.
+        model: maps images to logits.
+        size: batch, height and width of an image, classes.
+        optimizer: of all parameters.
+    """
+    batch, image, classes = size
+
+    def loss(
+        params: Tree, statistics: Tree, data: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, Tree]:
+        images, labels = data
+        logits, new = model.apply({"params": params, **statistics}, images, mutable=[*statistics])
+        return cross_entropy(logits, labels), new
+
+    def variables(key: jax.Array) -> tuple[Tree, Tree]:
+        made = dict(model.init(key, jnp.zeros((1, image, image, 3), jnp.float32)))
+        return made.pop("params"), made
+
+    def draw(key: jax.Array, inputs: str) -> tuple[jax.Array, jax.Array]:
+        first, second = jax.random.split(key)
+        images = INPUTS[inputs](first, (batch, image, image, 3))
+        return images, jax.random.randint(second, (batch,), 0, classes)
+
+    return train_case(name, variables=variables, loss=loss, optimizer=optimizer, batch=draw)
+
+
+def resnet50(dtype: Dtype = None, size: Size = "full") -> TrainCase:
+    """ResNet-50."""
+    shape = SHAPES[size]
+    sgd = optax.sgd(0.1, momentum=0.9, nesterov=True)
+    return classifier_case(
+        "ResNet-50",
+        ResNet50(shape, dtype),
+        (shape.batch, shape.image, shape.classes),
+        optax.chain(optax.add_decayed_weights(1e-4), sgd),
+    )
