@@ -13,7 +13,11 @@ import dataclasses
 
 from duotone.graph.classes import Classes
 from duotone.graph.graph import BodyKind, Boundary, Graph, Paint, Value
+from duotone.graph.lists import Pointwise
 from duotone.graph.painting import Painting
+
+_RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy"})
+"""Pointwise operations that only name the same elements anew."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +33,9 @@ class Cast:
         exact: to full, of a value from which an operation selects in half. A compiler may drop the
             rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
             above 0, or far below it for every element.
+        held: to full, for several readers, of what a dot or a copy gave in half: it is in memory as
+            it is, and every reader widens it for itself. A compiler would rather widen it once, in
+            memory, for all of them.
     """
 
     value: int
@@ -37,6 +44,7 @@ class Cast:
     readers: tuple[int, ...]
     free: bool
     exact: bool
+    held: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,13 +61,16 @@ class CastPlan:
     hoisted: dict[int, tuple[tuple[int, Paint], ...]]
 
 
-def plan_casts(graph: Graph, classes: Classes, painting: Painting) -> CastPlan:
+def plan_casts(
+    graph: Graph, classes: Classes, painting: Painting, *, hold: bool = False
+) -> CastPlan:
     """Plans the casts that ``painting`` needs.
 
     Args:
         graph: the program.
         classes: what each node is.
         painting: its colours.
+        hold: whether the device gains from :attr:`Cast.held`.
 
     Returns:
         The fewest casts for these colours.
@@ -94,6 +105,10 @@ def plan_casts(graph: Graph, classes: Classes, painting: Painting) -> CastPlan:
             tuple(nodes),
             free=_is_literal(graph.values[value]),
             exact=to is Paint.FULL and value in selected,
+            held=hold
+            and to is Paint.FULL
+            and len({node for node in nodes if node >= 0}) > 1
+            and _is_in_memory(graph, classes, value),
         )
         for (value, to, body), nodes in readers.items()
     )
@@ -108,6 +123,21 @@ def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set
         if classes.nodes[node.index].entry.selects and painting.compute[node.index] is Paint.HALF
         for value in node.inputs
     }
+
+
+def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
+    """Whether a value comes from an operation that no kernel reaches across, moved at most."""
+    held = graph.values[value]
+    while held.producer >= 0:
+        node = graph.nodes[held.producer]
+        entry = classes.nodes[node.index].entry
+        if entry.pointwise is Pointwise.NO:
+            return True
+        source = graph.values[node.inputs[0]]
+        if node.op not in _RESHAPES or source.size != held.size:
+            return False
+        held = source
+    return False
 
 
 def _is_literal(value: Value) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from duotone.graph.casts import plan_casts
 from duotone.graph.graph import Boundary, Paint
+from duotone.graph.lists import Pointwise
 from tests.graph.tiny import Painted, Tiny
 
 
@@ -174,3 +178,34 @@ def test_nothing_to_paint_needs_no_cast() -> None:
     painted = t.paint()
     assert painted.plan.casts == ()
     assert not painted.painting.changed
+
+
+def _held(read: str, readers: int, *, hold: bool = True) -> list[bool]:
+    """Whether the casts of a value are held: of a dot, or of a relu behind it."""
+    t = Tiny()
+    value = t.dot()
+    if read == "relu":
+        value = t.op("relu", value)
+    t.goes_on(value, *[t.op("exp", value) for _ in range(readers)])
+    painted = t.paint()
+    nodes = [
+        dataclasses.replace(
+            found, entry=dataclasses.replace(found.entry, pointwise=Pointwise.CHEAP)
+        )
+        if found.entry.op == "relu"
+        else found
+        for found in painted.classes.nodes
+    ]
+    classes = dataclasses.replace(painted.classes, nodes=tuple(nodes))
+    plan = plan_casts(painted.graph, classes, painted.painting, hold=hold)
+    return [cast.held for cast in plan.casts if cast.value == value and cast.to is Paint.FULL]
+
+
+def test_a_half_value_that_several_read_in_full_is_held_where_the_device_gains() -> None:
+    assert _held("dot", 2) == [True]
+    assert _held("dot", 2, hold=False) == [False]
+
+
+def test_what_is_read_once_or_comes_from_a_pointwise_operation_is_not_held() -> None:
+    assert _held("dot", 1) == [False]
+    assert _held("relu", 2) == [False]

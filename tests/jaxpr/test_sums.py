@@ -1,0 +1,155 @@
+"""Sums of dots over a loop become one dot behind it, and stay the same sums."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import duotone
+from duotone import Policy
+from duotone.jaxpr import nested
+
+KEY = jax.random.key(0)
+STEPS, BATCH, WIDTH, HIDDEN = 6, 2, 24, 16
+
+
+def recurrent(params, xs):
+    """A tanh RNN; the loss is a mean square of its states."""
+
+    def step(state, x):
+        state = jnp.tanh(x @ params["in"] + state @ params["own"])
+        return state, state
+
+    start = jnp.zeros((BATCH, HIDDEN))
+    return jnp.mean(jax.lax.scan(step, start, xs)[1] ** 2)
+
+
+def arguments():
+    keys = jax.random.split(KEY, 3)
+    params = {
+        "in": jax.random.normal(keys[0], (WIDTH, HIDDEN)) / 5,
+        "own": jax.random.normal(keys[1], (HIDDEN, HIDDEN)) / 5,
+    }
+    return params, jax.random.normal(keys[2], (STEPS, BATCH, WIDTH))
+
+
+def loops(jaxpr):
+    """The carries of every scan, by shape."""
+    found = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "scan":
+            body = eqn.params["jaxpr"]
+            body = getattr(body, "jaxpr", body)
+            found.append([v.aval.shape for v in body.outvars])
+        for param in eqn.params.values():
+            for inner in param if isinstance(param, (tuple, list)) else (param,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    found += loops(inner)
+    return found
+
+
+def without_sums(monkeypatch):
+    monkeypatch.setattr(nested, "find_sums", lambda *args: [])
+
+
+def relative_error(got, want):
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    top = bottom = 0.0
+    for g, w in pairs:
+        top += float(np.sum((np.asarray(g, np.float64) - np.asarray(w, np.float64)) ** 2))
+        bottom += float(np.sum(np.asarray(w, np.float64) ** 2))
+    return (top / bottom) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_gradient_of_a_recurrent_weight_is_made_behind_the_loop(dtype):
+    params, xs = arguments()
+    gradient = duotone.autocast(jax.grad(recurrent), dtype=dtype)
+    carried = loops(jax.make_jaxpr(gradient)(params, xs).jaxpr)
+    assert len(carried) == 2
+    assert not any((HIDDEN, HIDDEN) in shapes or (WIDTH, HIDDEN) in shapes for shapes in carried)
+    full = loops(jax.make_jaxpr(jax.grad(recurrent))(params, xs).jaxpr)
+    assert any((HIDDEN, HIDDEN) in shapes for shapes in full)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_it_is_as_exact_as_the_loop(dtype, monkeypatch):
+    params, xs = arguments()
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), (params, xs))
+        want = jax.tree.map(np.asarray, jax.grad(recurrent)(*wide))
+    behind = relative_error(duotone.autocast(jax.grad(recurrent), dtype=dtype)(params, xs), want)
+    without_sums(monkeypatch)
+    inside = relative_error(duotone.autocast(jax.grad(recurrent), dtype=dtype)(params, xs), want)
+    assert behind <= inside * 1.05 + 1e-7
+
+
+def test_an_accumulator_that_starts_somewhere_keeps_its_start():
+    def summed(start, a, b):
+        def step(total, pair):
+            return total + pair[0].T @ pair[1], None
+
+        return jax.lax.scan(step, start, (a, b))[0]
+
+    start = jnp.full((8, 8), 3.0)
+    a, b = jnp.ones((5, 2, 8)), jnp.ones((5, 2, 8))
+    got = duotone.autocast(summed, dtype="float16")(start, a, b)
+    np.testing.assert_array_equal(got, jnp.full((8, 8), 13.0))
+    again = duotone.autocast(summed, dtype="float16", policy=Policy(deny_add=["dot_general"]))
+    np.testing.assert_array_equal(got, again(start, a, b))
+
+
+def test_several_dots_into_one_sum():
+    def summed(a, b):
+        def step(total, pair):
+            x, y = pair
+            return (total + x.T @ y) + (y.T @ x).T, None
+
+        return jax.lax.scan(step, jnp.zeros((8, 8)), (a, b))[0]
+
+    a, b = (jax.random.normal(k, (4, 2, 8)) for k in jax.random.split(KEY))
+    fast = duotone.autocast(summed, dtype="float16")
+    np.testing.assert_allclose(fast(a, b), summed(a, b), rtol=5e-3, atol=5e-3)
+    assert [] in loops(jax.make_jaxpr(fast)(a, b).jaxpr) or all(
+        (8, 8) not in shapes for shapes in loops(jax.make_jaxpr(fast)(a, b).jaxpr)
+    )
+
+
+@pytest.mark.parametrize("use", ["read", "scaled", "large"])
+def test_other_carries_stay_in_the_loop(use):
+    """The sum is read inside, is not a plain sum, or is smaller than what it is made of."""
+
+    def summed(a, b):
+        def step(carry, pair):
+            total, seen = carry
+            x, y = pair
+            dot = x.T @ y
+            if use == "read":
+                seen = seen + jnp.sum(total)
+            if use == "scaled":
+                total = total * 0.5
+            return (total + dot, seen), None
+
+        return jax.lax.scan(step, (jnp.zeros((8, 8)), 0.0), (a, b))[0]
+
+    rows = 512 if use == "large" else 2
+    a, b = (jax.random.normal(k, (4, rows, 8)) for k in jax.random.split(KEY))
+    fast = duotone.autocast(summed, dtype="float16")
+    assert any((8, 8) in shapes for shapes in loops(jax.make_jaxpr(fast)(a, b).jaxpr))
+    for got, want in zip(fast(a, b), summed(a, b), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2 * rows**0.5)
+
+
+def test_reversed_vmapped_and_differentiated():
+    params, xs = arguments()
+    fast = duotone.autocast(jax.grad(recurrent), dtype="float16")
+    many = jax.vmap(fast, in_axes=(None, 0))(params, jnp.stack([xs, -xs]))
+    one = fast(params, xs)
+    for got, want in zip(jax.tree.leaves(many), jax.tree.leaves(one), strict=True):
+        np.testing.assert_allclose(got[0], want, rtol=2e-2, atol=2e-4)
+    hessian_product = jax.jvp(lambda p: fast(p, xs), (params,), (params,))[1]
+    want = jax.jvp(lambda p: jax.grad(recurrent)(p, xs), (params,), (params,))[1]
+    assert relative_error(hessian_product, want) < 2e-2
