@@ -33,7 +33,7 @@ from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
 from duotone.graph.lists import Kind, Taint
 from duotone.graph.painting import Canvas, Painting
 
-_PASSIVE = (Kind.INFER, Kind.CLEAR)
+PASSIVE = (Kind.INFER, Kind.CLEAR)
 
 
 def paint_dominant(graph: Graph, classes: Classes) -> Painting:
@@ -47,25 +47,25 @@ def paint_dominant(graph: Graph, classes: Classes) -> Painting:
         A colour and a rule for every node.
     """
     canvas = Canvas(graph, classes)
-    _paint_allow(canvas)
-    tainted = _spread_taint(canvas)
-    _spread_half(canvas, tainted)
-    _keep_state_full(canvas)
-    _compute_full_store_half(canvas)
-    _move_casts_up(canvas)
-    _keep_wide(canvas)
-    _name_the_rest(canvas, tainted)
+    paint_allow(canvas)
+    tainted = spread_taint(canvas)
+    spread_half(canvas, tainted)
+    keep_state_full(canvas)
+    compute_full_store_half(canvas)
+    move_casts_up(canvas)
+    keep_wide(canvas)
+    name_the_rest(canvas, tainted)
     return canvas.finish()
 
 
-def _paint_allow(canvas: Canvas) -> None:
+def paint_allow(canvas: Canvas) -> None:
     """Rule 1."""
     for node in canvas.graph.nodes:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.ALLOW:
             canvas.paint(node.index, Paint.HALF, "allow")
 
 
-def _spread_taint(canvas: Canvas) -> list[Taint]:
+def spread_taint(canvas: Canvas) -> list[Taint]:
     """Rules 2 and 3. Returns the taint of each node's results."""
     nodes, classes = canvas.graph.nodes, canvas.classes.nodes
     taints = [Taint.NONE] * len(nodes)
@@ -74,8 +74,9 @@ def _spread_taint(canvas: Canvas) -> list[Taint]:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.DENY:
             found = classes[node.index]
             canvas.paint(node.index, Paint.FULL, found.rule or "deny", found.entry.reason)
-            taints[node.index] = found.entry.taint
-            queue.append(node.index)
+            if found.entry.taint:
+                taints[node.index] = found.entry.taint
+                queue.append(node.index)
     while queue:
         index = queue.popleft()
         for value in nodes[index].outputs:
@@ -91,7 +92,7 @@ def _spread_taint(canvas: Canvas) -> list[Taint]:
 
 def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
     """The taint that ``node`` takes over from the operand in ``slot``."""
-    if not canvas.open[node.index] or canvas.kind(node.index) not in _PASSIVE:
+    if not canvas.open[node.index] or canvas.kind(node.index) not in PASSIVE:
         return Taint.NONE
     if not node.half_inputs[slot]:
         return Taint.NONE
@@ -105,7 +106,7 @@ def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
     return Taint.NONE
 
 
-def _spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
+def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
     """Half runs forward along dominant operands."""
     graph = canvas.graph
     queue = deque(value.index for value in graph.values if canvas.stored(value.index) is Paint.HALF)
@@ -114,15 +115,15 @@ def _spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
             node = graph.nodes[reader]
             if canvas.compute[reader] is Paint.HALF or not canvas.open[reader]:
                 continue
-            if canvas.kind(reader) not in _PASSIVE or tainted[reader]:
+            if canvas.kind(reader) not in PASSIVE or tainted[reader]:
                 continue
-            if not node.half_inputs[slot] or not _follows(canvas, node, slot):
+            if not node.half_inputs[slot] or not follows(canvas, node, slot):
                 continue
             canvas.paint(reader, Paint.HALF, "downstream")
             queue.extend(v for v in node.outputs if canvas.stored(v) is Paint.HALF)
 
 
-def _follows(canvas: Canvas, node: Node, slot: int) -> bool:
+def follows(canvas: Canvas, node: Node, slot: int) -> bool:
     """Whether ``node`` becomes half because the operand in ``slot`` is."""
     entry = canvas.classes.nodes[node.index].entry
     if slot in canvas.dominant(node, parts=entry.parts):
@@ -135,8 +136,10 @@ def _follows(canvas: Canvas, node: Node, slot: int) -> bool:
     return all(canvas.stored(value) is Paint.HALF for value in varying)
 
 
-def _keep_state_full(canvas: Canvas) -> None:
+def keep_state_full(canvas: Canvas) -> set[int]:
     """Rule 7: what leads to an output with no allow operation in between is computed full.
+
+    Returns the nodes that are state, those that were full before included.
 
     First everything from which an output is reached without an allow operation and without getting
     smaller on the way (a bias gradient is a sum over an activation's gradient; that activation is
@@ -165,6 +168,7 @@ def _keep_state_full(canvas: Canvas) -> None:
         node = graph.nodes[index]
         if canvas.compute[index] is Paint.HALF and canvas.rules[index] == "downstream":
             canvas.paint(index, Paint.FULL, "state", f"{node.op} leads to an output")
+    return reaching
 
 
 def _reaching(canvas: Canvas, outputs: set[int]) -> set[int]:
@@ -186,7 +190,7 @@ def _reaching(canvas: Canvas, outputs: set[int]) -> set[int]:
     return found
 
 
-def _compute_full_store_half(canvas: Canvas) -> None:
+def compute_full_store_half(canvas: Canvas) -> None:
     """Rule 6, for arithmetic: what people write by hand in a layer norm.
 
     A statistic, a scale or a bias is small and float32; cast to half it would be rounded for
@@ -203,11 +207,7 @@ def _compute_full_store_half(canvas: Canvas) -> None:
         readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
         returned = any(v in outputs for v in node.outputs)
         all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
-        mixed = arithmetic and any(
-            canvas.stored(v) is Paint.FULL and graph.values[v].constant is None
-            for v, ok in zip(node.inputs, node.half_inputs, strict=True)
-            if ok
-        )
+        mixed = arithmetic and reads_full(canvas, node)
         # With several readers only where it computes full anyway: a half sum that several norms
         # read (a residual stream) is worth its bytes.
         if all_full and (mixed or len(readers) == 1):
@@ -217,6 +217,15 @@ def _compute_full_store_half(canvas: Canvas) -> None:
             canvas.store[index] = Paint.HALF
 
 
+def reads_full(canvas: Canvas, node: Node) -> bool:
+    """Whether an operand of ``node`` that is no constant is stored full."""
+    return any(
+        canvas.stored(v) is Paint.FULL and canvas.graph.values[v].constant is None
+        for v, ok in zip(node.inputs, node.half_inputs, strict=True)
+        if ok
+    )
+
+
 def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
     """Whether ``reader`` computes full right where ``node`` does, so that they are one kernel."""
     same_body = canvas.graph.nodes[reader].body == node.body
@@ -224,7 +233,7 @@ def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
     return same_body and known and canvas.compute[reader] is Paint.FULL
 
 
-def _move_casts_up(canvas: Canvas) -> None:
+def move_casts_up(canvas: Canvas) -> None:
     """A clear operation that commutes with casts becomes half if all its readers are."""
     graph, values = canvas.graph, canvas.graph.values
     kept = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
@@ -271,7 +280,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     return cost == made or (cost < made and not canvas.classes.nodes[node.index].entry.repeats)
 
 
-def _keep_wide(canvas: Canvas) -> None:
+def keep_wide(canvas: Canvas) -> None:
     """An allow operation read only in full hands on its float32 accumulator.
 
     Only where it leads to an output: elsewhere half is less to write, and the reader's cast is
@@ -292,7 +301,7 @@ def _keep_wide(canvas: Canvas) -> None:
             canvas.rules[node.index] = "wide"
 
 
-def _name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
+def name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
     """Nodes that stayed full because no rule made them half."""
     for index, rule in enumerate(canvas.rules):
         if not rule:

@@ -1,0 +1,177 @@
+"""Cut: the cheapest choice between two labels for many variables, exactly.
+
+::
+
+    minimise   sum of full(v) or half(v)                      by the label of v
+             + sum of cost(a, b) where a is full and b is half
+
+With costs of pairs that are not negative this is a minimum cut between two terminals: the side of
+the first is half, that of the second full. Two steps:
+
+1. A variable for which no labels of its neighbours can make the other label cheaper gets its label
+   at once, and its neighbours then know it. In most programs this settles everything.
+2. The rest is a maximum flow. SciPy's takes capacities below 2**31, so a larger one is divided over
+   several edges in parallel; costs are whole numbers, and nothing is rounded.
+
+Of several cheapest choices the one with the fewest half labels is taken: those that the first
+terminal still reaches when the flow is as large as can be. There is exactly one, whatever flow was
+found, so the result is deterministic.
+
+Who calls this: ``duotone/graph/painters/mincut.py``.
+
+References:
+    Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph Cuts?" (2004).
+    Picard and Queyranne, "On the structure of all minimum cuts in a network" (1980), for the choice
+    among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from duotone.graph.graph import Paint
+
+LARGEST_CAPACITY = 2**30 - 1
+"""Of one edge. Half of what SciPy's numbers hold: with a flow in the other direction, twice as much
+may be left of an edge."""
+
+_Pairs = list[dict[int, int]]
+
+
+class Labelling:
+    """A choice to be made; costs are whole numbers.
+
+    Example:
+        >>> choice = Labelling(2)
+        >>> choice.prefer(0, full=0, half=3)
+        >>> choice.prefer(1, full=5, half=0)
+        >>> choice.join(full=0, half=1, cost=2)
+        >>> [str(paint) for paint in choice.solve()]
+        ['full', 'half']
+    """
+
+    def __init__(self, count: int = 0) -> None:
+        self._gain = [0] * count  # what half costs more than full
+        self._fulls: _Pairs = [{} for _ in range(count)]  # by half variable: what the full one pays
+        self._halves: _Pairs = [{} for _ in range(count)]  # the same pairs by full variable
+
+    def __len__(self) -> int:
+        return len(self._gain)
+
+    def add(self) -> int:
+        """One more variable."""
+        self._gain.append(0)
+        self._fulls.append({})
+        self._halves.append({})
+        return len(self._gain) - 1
+
+    def prefer(self, variable: int, *, full: int = 0, half: int = 0) -> None:
+        """Adds what a variable costs by its label."""
+        self._gain[variable] += half - full
+
+    def join(self, *, full: int, half: int, cost: int) -> None:
+        """Adds what it costs if one variable is full and another one half.
+
+        Raises:
+            ValueError: the cost is negative; the cheapest labels could not be found by a cut.
+        """
+        if cost < 0:
+            raise ValueError(f"the cost of a pair is {cost}, and must not be negative")
+        if cost and full != half:
+            self._fulls[half][full] = self._fulls[half].get(full, 0) + cost
+            self._halves[full][half] = self._halves[full].get(half, 0) + cost
+
+    def solve(self) -> list[Paint]:
+        """The cheapest labels; of several, those with the fewest half."""
+        found = self._settle()
+        left = [v for v, paint in enumerate(found) if paint is None]
+        if left:
+            place = {variable: position for position, variable in enumerate(left)}
+            edges = [
+                (place[half], place[full], cost)
+                for half in left
+                for full, cost in self._fulls[half].items()
+                if full in place
+            ]
+            sides = _half_side([self._gain[v] for v in left], edges)
+            for variable, half in zip(left, sides, strict=True):
+                found[variable] = Paint.HALF if half else Paint.FULL
+        return [Paint.FULL if paint is None else paint for paint in found]
+
+    def _settle(self) -> list[Paint | None]:
+        """Labels that are certain; their pairs become costs of single variables."""
+        gain = self._gain = list(self._gain)
+        # What a variable pays at most as the half one of its pairs, and as the full one.
+        as_half = [sum(pairs.values()) for pairs in self._fulls]
+        as_full = [sum(pairs.values()) for pairs in self._halves]
+        found: list[Paint | None] = [None] * len(gain)
+        stack = list(range(len(gain)))
+        while stack:
+            v = stack.pop()
+            if found[v] is not None:
+                continue
+            if gain[v] >= as_full[v]:
+                found[v] = Paint.FULL
+                for half, cost in self._halves[v].items():
+                    if found[half] is None:
+                        gain[half] += cost
+                        as_half[half] -= cost
+                        stack.append(half)
+                for full, cost in self._fulls[v].items():
+                    as_full[full] -= cost
+                    stack.append(full)
+            elif gain[v] + as_half[v] < 0:
+                found[v] = Paint.HALF
+                for full, cost in self._fulls[v].items():
+                    if found[full] is None:
+                        gain[full] -= cost
+                        as_full[full] -= cost
+                        stack.append(full)
+                for half, cost in self._halves[v].items():
+                    as_half[half] -= cost
+                    stack.append(half)
+        return found
+
+
+def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> list[bool]:
+    """Which variables the half terminal reaches at maximum flow.
+
+    Args:
+        gain: what half costs more than full, for each variable.
+        edges: (half, full, cost) of each pair.
+    """
+    # Here and not above: SciPy's graphs take a third of a second to load, and few programs need
+    # them.
+    import numpy as np
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    source, sink = len(gain), len(gain) + 1
+    arcs = [(source, v, -cost) for v, cost in enumerate(gain) if cost < 0]
+    arcs += [(v, sink, cost) for v, cost in enumerate(gain) if cost > 0]
+    arcs += edges
+    unit = math.gcd(*(cost for *_, cost in arcs))
+    starts, ends, capacities = [], [], []
+    count = sink + 1
+    for start, end, cost in arcs:
+        rest = cost // unit
+        while rest > LARGEST_CAPACITY:  # an edge beside the edge, by way of one more place
+            starts += [start, count]
+            ends += [count, end]
+            capacities += [LARGEST_CAPACITY] * 2
+            rest -= LARGEST_CAPACITY
+            count += 1
+        starts.append(start)
+        ends.append(end)
+        capacities.append(rest)
+    network = csr_array(
+        (np.asarray(capacities, np.int32), (np.asarray(starts), np.asarray(ends))),
+        shape=(count, count),
+    )
+    left = network - maximum_flow(network, source, sink).flow
+    left.eliminate_zeros()
+    reached = breadth_first_order(left, source, return_predecessors=False)
+    sides = np.zeros(count, bool)
+    sides[reached] = True
+    return [bool(side) for side in sides[: len(gain)]]
