@@ -1,0 +1,262 @@
+# python -m benchmarks.cpu_forms
+"""Which form of a dot is fast on this CPU, by layout and size?
+
+Each dot starts from float32 operands, as in a painted program, so that casts count. Forms: the dot
+in float32; its operands cast to bfloat16 with a float32 or a bfloat16 result; and ``rows``, the
+form that duotone binds (``duotone/jaxpr/dots.py``). They run in turn, round after round; a figure
+is the median over rounds of float32's time over the form's: above 1 is faster than float32. "fails"
+is a program that compiles and then raises when it runs.
+
+The table in ``duotone/targets/forms.py`` (which form, and below which size a dot is left alone)
+rests on this. Run it once for each version of JAX: each has its own table in the result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from benchmarks._common import Result, median, table, write
+from benchmarks._versions import with_part
+from duotone.jaxpr.dots import Dims, rows_dot
+from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags
+from duotone.targets.forms import TABLE
+
+QUESTION = "Which form of a dot is fast on this CPU, by layout and size?"
+FORMS = ("bf16 to f32", "bf16 to bf16", "rows")
+ROUNDS = 21
+_SHORTEST = 4e-3
+
+
+class Dot(NamedTuple):
+    """A dot to measure: what it is in a training step, and its shapes."""
+
+    name: str
+    lhs: tuple[int, ...]
+    rhs: tuple[int, ...]
+    dims: Dims
+
+    @property
+    def flops(self) -> float:
+        """Two for a multiply-add."""
+        shape = jax.eval_shape(self.function("float32"), *self.operands()).shape
+        inner = _product(self.lhs[axis] for axis in self.dims[0][0])
+        return 2.0 * _product(shape) * inner
+
+    @property
+    def intensity(self) -> float:
+        """Floating point operations for each element of the operands."""
+        return self.flops / (_product(self.lhs) + _product(self.rhs))
+
+    def operands(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        """Both are float32."""
+        return jax.ShapeDtypeStruct(self.lhs, jnp.float32), jax.ShapeDtypeStruct(
+            self.rhs, jnp.float32
+        )
+
+    def function(self, form: str) -> Callable[[Any, Any], Any]:
+        """The dot in a form, from float32 operands to a float32 result."""
+        dims, half = self.dims, jnp.bfloat16
+
+        def dot(lhs: Any, rhs: Any) -> Any:
+            if form == "float32":
+                return lax.dot_general(lhs, rhs, dims)
+            lhs, rhs = lhs.astype(half), rhs.astype(half)
+            if form == "rows":
+                return rows_dot(lhs, rhs, dims, "float32", False)
+            result = half if form == "bf16 to bf16" else jnp.float32
+            product = lax.dot_general(lhs, rhs, dims, preferred_element_type=result)
+            return product.astype(jnp.float32)
+
+        return dot
+
+
+def _product(sizes: Any) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+_MATMUL: Dims = (((1,), (0,)), ((), ()))
+_BY_ROWS: Dims = (((1,), (1,)), ((), ()))
+_WEIGHT_GRADIENT: Dims = (((0,), (0,)), ((), ()))
+
+
+def step_dots(tokens: int, width: int) -> list[Dot]:
+    """The dots of a dense layer with four times its width, forward and backward."""
+    wide = 4 * width
+    return [
+        Dot("forward", (tokens, width), (width, wide), _MATMUL),
+        Dot("input gradient", (tokens, wide), (width, wide), _BY_ROWS),
+        Dot("weight gradient", (tokens, width), (tokens, wide), _WEIGHT_GRADIENT),
+        Dot("weight gradient, as JAX writes it", (tokens, wide), (tokens, width), _WEIGHT_GRADIENT),
+        Dot(
+            "weight gradient of (batch, length, width)",
+            (4, tokens // 4, wide),
+            (4, tokens // 4, width),
+            (((0, 1), (0, 1)), ((), ())),
+        ),
+    ]
+
+
+def attention_dots(batch: int, length: int, heads: int, width: int) -> list[Dot]:
+    """The dots of attention as Flax and its derivative write them."""
+    tokens, scores = (batch, length, heads, width), (batch, heads, length, length)
+    size = f"{length} x {heads} x {width}"
+    return [
+        Dot(f"attention scores {size}", tokens, tokens, (((3,), (3,)), ((0, 2), (0, 2)))),
+        Dot(f"attention values {size}", tokens, scores, (((1,), (3,)), ((0, 2), (0, 1)))),
+        Dot(f"attention values' gradient {size}", scores, tokens, (((2,), (1,)), ((0, 1), (0, 2)))),
+    ]
+
+
+def sized_dots() -> list[Dot]:
+    """From small to large, and with few rows: where does half begin to gain?"""
+    squares = [Dot(f"square {n}", (n, n), (n, n), _MATMUL) for n in (32, 64, 96, 128, 256, 512)]
+    rows = [
+        Dot(f"{m} rows by 1024 x 1024", (m, 1024), (1024, 1024), _MATMUL)
+        for m in (1, 4, 16, 32, 64, 128)
+    ]
+    inner = [Dot(f"1024 x {k} x 1024", (1024, k), (k, 1024), _MATMUL) for k in (1, 8, 64)]
+    return squares + rows + inner
+
+
+def cases() -> list[Dot]:
+    """All dots of the table."""
+    return [
+        *step_dots(1024, 512),
+        *step_dots(512, 768),
+        *attention_dots(2, 128, 8, 64),
+        *attention_dots(2, 256, 8, 64),
+        *attention_dots(2, 197, 12, 64),
+        *sized_dots(),
+    ]
+
+
+def convolutions() -> dict[str, tuple[Callable[[Any, Any], Any], Any, Any]]:
+    """Convolutions: a function of images and kernel, images, kernel."""
+
+    def conv(images: Any, kernel: Any) -> Any:
+        return lax.conv_general_dilated(
+            images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def sized(*shape: int) -> Any:
+        return jax.random.normal(jax.random.key(len(shape)), shape)
+
+    return {
+        "convolution 3 x 3, 64 to 64, 28 x 28": (conv, sized(8, 28, 28, 64), sized(3, 3, 64, 64)),
+        "convolution 1 x 1, 64 to 256, 28 x 28": (conv, sized(8, 28, 28, 64), sized(1, 1, 64, 256)),
+    }
+
+
+def ratios(
+    ways: dict[str, Callable[[Any, Any], Any]], args: tuple[Any, Any], rounds: int = ROUNDS
+) -> dict[str, float | None]:
+    """float32's seconds, then for each other way its median speed-up; ``None`` where it fails."""
+    compiled: dict[str, Any] = {}
+    for name, function in ways.items():
+        program = jax.jit(function).lower(*args).compile()
+        try:
+            jax.block_until_ready(program(*args))
+        except jax.errors.JaxRuntimeError:
+            continue
+        compiled[name] = program
+    repeats = max(1, round(_SHORTEST / max(_seconds(compiled["float32"], args, 1), 1e-7)))
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    for _ in range(rounds):
+        for name, program in compiled.items():
+            times[name].append(_seconds(program, args, repeats))
+    plain = times["float32"]
+    found: dict[str, float | None] = {"float32": median(plain)}
+    for name in ways:
+        if name != "float32":
+            taken = times.get(name)
+            pairs = zip(plain, taken, strict=True) if taken else ()
+            found[name] = median([a / b for a, b in pairs]) if taken else None
+    return found
+
+
+def _seconds(program: Any, args: tuple[Any, Any], repeats: int) -> float:
+    start = time.perf_counter()
+    results = [program(*args) for _ in range(repeats)]
+    jax.block_until_ready(results[-1])
+    return (time.perf_counter() - start) / repeats
+
+
+def measure(dots: Sequence[Dot], rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    """One row for each dot."""
+    rows = []
+    for dot in dots:
+        keys = jax.random.split(jax.random.key(0))
+        args = tuple(
+            jax.random.normal(key, x.shape) for key, x in zip(keys, dot.operands(), strict=True)
+        )
+        ways = {form: dot.function(form) for form in ("float32", *FORMS)}
+        found = ratios(ways, (args[0], args[1]), rounds)
+        row = {"dot": dot.name, "lhs": dot.lhs, "rhs": dot.rhs, "flops": dot.flops}
+        rows.append({**row, "intensity": dot.intensity, "painted": _painted(dot), **found})
+        print(_line(rows[-1]), flush=True)
+    return rows
+
+
+def _painted(dot: Dot) -> bool:
+    """Whether the table has the dot painted."""
+    worth = TABLE["cpu-bfloat16"].worth
+    return dot.flops >= worth.min_flops and dot.intensity >= worth.min_intensity
+
+
+def measure_convolutions(rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    """One row for each convolution: bfloat16 against float32, forward."""
+    rows = []
+    for name, (conv, images, kernel) in convolutions().items():
+
+        def in_half(x: Any, w: Any, conv: Callable[[Any, Any], Any] = conv) -> Any:
+            return conv(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)).astype(jnp.float32)
+
+        found = ratios({"float32": conv, "bf16 to bf16": in_half}, (images, kernel), rounds)
+        rows.append({"dot": name, "painted": False, **found})
+    return rows
+
+
+def _line(row: dict[str, Any]) -> list[Any]:
+    speeds = [
+        "-" if form not in row else "fails" if row[form] is None else f"{row[form]:.2f}"
+        for form in FORMS
+    ]
+    size = f"{row['flops'] / 1e6:.1f}" if "flops" in row else "-"
+    dense = f"{row['intensity']:.0f}" if "intensity" in row else "-"
+    milliseconds = f"{row['float32'] * 1e3:.3f}"
+    return [row["dot"], size, dense, milliseconds, *speeds, "yes" if row["painted"] else "no"]
+
+
+def result(rows: Sequence[dict[str, Any]]) -> Result:
+    """The tables of all versions of JAX, this one's new."""
+    flags = sorted(FAST_CPU_FLAGS & cpu_flags())
+    found = with_part("cpu_forms", {"jax": jax.__version__, "flags": flags, "rows": list(rows)})
+    header = ["float32 ms", *FORMS, "painted"]
+    tables = [
+        table(
+            [f"JAX {part['jax']}", "MFLOP", "FLOP/element", *header],
+            [_line(row) for row in part["rows"]],
+        )
+        + f"\nCPU flags: {', '.join(part['flags']) or 'none of those with bfloat16'}."
+        for part in found.values()
+    ]
+    command = "python -m benchmarks.cpu_forms"
+    return Result("cpu_forms", QUESTION, command, [], "\n\n".join(tables), found)
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    write(result([*measure(cases()), *measure_convolutions()]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""The forms of a dot with half operands: the same sums of products, bound so that they run fast.
+
+============  ====================================================================================
+``plain``     the equation's own dot on half operands. GPUs and TPUs take every layout.
+``rows``      the dot as XLA's CPU backend has a bfloat16 kernel for: operands of two dimensions (or
+              three, the first a batch), the left one contracted on its last, stored row by row, a
+              float32 result
+``widened``   operands that were rounded to half, in float32 again. Always implemented; as fast as
+              float32. Nothing else changes: products of two bfloat16 numbers are exact in float32
+============  ====================================================================================
+
+Why ``rows`` looks as it does (XLA of jaxlib 0.10 to 0.12): whether the bfloat16 kernel takes a dot
+is decided early, by shapes and by the layouts that they have *then*, and a transpose has the layout
+that costs nothing, not rows. A dot that does not pass is calculated in float32. What passes may
+still be changed later: a transpose folded into the dot, before or after it, gives a dot that fails
+when it runs (``UNIMPLEMENTED … DotThunk … BF16 x BF16 = F32``). So operands and result stand behind
+``optimization_barrier``, and a reshape after the barrier gives the dot an operand in rows. For a
+weight gradient, contracted on the rows of both operands, this costs one transposed copy of an
+operand in half precision and makes the dot about twice as fast.
+
+Who calls this: :mod:`duotone.jaxpr.half_rules`. Which form a device gets: ``targets/forms.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from duotone import _jax
+from duotone.graph.graph import FULL_DTYPE
+
+Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
+"""``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""
+
+
+def precision(name: str) -> Any:
+    """What JAX takes as ``precision``: an algorithm of dots, or a pair of equal precisions."""
+    if name in lax.DotAlgorithmPreset.__members__:
+        return lax.DotAlgorithmPreset[name]
+    return (lax.Precision[name], lax.Precision[name])
+
+
+def takes_rows(*operands: Any) -> bool:
+    """Whether ``rows`` can be made of these operands: reshaping them needs plain arrays.
+
+    Not of a symbolic dimension, nor where shardings are part of the type (explicit mesh axes,
+    inside ``shard_map``), which reshaping would have to name.
+    """
+    for operand in operands:
+        aval = jax.typeof(operand)
+        if not all(type(size) is int and size > 0 for size in aval.shape):
+            return False
+        axes = aval.sharding.mesh.axis_types  # none outside a mesh
+        if any(kind is not jax.sharding.AxisType.Auto for kind in axes):
+            return False
+    return True
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
+def rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, swapped: bool) -> Any:
+    """A dot in the form ``rows``, with derivatives in the same form.
+
+    Args:
+        lhs: half.
+        rhs: half.
+        numbers: of the dot; hashable.
+        dtype: of the result: float32, or half to round the float32 sums.
+        swapped: multiply right by left and transpose. The same numbers; the transpose costs nothing
+            where another one follows, as after JAX's weight gradients.
+    """
+    if not swapped:
+        return _by_rows(lhs, rhs, numbers, dtype)
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
+    mirrored = ((rhs_contracted, lhs_contracted), (rhs_batch, lhs_batch))
+    product = _by_rows(rhs, lhs, mirrored, dtype)
+    batch, kept = len(rhs_batch), rhs.ndim - len(rhs_contracted)
+    order = (*range(batch), *range(kept, product.ndim), *range(batch, kept))
+    return lax.transpose(product, order)
+
+
+@functools.partial(rows_dot.defjvp, symbolic_zeros=True)
+def _rows_dot_derivative(
+    numbers: Dims, dtype: str, swapped: bool, primals: Any, tangents: Any
+) -> tuple[Any, Any]:
+    lhs, rhs = primals
+    result = rows_dot(lhs, rhs, numbers, dtype, swapped)
+    pairs = ((tangents[0], rhs), (lhs, tangents[1]))
+    parts = [
+        _TANGENT.bind(*pair, numbers=numbers, dtype=dtype)
+        for pair, tangent in zip(pairs, tangents, strict=True)
+        if not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+    ]
+    return result, sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
+
+
+def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
+    """The dot of left rows with right rows or columns, whichever the right operand has."""
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
+    lhs_kept, rhs_kept = (
+        _kept(lhs, lhs_contracted, lhs_batch),
+        _kept(rhs, rhs_contracted, rhs_batch),
+    )
+    batch = [lhs.shape[axis] for axis in lhs_batch]
+    rows = [lhs.shape[axis] for axis in lhs_kept]
+    columns = [rhs.shape[axis] for axis in rhs_kept]
+    inner = math.prod(lhs.shape[axis] for axis in lhs_contracted)
+    left = _ordered(lhs, (*lhs_batch, *lhs_kept, *lhs_contracted))
+    left = left.reshape(math.prod(batch), math.prod(rows), inner)
+    as_it_is = (*rhs_batch, *rhs_kept, *rhs_contracted) == tuple(range(rhs.ndim))
+    if as_it_is:
+        right = rhs.reshape(math.prod(batch), math.prod(columns), inner)
+    else:
+        right = _ordered(rhs, (*rhs_batch, *rhs_contracted, *rhs_kept))
+        right = right.reshape(math.prod(batch), inner, math.prod(columns))
+    product = _matmul(left, right, contracted=2 if as_it_is else 1)
+    return lax.convert_element_type(product.reshape(*batch, *rows, *columns), dtype)
+
+
+def _matmul(left: Any, right: Any, contracted: int) -> Any:
+    """(batch, m, k) by (batch, k, n) or (batch, n, k) to float32 (batch, m, n)."""
+    if left.shape[0] == 1:
+        left, right = (_behind_barrier(x).reshape(x.shape[1:]) for x in (left, right))
+        numbers = (((1,), (contracted - 1,)), ((), ()))
+    else:
+        left, right = (_behind_barrier(x[None]).reshape(x.shape) for x in (left, right))
+        numbers = (((2,), (contracted,)), ((0,), (0,)))
+    product = lax.dot_general(left, right, numbers, preferred_element_type=FULL_DTYPE)
+    return _behind_barrier(product)
+
+
+def _behind_barrier(array: Any) -> Any:
+    return lax.optimization_barrier(array)
+
+
+def _kept(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
+    """The dimensions that a dot keeps beside the batch."""
+    return [axis for axis in range(array.ndim) if axis not in (*contracted, *batch)]
+
+
+def _ordered(array: Any, axes: Sequence[int]) -> Any:
+    """``array`` with its dimensions in this order."""
+    return array if tuple(axes) == tuple(range(array.ndim)) else lax.transpose(array, tuple(axes))
+
+
+# The derivative of a dot is linear in each tangent. JAX would transpose it into dots in whatever
+# layout falls out; a primitive of its own gives the backward dots the form ``rows`` as well.
+
+
+def _transposed_lhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> Any:
+    """The cotangent of the left operand: cotangent by right operand."""
+    del dtype
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
+    aval = _jax.aval_of_linear(lhs)
+    lhs_kept, rhs_kept = (
+        _kept(aval, lhs_contracted, lhs_batch),
+        _kept(rhs, rhs_contracted, rhs_batch),
+    )
+    half = str(aval.dtype)
+    columns = range(cotangent.ndim - len(rhs_kept), cotangent.ndim)
+    new = ((tuple(columns), tuple(rhs_kept)), (tuple(range(len(lhs_batch))), tuple(rhs_batch)))
+    result = _TANGENT.bind(_rounded(cotangent, half), rhs, numbers=new, dtype=half)
+    pairs = dict(zip(rhs_contracted, lhs_contracted, strict=True))
+    return _back(result, (*lhs_batch, *lhs_kept, *[pairs[axis] for axis in sorted(pairs)]))
+
+
+def _transposed_rhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> Any:
+    """The cotangent of the right operand: left operand, contracted on its rows, by cotangent."""
+    del dtype
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
+    aval = _jax.aval_of_linear(rhs)
+    lhs_kept, rhs_kept = (
+        _kept(lhs, lhs_contracted, lhs_batch),
+        _kept(aval, rhs_contracted, rhs_batch),
+    )
+    half = str(aval.dtype)
+    batch = len(lhs_batch)
+    rows = range(batch, batch + len(lhs_kept))
+    new = ((tuple(lhs_kept), tuple(rows)), (tuple(lhs_batch), tuple(range(batch))))
+    result = _TANGENT.bind(lhs, _rounded(cotangent, half), numbers=new, dtype=half)
+    pairs = dict(zip(lhs_contracted, rhs_contracted, strict=True))
+    return _back(result, (*rhs_batch, *[pairs[axis] for axis in sorted(pairs)], *rhs_kept))
+
+
+def _rounded(cotangent: Any, half: str) -> Any:
+    return lax.convert_element_type(cotangent, half)
+
+
+def _back(result: Any, axes: Sequence[int]) -> Any:
+    """``result``, whose dimensions are ``axes`` of the operand, in the operand's order."""
+    return _ordered(result, sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _batched(
+    operands: Sequence[Any], places: Sequence[int | None], *, numbers: Dims, dtype: str
+) -> tuple[Any, int]:
+    """``vmap``: a mapped dimension is one more batch, or one more kept dimension, in front."""
+    moved = [
+        x if place is None else jax.numpy.moveaxis(x, place, 0)
+        for x, place in zip(operands, places, strict=True)
+    ]
+    mapped = [place is not None for place in places]
+    (contracted, batch) = [
+        [tuple(axis + mapped[side] for axis in sides[side]) for side in (0, 1)] for sides in numbers
+    ]
+    if all(mapped):
+        batch = [(0, *axes) for axes in batch]
+    result = _TANGENT.bind(
+        *moved,
+        numbers=((contracted[0], contracted[1]), (batch[0], batch[1])),
+        dtype=dtype,
+    )
+    if all(mapped):
+        return result, 0
+    kept_left = len(_kept(moved[0], contracted[0], batch[0]))
+    return result, len(batch[0]) + (0 if mapped[0] else kept_left)
+
+
+def _typed(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of the result: batch, what the left keeps, what the right keeps."""
+    contracted, batch = numbers
+    sizes = [lhs.shape[axis] for axis in batch[0]]
+    sizes += [lhs.shape[axis] for axis in _kept(lhs, contracted[0], batch[0])]
+    sizes += [rhs.shape[axis] for axis in _kept(rhs, contracted[1], batch[1])]
+    return tuple(sizes), dtype
+
+
+_TANGENT = _jax.bilinear(
+    "duotone_dot", _by_rows, _typed, _transposed_lhs, _transposed_rhs, _batched
+)
