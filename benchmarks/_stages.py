@@ -1,6 +1,6 @@
-"""The road of ``duotone.api`` with a clock at every stage.
+"""The road of ``duotone.road`` with a clock at every stage.
 
-The stages are found by the names under which ``duotone.api`` calls them; a stage renamed there has
+The stages are found by the names under which ``duotone.road`` calls them; a stage renamed there has
 to be renamed here.
 """
 
@@ -14,17 +14,29 @@ from unittest import mock
 
 import jax
 
-from duotone import Policy, api
+from duotone import Policy, road
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.signature import flatten_call
+from duotone.jaxpr.trace import trace
 
-STAGES: tuple[str, ...] = ("trace", "build", "classify", "paint", "plan", "check", "rewrite")
+STAGES: tuple[str, ...] = (
+    "trace",
+    "build",
+    "classify",
+    "ranges",
+    "paint",
+    "plan",
+    "check",
+    "rewrite",
+)
 """In this order; ``check`` is the sum of the checks on the results of the other stages."""
 
 _NAMES = {
     "build": "build",
     "check_graph": "check",
     "classify": "classify",
+    "find_ranges": "ranges",
+    "refine": "ranges",
     "check_classes": "check",
     "plan_casts": "plan",
     "check_painting": "check",
@@ -51,13 +63,13 @@ class Clock:
 
     @contextlib.contextmanager
     def on_the_road(self) -> Iterator[None]:
-        """Every stage that ``duotone.api`` calls is timed."""
+        """Every stage that ``duotone.road`` calls is timed."""
         with contextlib.ExitStack() as stack:
             for name, stage in _NAMES.items():
-                timed = self.around(stage, getattr(api, name))
-                stack.enter_context(mock.patch.object(api, name, timed))
-            painters = {name: self.around("paint", f) for name, f in api.PAINTERS.items()}
-            stack.enter_context(mock.patch.object(api, "PAINTERS", painters))
+                timed = self.around(stage, getattr(road, name))
+                stack.enter_context(mock.patch.object(road, name, timed))
+            painters = {name: self.around("paint", f) for name, f in road.PAINTERS.items()}
+            stack.enter_context(mock.patch.object(road, "PAINTERS", painters))
             yield
 
 
@@ -76,8 +88,8 @@ def stage_seconds(
     """
     clock, half = Clock(), HALF_TYPES[half_name]
     arrays, signature = flatten_call("benchmark", tuple(args), {})
-    jaxpr = clock.around("trace", api.trace)(fn, signature, arrays).jaxpr
+    jaxpr = clock.around("trace", trace)(fn, signature, arrays).jaxpr
     with clock.on_the_road():
-        run = api.rewrite_jaxpr(jaxpr, Policy(), half)
+        run = road.rewrite_jaxpr(jaxpr, Policy(), half)
     clock.around("rewrite", jax.make_jaxpr(run))(*arrays)
     return clock.seconds, jaxpr

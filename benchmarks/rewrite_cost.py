@@ -27,7 +27,7 @@ from benchmarks.models import Case, gpt2_small, small_transformer, unrolled_net
 
 QUESTION = "What does painting cost at compile time, and does it grow linearly?"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-PAINTING = ("build", "classify", "paint", "plan", "check")
+PAINTING = ("build", "classify", "ranges", "paint", "plan", "check")
 _POLICY = duotone.Policy(ignore_performance=True)
 
 ORDERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {

@@ -6,8 +6,8 @@ Counted on the program, so it needs no device and repeats exactly: bytes of the 
 among all. What a compiler fuses is not seen here; the CPU's compiled program would not show it
 either, since it calculates half precision in float32.
 
-On a CPU with JAX before 0.12 some bfloat16 dots have float32 operands: their results are read in
-float32, and those versions cannot run that kind of dot (see ``duotone._jax``).
+The derivative of a bfloat16 dot is a primitive of duotone's on CPUs (``duotone/jaxpr/dots.py``);
+it counts as the dot that it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODELS: dict[str, Callable[..., Case]] = {
     "unet": small_unet,
     "GPT-2 small, 8 x 1024": lambda dtype=None: gpt2_small(dtype, batch=8, length=1024),
 }
-_DOTS = ("dot_general", "conv_general_dilated", "ragged_dot_general")
+_DOTS = ("dot_general", "conv_general_dilated", "ragged_dot_general", "duotone_dot")
 
 
 def residual_bytes(loss: Callable[[Tree, Tree], jax.Array], shapes: tuple[Tree, Tree]) -> int:

@@ -13,12 +13,16 @@ from types import ModuleType
 
 from duotone._version import __version__ as __version__
 from duotone.api import Explanation, autocast, explain
+from duotone.calibration import Calibration
+from duotone.compiled import CompiledRecord, compile_for
 from duotone.enable import (
     MixedPrecisionLossScaleOptimizer,
     enable_mixed_precision_graph_rewrite,
     optimizer,
 )
 from duotone.errors import DuotoneError
+from duotone.inference import cast_params
+from duotone.measuring import calibrate
 from duotone.policy import Policy
 from duotone.regions import keep_full, keep_half
 from duotone.scale import (
@@ -35,8 +39,12 @@ from duotone.scale import (
     value_and_grad,
 )
 from duotone.scale.monitor import Monitor
+from duotone.static import CastParams
 
 __all__ = [
+    "Calibration",
+    "CastParams",
+    "CompiledRecord",
     "DuotoneError",
     "DynamicLossScale",
     "Explanation",
@@ -49,6 +57,9 @@ __all__ = [
     "ScaledGrad",
     "all_finite",
     "autocast",
+    "calibrate",
+    "cast_params",
+    "compile_for",
     "dynamic_loss_scale",
     "enable_mixed_precision_graph_rewrite",
     "explain",

@@ -29,10 +29,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from duotone.errors import EnvironmentVariableError
 
-Painter = Literal["duotone", "tensorflow"]
+Painter = Literal["duotone", "mincut", "tensorflow"]
 Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
+Math = Literal["tf32", "float16", "bfloat16", "exact"]
 PAINTERS: tuple[Painter, ...] = get_args(Painter)
 LEVELS: tuple[Level, ...] = get_args(Level)
+MATHS: tuple[Math, ...] = get_args(Math)
 
 _TENSORFLOW_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _OLD_LIST_NAMES = {"ALLOW": "WHITELIST", "INFER": "GRAYLIST", "DENY": "BLACKLIST"}
@@ -65,6 +67,23 @@ class Variable(NamedTuple):
     parse: Callable[[str, str], Any]
 
 
+class MathVariable(NamedTuple):
+    """A variable of TensorFlow or NVIDIA that says how float32 calculates.
+
+    Attributes:
+        name: Its name; duotone's own are ``DUOTONE_FLOAT32_MATH`` and ``DUOTONE_CONVOLUTION_MATH``.
+        fields: The fields of :class:`~duotone.policy.Policy` that it sets; none for those of
+            cuDNN's recurrent networks, which in JAX are loops of dots.
+        when: The truth value that sets them.
+        value: What they are set to.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    when: bool
+    value: Math | None
+
+
 class Setting(NamedTuple):
     """A value found in the environment: the field it sets, the value, the variable's name."""
 
@@ -90,7 +109,7 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
         ...     print(setting.field, setting.value)
         level TENSOR_CORES_ONLY
     """
-    settings = []
+    settings = _math_settings(environ)
     for variable in VARIABLES:
         names: tuple[str | None, ...] = (variable.duotone,)
         if variable.duotone not in environ:
@@ -99,6 +118,22 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
             if name is not None and name in environ:
                 settings.append(Setting(variable.field, variable.parse(name, environ[name]), name))
     return tuple(settings)
+
+
+def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
+    """What TensorFlow's and NVIDIA's variables say of float32 math, the strongest last."""
+    own = {variable.field: variable.duotone for variable in VARIABLES}
+    settings = []
+    for variable in MATH_VARIABLES:
+        fields = [field for field in variable.fields if own[field] not in environ]
+        if variable.name not in environ or (variable.fields and not fields):
+            continue
+        text = environ[variable.name]
+        # NVIDIA's variable may hold anything: only 0 says something.
+        said = parse_boolean(variable.name, text) if variable.name[:3] == "TF_" else text != "0"
+        if said is variable.when:
+            settings += [Setting(field, variable.value, variable.name) for field in fields]
+    return settings
 
 
 def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
@@ -134,7 +169,7 @@ def _parse_level(name: str, value: str) -> Level | None:
     raise environment_error(name, value, "no such level", _LEVEL_TAKES)
 
 
-_PAINTER_TAKES = " or ".join(PAINTERS)
+_PAINTER_TAKES = f"{', '.join(PAINTERS[:-1])} or {PAINTERS[-1]}"
 
 
 def _parse_painter(name: str, value: str) -> Painter:
@@ -142,6 +177,18 @@ def _parse_painter(name: str, value: str) -> Painter:
         if value.strip().lower() == painter:
             return painter
     raise environment_error(name, value, "no such painter", _PAINTER_TAKES)
+
+
+_MATH_TAKES = f"{', '.join(MATHS[:-1])} or {MATHS[-1]} (empty: left to JAX)"
+
+
+def _parse_math(name: str, value: str) -> Math | None:
+    if not value.strip():
+        return None
+    for math in MATHS:
+        if value.strip().lower() == math:
+            return math
+    raise environment_error(name, value, "no such arithmetic", _MATH_TAKES)
 
 
 _BOOLEAN_TAKES = "0, 1, true or false"
@@ -273,9 +320,36 @@ VARIABLES: tuple[Variable, ...] = (
         old=None,
         duotone="DUOTONE_PAINTER",
         takes=_PAINTER_TAKES,
-        effect="whose rules paint: duotone's or TensorFlow's four passes",
+        effect="who paints: duotone's rules, they and a minimum cut, or TensorFlow's four passes",
         example="tensorflow",
         parse=_parse_painter,
     ),
+    *(
+        Variable(
+            field=field,
+            original=None,
+            old=None,
+            duotone=f"DUOTONE_{field.upper()}",
+            takes=_MATH_TAKES,
+            effect=effect,
+            example="tf32",
+            parse=_parse_math,
+        )
+        for field, effect in (
+            ("float32_math", "how float32 dots and convolutions calculate inside"),
+            ("convolution_math", "the same for convolutions alone"),
+        )
+    ),
 )
 """Every variable, in the order in which they are read and documented."""
+
+MATH_VARIABLES = (
+    MathVariable("NVIDIA_TF32_OVERRIDE", ("float32_math", "convolution_math"), False, "exact"),
+    MathVariable("TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32", ("float32_math",), True, "float16"),
+    MathVariable("TF_ENABLE_CUDNN_TENSOR_OP_MATH_FP32", ("convolution_math",), True, "float16"),
+    MathVariable("TF_ENABLE_CUDNN_RNN_TENSOR_OP_MATH_FP32", (), True, None),
+    MathVariable("TF_DISABLE_CUBLAS_TENSOR_OP_MATH", ("float32_math",), True, "exact"),
+    MathVariable("TF_DISABLE_CUDNN_TENSOR_OP_MATH", ("convolution_math",), True, "exact"),
+    MathVariable("TF_DISABLE_CUDNN_RNN_TENSOR_OP_MATH", (), True, None),
+)
+"""In the order in which they are read: a later one wins, as switching off does in TensorFlow."""

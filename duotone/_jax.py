@@ -11,18 +11,26 @@ in one of these functions, with an ``AttributeError`` or ``KeyError`` that names
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib.version
 import numpy as np
 from jax._src import array as _array
+from jax._src import config as _config
+from jax._src import core as _private_core
 from jax._src import source_info_util as _source_info
-from jax.core import Tracer
+from jax._src import xla_bridge as _bridge
+from jax.core import ShapedArray, Tracer
 from jax.extend import core as _core
 from jax.extend.core import primitives as _primitives
+from jax.interpreters import ad as _ad
+from jax.interpreters import batching as _batching
+from jax.interpreters import mlir as _mlir
 
 Eqn = Any
 """A ``JaxprEqn``."""
@@ -41,11 +49,26 @@ NameStack = _source_info.NameStack
 check_jaxpr = _core.check_jaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
 
-_JAXLIB = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:2])
+assumed_device = jax.make_user_context(default_value=None)
+"""The device that a trace is for, if not the one at hand; part of the key of ``jit`` caches. Set
+and read it through :mod:`duotone.targets.assumed`."""
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
-for _name in ("_jax.py", "adapters", "api.py", "regions.py", "jaxpr", "scale"):
+_OWN = (
+    "_jax.py",
+    "adapters",
+    "api.py",
+    "compiled.py",
+    "inference.py",
+    "jaxpr",
+    "regions.py",
+    "road.py",
+    "scale",
+    "static.py",
+    "targets",
+)
+for _name in _OWN:
     _source_info.register_exclusion(str(_HERE / _name))
 
 
@@ -138,18 +161,52 @@ def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
     )
 
 
-def operands_for_wide_dot(operands: Sequence[Any]) -> list[Any]:
-    """Half operands in a form in which a dot with a float32 result runs on the default device.
+def bilinear(
+    name: str,
+    evaluate: Callable[..., Any],
+    typed: Callable[..., tuple[tuple[int, ...], Any]],
+    transpose_lhs: Callable[..., Any],
+    transpose_rhs: Callable[..., Any],
+    batch: Callable[..., tuple[Any, int]],
+) -> Any:
+    """A primitive that is linear in each of its two operands.
 
-    On CPUs, jaxlib before 0.12 compiles some bfloat16 dots with a float32 result (those whose
-    result is transposed, or whose left operand is contracted on its leading dimension) to code that
-    fails when it runs. There the rounded operands are widened; products and sums stay the same,
-    since a product of two bfloat16 numbers is exact in float32.
+    JAX has functions with derivatives of one's own, but none whose *transpose* is one's own and
+    that ``vmap`` takes (``linear_call`` has no batching rule).
+
+    Args:
+        name: of the primitive.
+        evaluate: ``evaluate(lhs, rhs, **params)``, what it calculates.
+        typed: the same of types: shape and dtype of the result.
+        transpose_lhs: ``(cotangent, lhs, rhs, **params)`` to the cotangent of ``lhs``, which is a
+            placeholder there, see :func:`aval_of_linear`.
+        transpose_rhs: likewise for ``rhs``.
+        batch: ``(operands, places, **params)`` to the result and the place of its mapped dimension.
+
+    Returns:
+        The primitive; call its ``bind(lhs, rhs, **params)``.
     """
-    old_cpu = jax.default_backend() == "cpu" and _JAXLIB < (0, 12)
-    if old_cpu and any(operand.dtype == jax.numpy.bfloat16 for operand in operands):
-        return [convert(operand, np.float32) for operand in operands]
-    return list(operands)
+    primitive = _core.Primitive(name)
+
+    def abstract(lhs: Any, rhs: Any, **params: Any) -> Any:
+        shape, dtype = typed(lhs, rhs, **params)
+        return ShapedArray(shape, np.dtype(dtype))
+
+    @functools.cache
+    def compiled(**params: Any) -> Callable[..., Any]:
+        return jax.jit(functools.partial(evaluate, **params))
+
+    primitive.def_impl(lambda lhs, rhs, **params: compiled(**params)(lhs, rhs))
+    primitive.def_abstract_eval(abstract)
+    _ad.defbilinear(primitive, transpose_lhs, transpose_rhs)
+    _batching.primitive_batchers[primitive] = batch
+    _mlir.register_lowering(primitive, _mlir.lower_fun(evaluate, multiple_results=False))
+    return primitive
+
+
+def aval_of_linear(placeholder: Any) -> Any:
+    """Shape and dtype of the operand of which a transpose is taken."""
+    return placeholder.aval
 
 
 def source_line(eqn: Eqn) -> str:
@@ -230,6 +287,48 @@ def same_type(a: Any, b: Any) -> bool:
     """Whether two avals agree in shape, dtype and weak type."""
     names = ("shape", "dtype", "weak_type")
     return all(getattr(a, name, None) == getattr(b, name, None) for name in names)
+
+
+def platform_to_paint_for() -> str:
+    """Name of the platform that a trace is for: that of an assumed device, else the default's."""
+    device = assumed_device.value
+    return jax.default_backend() if device is None else device.platform
+
+
+def cuda_plugin() -> str | None:
+    """The module of JAX's CUDA plugin, or ``None`` if it is not installed."""
+    for name in ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"):
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            continue
+        if found is not None:
+            return name
+    return None
+
+
+def load_cuda_plugin() -> None:
+    """Registers JAX's CUDA plugin if JAX has not: it gives up where there is no driver.
+
+    Set ``JAX_SKIP_CUDA_CONSTRAINTS_CHECK`` before.
+    """
+    name = cuda_plugin()
+    _bridge._discover_and_register_pjrt_plugins()
+    if name is not None and "cuda" not in _bridge._topology_factories:
+        importlib.import_module(name).initialize()
+
+
+def trace_context() -> Any:
+    """What of JAX's settings a trace depends on, hashable: part of the key of ``jit`` caches."""
+    return _config.trace_context()
+
+
+def outside_of_traces() -> contextlib.AbstractContextManager[None]:
+    """Inside, operations on arrays run now, whatever trace is under way.
+
+    ``jax.ensure_compile_time_eval`` does not do that in an eager ``shard_map``.
+    """
+    return _private_core.eval_context()
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -1,12 +1,6 @@
-"""The road: the stages in order, and the functions users call.
+"""The functions users call: ``autocast`` and ``explain``.
 
-::
-
-    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ paint ─► Painting
-             ─ plan_casts ─► CastPlan ─ rewrite ─► jaxpr ─ run ─► results
-
-Each stage takes earlier values and returns a new one; a check runs on each result. Interval
-analysis of ranges will stand between classify and paint.
+The stages that they take a function through stand in :mod:`duotone.road`, in order.
 """
 
 from __future__ import annotations
@@ -16,160 +10,76 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
-from duotone import _jax, dumps
-from duotone.errors import ArgumentError, ArgumentTypeError, RewriteError
-from duotone.graph.casts import CastPlan, plan_casts
-from duotone.graph.classes import Classes, Pins, check_classes, classify
-from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint, check_graph
-from duotone.graph.lists import Kind, OpLists
-from duotone.graph.painters import PAINTERS
-from duotone.graph.painting import Painting, check_painting
+from duotone.calibration import Calibration
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.graph.record import Record, make_record
-from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
-from duotone.jaxpr.build import build
-from duotone.jaxpr.lists import ENTRIES
-from duotone.jaxpr.program import Built
-from duotone.jaxpr.rewrite import Rewriter
 from duotone.jaxpr.run import Runner
 from duotone.jaxpr.signature import describe_callable, flatten_call
-from duotone.jaxpr.trace import trace
-from duotone.policy import LISTS, Policy
-from duotone.targets import current_choice
+from duotone.jaxpr.trace import Traced, trace
+from duotone.policy import Policy
+from duotone.road import carry_out, device_forms, paint_for_device, paint_jaxpr
+from duotone.static import CastParams, StaticRunner, Weights, without_first
+from duotone.targets import assumed, current_choice
 from duotone.views import text
 
 logger = logging.getLogger("duotone")
 
 _SETTINGS = "__duotone_settings__"
-"""Attribute of an autocast function: the function, dtype and policy it was made from."""
+"""Attribute of an autocast function: the :class:`Settings` it was made from."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Painted:
-    """The values of all stages of one program, up to the cast plan."""
+class Settings:
+    """What an autocast function was made from; ``run`` gives its runner for a device."""
 
-    built: Built
-    classes: Classes
-    painting: Painting
-    plan: CastPlan
-    half: HalfType
-
-
-def paint_jaxpr(
-    jaxpr: _jax.ClosedJaxpr,
-    policy: Policy,
-    half: HalfType,
-    given: Sequence[Paint] | None = None,
-    boundaries: Sequence[Boundary] | None = None,
-) -> Painted:
-    """Calls the stages in order, from a jaxpr to the cast plan.
-
-    Args:
-        jaxpr: the program.
-        policy: merged with the environment.
-        half: the half type.
-        given: how each argument arrives; all full if omitted.
-        boundaries: how each result must leave; all full if omitted.
-    """
-    built = build(jaxpr, given, boundaries)
-    graph = check_graph(built.graph)
-    policy.check_names(_known_names() | {node.op for node in graph.nodes})
-    lists = _lists(policy, half)
-    pins = Pins(policy.keep_full, policy.keep_half)
-    force_all = policy.level == "UNSAFE_FORCE_ALL"
-    classes = check_classes(classify(graph, lists, half, pins, force_all=force_all), graph)
-    painting = check_painting(PAINTERS[policy.painter](graph, classes), graph)
-    plan = plan_casts(graph, classes, painting)
-    if policy.log_decisions:
-        dumps.log_decisions(graph, classes, painting)
-    return Painted(built, classes, painting, plan, half)
-
-
-def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
-    """The rewriter of a painted program; derivative rules inside are painted by the same policy."""
-
-    def repaint(
-        jaxpr: _jax.ClosedJaxpr, given: Sequence[Paint], boundaries: Sequence[Boundary]
-    ) -> Rewriter:
-        return rewriter_of(paint_jaxpr(jaxpr, policy, painted.half, given, boundaries), policy)
-
-    return Rewriter(painted.built, painted.painting, painted.plan, painted.half.name, repaint)
-
-
-def rewrite_jaxpr(
-    jaxpr: _jax.ClosedJaxpr, policy: Policy, half: HalfType
-) -> Callable[..., list[Any]]:
-    """The rewritten program, as a function of arrays; whoever traces it has its jaxpr.
-
-    Args:
-        jaxpr: the program.
-        policy: merged with the environment.
-        half: the half type.
-
-    Returns:
-        A function that returns what ``jaxpr`` returns, types included. It raises
-        :class:`~duotone.errors.RewriteError` where it does not.
-    """
-    painted = paint_jaxpr(jaxpr, policy, half)
-    run = _jax.jaxpr_as_fun(jaxpr)
-    if painted.painting.changed:
-        rewriter = rewriter_of(painted, policy)
-        avals = [atom.aval for atom in _jax.open_jaxpr(jaxpr).outvars]
-
-        def run(*leaves: Any) -> list[Any]:
-            pairs = zip(rewriter(*leaves), avals, strict=True)
-            results = [rewriter.match(array, aval, Paint.FULL) for array, aval in pairs]
-            _check_results(results, avals)
-            return results
-
-    if policy.log_path is not None:
-        after = jax.make_jaxpr(run)(*_jax.open_jaxpr(jaxpr).in_avals)
-        dumps.write(
-            policy.log_path, jaxpr, after, painted.built.graph, painted.classes, painted.painting
-        )
-    return run
-
-
-def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
-    """A rewrite keeps the types of results."""
-    for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
-        if not _jax.same_type(jax.typeof(result), aval):
-            raise RewriteError(
-                f"result {position} was {aval} and became {jax.typeof(result)}; this is a fault of "
-                "duotone, please report the program"
-            )
-
-
-@functools.cache
-def _known_names() -> frozenset[str]:
-    return _jax.known_primitives() | {entry.op for entry in ENTRIES}
-
-
-@functools.lru_cache(maxsize=64)
-def _lists(policy: Policy, half: HalfType) -> OpLists:
-    """The lists for a half type, with a policy's edits and level."""
-    lists = OpLists.for_half(ENTRIES, half.name)
-    added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
-    removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
-    return lists.leveled(policy.level).edited(added, removed)
+    function: Callable[..., Any]
+    dtype: Any
+    chosen: bool
+    policy: Policy | None
+    weights: Weights | None
+    run: Callable[[Any], Any]
 
 
 @overload
 def autocast(
-    fn: Callable[P, R], *, dtype: Any = None, policy: Policy | None = None
+    fn: Callable[P, R],
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    calibration: Calibration | None = None,
 ) -> Callable[P, R]: ...
 @overload
 def autocast(
-    fn: None = None, *, dtype: Any = None, policy: Policy | None = None
+    fn: None = None,
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    calibration: Calibration | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
 def autocast(
-    fn: Callable[..., Any] | None = None, *, dtype: Any = None, policy: Policy | None = None
+    fn: Callable[Concatenate[Any, P], R],
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    calibration: Calibration | None = None,
+    static: Any,
+) -> Callable[P, R]: ...
+def autocast(
+    fn: Callable[..., Any] | None = None,
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    calibration: Calibration | None = None,
+    static: Any = None,
 ) -> Any:
     """Makes a function run in mixed precision.
 
@@ -185,13 +95,22 @@ def autocast(
             one line is logged (see :class:`~duotone.Policy`, ``ignore_performance``).
         policy: what may be painted; the default policy if omitted. Environment variables are
             merged in (``docs/environment.md``).
+        calibration: what :func:`duotone.calibrate` measured for ``fn``: short for
+            ``Policy(calibration=...)``.
+        static: for inference: the first argument of ``fn``, the weights, which are the same at
+            every call; a pytree, or what :func:`cast_params` returned, whose dtype and policy then
+            hold unless others are given. Weights that ``fn`` reads in half only are cast
+            once, at the first call. They are constants: there is no derivative with respect to
+            them, and a change made to them afterwards is not seen.
 
     Returns:
-        A function with the signature of ``fn``.
+        A function with the signature of ``fn``; with ``static``, without its first argument.
 
     Raises:
-        ArgumentTypeError: ``fn`` is not callable, ``dtype`` is no dtype, ``policy`` is no policy.
-        ArgumentError: ``dtype`` is not a half type.
+        ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
+            no dtype, ``policy`` is no policy, ``static`` holds shapes in place of arrays.
+        ArgumentError: ``dtype`` is not a half type, or not that of the cast weights; ``static``
+            holds no array.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -205,32 +124,95 @@ def autocast(
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``.
     """
     if fn is None:
-        return functools.partial(autocast, dtype=dtype, policy=policy)
+        return functools.partial(
+            autocast, dtype=dtype, policy=policy, calibration=calibration, static=static
+        )
     if not callable(fn):
         raise ArgumentTypeError(
             f"autocast: fn is {fn!r}, which is not callable; pass the function itself, not what it "
             "returns"
         )
     _check_policy("autocast", policy)
+    if calibration is not None:
+        policy = (policy or Policy()).replace(calibration=calibration)
+    chosen = dtype is None
+    weights = None
+    if static is not None:
+        fn, dtype, policy = _unwrapped(fn, dtype, policy)
+        weights = Weights(describe_callable(fn), static)
+        dtype, chosen, policy = _recorded_settings(weights.record, dtype, policy)
     named = None if dtype is None else _half_named("autocast", dtype)
 
     @functools.cache
-    def run() -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        # At the first call, not before: asking the device starts JAX's backends.
+    def run(device: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        # At the first call, not before: asking the device starts JAX's backends. Once for each
+        # device that is painted for: `current_choice` asks for the one assumed now.
         merged = (policy or Policy()).merged_with_environment()
         half = named or half_of_device(merged, describe_callable(fn))
-        if half is None:
-            return lambda args, kwargs: fn(*args, **kwargs)
-        return Runner(fn, lambda jaxpr: rewrite_jaxpr(jaxpr, merged, half))
+        if half is None and merged.float32_math is None and merged.convolution_math is None:
+            first = () if weights is None else (weights.full(),)
+            return lambda args, kwargs: fn(*first, *args, **kwargs)
+
+        def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
+            painted = paint_for_device(
+                traced.jaxpr,
+                merged,
+                half,
+                chosen=chosen,
+                arguments=_arguments(traced, merged),
+                static=count,
+            )
+            return painted.given, carry_out(traced.jaxpr, painted, merged)
+
+        if weights is not None:
+            return StaticRunner(fn, weights, paint, half.name if half else None)
+        return Runner(fn, lambda traced: paint(traced, 0)[1])
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return run()(args, kwargs)
+        return run(assumed())(args, kwargs)
 
     # The function that was written, not a wrapper around it: Equinox looks for arrays on the way.
     vars(wrapped)["__wrapped__"] = inspect.unwrap(fn, stop=lambda f: hasattr(f, "__signature__"))
-    setattr(wrapped, _SETTINGS, (fn, dtype, policy))
+    if weights is not None and (signature := without_first(fn)) is not None:
+        vars(wrapped)["__signature__"] = signature
+    setattr(wrapped, _SETTINGS, Settings(fn, dtype, chosen, policy, weights, run))
     return wrapped
+
+
+def _unwrapped(
+    fn: Callable[..., Any], dtype: Any, policy: Policy | None
+) -> tuple[Callable[..., Any], Any, Policy | None]:
+    """Of a function that :func:`autocast` returned, the one inside; what is given wins."""
+    found = settings_of(fn)
+    if found is None or found.weights is not None:
+        return fn, dtype, policy
+    return (
+        found.function,
+        found.dtype if dtype is None else dtype,
+        found.policy if policy is None else policy,
+    )
+
+
+def _recorded_settings(
+    record: CastParams | None, dtype: Any, policy: Policy | None
+) -> tuple[Any, bool, Policy | None]:
+    """Dtype, whether duotone chose it, and policy; those of cast weights unless others are given.
+
+    Raises:
+        ArgumentError: the weights were cast to another half type.
+    """
+    if record is None:
+        return dtype, dtype is None, policy
+    policy = record.policy if policy is None else policy
+    if dtype is None:
+        return record.dtype, record.chosen, policy
+    if record.cast and _half_named("autocast", dtype).name != record.dtype:
+        raise ArgumentError(
+            f"autocast: dtype is {jax.numpy.dtype(dtype).name} and static was cast to "
+            f"{record.dtype}; leave dtype out, or cast the float32 weights anew"
+        )
+    return dtype, False, policy
 
 
 class Explanation(Record):
@@ -282,10 +264,14 @@ def explain(
     """
     if not callable(fn):
         raise ArgumentTypeError(f"explain: fn is {fn!r}, which is not callable")
-    if hasattr(fn, _SETTINGS):
-        fn, set_dtype, set_policy = getattr(fn, _SETTINGS)
-        dtype = set_dtype if dtype is None else dtype
-        policy = set_policy if policy is None else policy
+    settings = settings_of(fn)
+    chosen, static = dtype is None, 0
+    if settings is not None:
+        fn, chosen = settings.function, chosen and settings.chosen
+        dtype = settings.dtype if dtype is None else dtype
+        policy = settings.policy if policy is None else policy
+        if settings.weights is not None:
+            args, static = (settings.weights.stand_in, *args), len(settings.weights.arrays)
     _check_policy("explain", policy)
     merged = (policy or Policy()).merged_with_environment()
     half = (
@@ -295,9 +281,41 @@ def explain(
     )
     assert half is not None, "ignore_performance always gives a half type"
     arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
-    painted = paint_jaxpr(trace(fn, signature, arrays).jaxpr, merged, half)
-    record = make_record(painted.built.graph, painted.classes, painted.painting, painted.plan, half)
+    traced = trace(fn, signature, arrays)
+    forms = device_forms(merged, half, chosen)
+    painted = paint_jaxpr(
+        traced.jaxpr,
+        merged,
+        half,
+        forms=forms,
+        arguments=_arguments(traced, merged),
+        static=static,
+    )
+    record = make_record(
+        painted.built.graph,
+        painted.classes,
+        painted.painting,
+        painted.plan,
+        half,
+        painted.recompute,
+    )
     return Explanation(record.operations, record.casts, record.summary)
+
+
+def function_inside(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that :func:`autocast` was given, if ``fn`` is what it returned; else ``fn``."""
+    settings = settings_of(fn)
+    return fn if settings is None else settings.function
+
+
+def settings_of(fn: Callable[..., Any]) -> Settings | None:
+    """What a function that :func:`autocast` returned was made from; ``None`` of another one."""
+    return getattr(fn, _SETTINGS, None)
+
+
+def _arguments(traced: Traced, policy: Policy) -> tuple[str, ...] | None:
+    """Names of the arguments, if the policy says anything of values."""
+    return traced.arguments() if policy.ranges or policy.calibration is not None else None
 
 
 def _check_policy(name: str, policy: Policy | None) -> None:

@@ -33,6 +33,14 @@ class UnknownOperationError(PolicyError):
     """A list edit names an operation that the front end does not know."""
 
 
+class RangeError(ArgumentError):
+    """A range was stated of something that does not exist, or contradicts what is known."""
+
+
+class CalibrationError(ArgumentError):
+    """A calibration cannot be made from this data, read from this file or used here."""
+
+
 class EnvironmentVariableError(DuotoneError, ValueError):
     """An environment variable holds a value that it does not take."""
 
@@ -62,4 +70,37 @@ class MissingExtraError(DuotoneError, ImportError):
         super().__init__(
             f"{what} cannot be had without {library}, which is not installed: "
             f"python -m pip install 'duotone[{extra}]'"
+        )
+
+
+class UnknownTargetError(ArgumentError):
+    """A target that duotone has no description of.
+
+    Args:
+        name: what was asked for.
+        known: the names there are.
+        near: the name that was probably meant.
+    """
+
+    def __init__(self, name: object, known: list[str], near: str | None = None) -> None:
+        meant = f"; did you mean {near!r}?" if near else ""
+        super().__init__(f"target {name!r} is not known{meant} Known: {', '.join(known)}")
+
+
+class CompilationError(DuotoneError, RuntimeError):
+    """The compiler of a target refused a program, or could not be started."""
+
+
+class ProgramTextError(DuotoneError, ValueError):
+    """The text of a compiled program is not as duotone's reader expects it.
+
+    Args:
+        what: what was found.
+        line: where.
+    """
+
+    def __init__(self, what: str, line: str) -> None:
+        super().__init__(
+            f"the compiled program has {what}, which duotone cannot read; this is a fault of "
+            f"duotone with this version of XLA, please report the line: {line.strip()[:200]}"
         )

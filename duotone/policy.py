@@ -25,14 +25,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duotone._environment import (
     LEVELS,
+    MATHS,
     PAINTERS,
     VARIABLES,
     Level,
+    Math,
     Painter,
-    folder_problem,
     read_settings,
 )
 from duotone._operation_hints import advice
+from duotone._policy_values import (
+    StatedRanges,
+    check_boolean,
+    check_choice,
+    folder,
+    stated_ranges,
+    strings,
+)
+from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError
 
 LISTS = ("allow", "infer", "deny", "clear")
@@ -58,12 +68,14 @@ class Policy:
 
     *Precedence.* The environment is merged in when a function is painted
     (:meth:`merged_with_environment`). List edits of code and environment are united. A scalar
-    (`painter`, `level`, `ignore_performance`, `log_path`, `log_decisions`) that is set in code
+    (`painter`, `level`, `float32_math` and so on) that is set in code
     wins over the environment, and a default value counts as not set: ``level=None`` leaves
-    ``DUOTONE_LEVEL`` in force. Name-scope patterns are set in code only.
+    ``DUOTONE_LEVEL`` in force. Name-scope patterns, ranges and
+    a calibration are set in code only.
 
     Args:
-        painter: ``"duotone"``, or ``"tensorflow"`` for the four passes of TensorFlow's pass.
+        painter: ``"duotone"``; ``"mincut"``, which gives what its rules leave open the colours that
+            move the fewest bytes; or ``"tensorflow"`` for the four passes of TensorFlow's pass.
         level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
             deny and clear lists, ``"TREAT_INFER_AS_DENY"`` moves the infer list into the deny
             list, ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.
@@ -80,6 +92,14 @@ class Policy:
         keep_full: Name-scope patterns whose operations stay full; shell wildcards over names
             such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``.
         keep_half: Name-scope patterns whose operations are painted half.
+        float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
+            ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
+            ``"exact"``. Dtypes stay as they are. None leaves it to JAX. See ``docs/policy.md``.
+        convolution_math: The same for convolutions alone, where they differ from dots.
+        ranges: What arguments and results of operations can be: ``{name: (low, high)}``. A name is
+            a shell pattern over arguments (``"images"``, ``"params/*/kernel"``) and over operations
+            by name scope, as for `keep_full`. See ``docs/ranges.md``.
+        calibration: What :func:`duotone.calibrate` measured for the function.
         log_path: A folder that exists. The graph before and after painting and the paint buckets
             are written there. A relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
@@ -113,6 +133,10 @@ class Policy:
     clear_remove: frozenset[str] = frozenset()
     keep_full: tuple[str, ...] = ()
     keep_half: tuple[str, ...] = ()
+    float32_math: Math | None = None
+    convolution_math: Math | None = None
+    ranges: StatedRanges = ()
+    calibration: Calibration | None = None
     log_path: Path | None = None
     log_decisions: bool = False
     # Not part of the value: two policies that paint alike are equal wherever they came from.
@@ -136,23 +160,36 @@ class Policy:
             clear_remove: Iterable[str] = (),
             keep_full: Iterable[str] = (),
             keep_half: Iterable[str] = (),
+            float32_math: Math | None = None,
+            convolution_math: Math | None = None,
+            ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
+            calibration: Calibration | None = None,
             log_path: str | os.PathLike[str] | None = None,
             log_decisions: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         """Checks every field and brings lists, patterns and the path to their one form."""
-        _check_choice("painter", self.painter, PAINTERS)
+        check_choice("painter", self.painter, PAINTERS)
         if self.level is not None:
-            _check_choice("level", self.level, LEVELS)
+            check_choice("level", self.level, LEVELS)
+        for field in ("float32_math", "convolution_math"):
+            if getattr(self, field) is not None:
+                check_choice(field, getattr(self, field), MATHS)
         for field in ("ignore_performance", "log_decisions"):
-            _check_boolean(field, getattr(self, field))
+            check_boolean(field, getattr(self, field))
         for field in LIST_FIELDS:
-            object.__setattr__(self, field, frozenset(_strings(field, getattr(self, field))))
+            object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))
         for field in PATTERN_FIELDS:
-            object.__setattr__(self, field, _strings(field, getattr(self, field)))
+            object.__setattr__(self, field, strings(field, getattr(self, field)))
+        object.__setattr__(self, "ranges", stated_ranges(self.ranges))
+        if self.calibration is not None and not isinstance(self.calibration, Calibration):
+            raise PolicyTypeError(
+                f"Policy(calibration={self.calibration!r}): it takes what duotone.calibrate or "
+                "Calibration.load returned, or None."
+            )
         if self.log_path is not None:
-            object.__setattr__(self, "log_path", _folder(self.log_path))
+            object.__setattr__(self, "log_path", folder(self.log_path))
         self._check_list_edits()
         self._check_patterns()
 
@@ -277,6 +314,14 @@ class Policy:
         for field in PATTERN_FIELDS:
             if patterns := getattr(self, field):
                 phrases.append(f"keeps {field.removeprefix('keep_')} {', '.join(patterns)}")
+        for field in ("float32_math", "convolution_math"):
+            if (math := getattr(self, field)) is not None:
+                phrases.append(f"{field.replace('_', ' ')} {math}")
+        if self.ranges:
+            shown = (f"{name} in [{low:g}, {high:g}]" for name, (low, high) in self.ranges)
+            phrases.append(f"assumes {', '.join(shown)}")
+        if self.calibration is not None:
+            phrases.append(f"uses the {self.calibration}")
         if self.log_path is not None:
             phrases.append(f"writes graphs to {self.log_path}")
         if self.log_decisions:
@@ -330,62 +375,3 @@ _DEFAULTS: dict[str, Any] = {
     if not field.name.startswith("_")
 }
 _DUOTONE_NAME = {variable.field: variable.duotone for variable in VARIABLES}
-
-
-def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
-    if isinstance(value, str) and value in choices:
-        return
-    close = difflib.get_close_matches(str(value).upper(), [c.upper() for c in choices], n=1)
-    hint = next((f" Did you mean {c!r}?" for c in choices if [c.upper()] == close), "")
-    none = " or None" if field == "level" else ""
-    accepted = ", ".join(repr(choice) for choice in choices)
-    raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}{none}.{hint}")
-
-
-def _check_boolean(field: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise PolicyTypeError(f"Policy({field}={value!r}): it takes True or False.")
-
-
-def _strings(field: str, value: object) -> tuple[str, ...]:
-    """The entries of a list field, each once, in an order that does not change between runs."""
-    if isinstance(value, (str, bytes)):
-        text = value if isinstance(value, str) else value.decode(errors="replace")
-        raise PolicyTypeError(
-            f"Policy({field}={value!r}): a single string is not a list of them. "
-            f"Write Policy({field}=[{text!r}])."
-        )
-    if not isinstance(value, Iterable):
-        raise PolicyTypeError(f"Policy({field}={value!r}): it takes a list, tuple or set of str.")
-    entries = list(value)
-    for entry in entries:
-        if not isinstance(entry, str):
-            raise PolicyTypeError(
-                f"Policy({field}=...) holds {entry!r}, which is not a str: name operations and "
-                "patterns by str, a primitive by its .name."
-            )
-        if not entry.strip():
-            raise PolicyError(
-                f"Policy({field}=...) holds the empty string {entry!r}: leave it out."
-            )
-    if isinstance(value, (set, frozenset)):
-        entries.sort()
-    return tuple(dict.fromkeys(entries))
-
-
-def _folder(value: object) -> Path:
-    if not isinstance(value, (str, os.PathLike)):
-        raise PolicyTypeError(
-            f"Policy(log_path={value!r}): it takes the path of a folder, or None."
-        )
-    if not os.fspath(value):  # Path("") is the current folder, which an empty string never meant
-        raise PolicyError(
-            "Policy(log_path=''): it takes the path of a folder, or None for no files."
-        )
-    # Absolute, so that a later change of the working folder does not undo this check.
-    path = Path(os.fsdecode(value)).expanduser().absolute()
-    problem = folder_problem(path)
-    if problem is not None:
-        raise PolicyError(f"Policy(log_path={os.fspath(value)!r}): {problem}.")
-    return path

@@ -38,8 +38,41 @@ def digits_accuracy(figures: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+def painter(figures: dict[str, Any]) -> list[list[str]]:
+    """Bytes moved by one bfloat16 training step, as compiled for an H200."""
+    records = figures["records"]
+
+    def of(model: str, *way: str) -> dict[str, Any]:
+        return records.get("/".join((model, "h200", *way)), {})
+
+    rows = [["training step", "float32 GB", "by hand GB", "duotone GB", "bytes", "memory"]]
+    for model in dict.fromkeys(key.split("/")[0] for key in records):
+        full, hand = of(model, "float32"), of(model, "bfloat16", "by hand")
+        ours = of(model, "bfloat16", "duotone")
+        if not all("bytes" in record for record in (full, hand, ours)):
+            continue
+        gigabytes = [f"{record['bytes'] / 1e9:.1f}" for record in (full, hand, ours)]
+        ratios = [f"{ours[what] / hand[what]:.2f}" for what in ("bytes", "temporary")]
+        rows.append([model, *gigabytes, *ratios])
+    return rows
+
+
+def cpu_steps(figures: dict[str, Any]) -> list[list[str]]:
+    """Speed-ups of training steps on a CPU."""
+    rows = [["training step", *[f"{name}: duotone, by hand" for name in figures]]]
+    by_model: dict[str, list[str]] = {}
+    for found in figures.values():
+        for row in found["rows"]:
+            speed = row["speedups"]
+            text = f"{speed['duotone']:.2f}, {speed['by hand']:.2f}"
+            by_model.setdefault(row["name"], []).append(text)
+    return rows + [[name, *texts] for name, texts in by_model.items() if len(texts) == len(figures)]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], list[list[str]]]] = {
     "digits_accuracy": digits_accuracy,
+    "painter": painter,
+    "cpu_steps": cpu_steps,
 }
 
 

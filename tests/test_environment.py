@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from duotone._environment import LEVELS, PAINTERS, VARIABLES, Variable
+from duotone._environment import LEVELS, MATH_VARIABLES, PAINTERS, VARIABLES, Variable
 from duotone.errors import (
     EnvironmentVariableError,
+    PolicyError,
     UnknownOperationError,
 )
 from duotone.policy import LIST_FIELDS, Policy
@@ -56,6 +57,8 @@ def test_every_variable_sets_its_field_under_each_name(variable: Variable, name:
         "log_path": Path("/tmp"),
         "log_decisions": True,
         "painter": "tensorflow",
+        "float32_math": "tf32",
+        "convolution_math": "tf32",
     }.get(variable.field, frozenset(variable.example.split(",")))
     policy = merge(**{name: variable.example})
     assert getattr(policy, variable.field) == expected
@@ -242,7 +245,8 @@ def test_a_bad_value_names_the_variable_the_value_and_what_it_takes(
 
 @pytest.mark.parametrize(("bad", "good"), [("tf", "tensorflow"), ("", "duotone")])
 def test_a_bad_painter_variable(bad, good):
-    with pytest.raises(EnvironmentVariableError, match=r"DUOTONE_PAINTER .*duotone or tensorflow"):
+    says = r"DUOTONE_PAINTER .*duotone, mincut or tensorflow"
+    with pytest.raises(EnvironmentVariableError, match=says):
         merge(DUOTONE_PAINTER=bad)
     assert merge(DUOTONE_PAINTER=good).painter == good
 
@@ -268,6 +272,65 @@ def documented_row(variable: Variable) -> str:
 
 def test_the_table_in_the_docs_is_the_table_in_the_code():
     page = (Path(__file__).parents[1] / "docs" / "environment.md").read_text(encoding="utf-8")
-    page, _, _ = page.partition("## Switched on from outside")  # tests/test_switches.py has those
+    page, _, _ = page.partition("## How float32 calculates")  # what follows has other tables
     rows = [line for line in page.splitlines() if line.startswith(("| `", "| none"))]
     assert rows == [documented_row(variable) for variable in VARIABLES]
+
+
+CUBLAS, CUDNN = "TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32", "TF_ENABLE_CUDNN_TENSOR_OP_MATH_FP32"
+NO_CUBLAS, NO_CUDNN = "TF_DISABLE_CUBLAS_TENSOR_OP_MATH", "TF_DISABLE_CUDNN_TENSOR_OP_MATH"
+TF32 = "NVIDIA_TF32_OVERRIDE"
+
+
+@pytest.mark.parametrize(
+    ("environ", "dots", "convolutions"),
+    [
+        ({CUBLAS: "1"}, "float16", None),
+        ({CUBLAS: "0"}, None, None),
+        ({CUDNN: "true"}, None, "float16"),
+        ({NO_CUBLAS: "1"}, "exact", None),
+        ({NO_CUDNN: "1"}, None, "exact"),
+        ({CUBLAS: "1", NO_CUBLAS: "1"}, "exact", None),
+        ({TF32: "0"}, "exact", "exact"),
+        ({TF32: "1"}, None, None),
+        ({TF32: "anything"}, None, None),
+        ({TF32: "0", CUBLAS: "1"}, "float16", "exact"),
+        ({CUBLAS: "1", "DUOTONE_FLOAT32_MATH": "tf32"}, "tf32", None),
+        ({CUBLAS: "1", "DUOTONE_FLOAT32_MATH": ""}, None, None),
+        ({CUBLAS: "maybe", "DUOTONE_FLOAT32_MATH": "tf32"}, "tf32", None),
+        ({"TF_ENABLE_CUDNN_RNN_TENSOR_OP_MATH_FP32": "1"}, None, None),
+        ({"DUOTONE_FLOAT32_MATH": "TF32"}, "tf32", None),
+    ],
+    ids=str,
+)
+def test_float32_math(environ, dots, convolutions):
+    policy = Policy().merged_with_environment(environ)
+    assert (policy.float32_math, policy.convolution_math) == (dots, convolutions)
+
+
+def test_code_wins_over_the_math_of_the_environment():
+    policy = Policy(float32_math="bfloat16").merged_with_environment({CUBLAS: "1", TF32: "0"})
+    assert (policy.float32_math, policy.convolution_math) == ("bfloat16", "exact")
+
+
+@pytest.mark.parametrize(
+    "name", [variable.name for variable in MATH_VARIABLES if variable.name.startswith("TF_")]
+)
+def test_a_math_variable_that_is_no_truth_value_is_an_error(name):
+    with pytest.raises(EnvironmentVariableError, match=f"{name} is 'maybe'.*unset {name}"):
+        merge(**{name: "maybe"})
+    assert merge(**{name: "0"}) == Policy()
+
+
+def test_an_arithmetic_that_does_not_exist_is_an_error():
+    with pytest.raises(EnvironmentVariableError, match="tf32, float16, bfloat16 or exact"):
+        merge(DUOTONE_FLOAT32_MATH="float8")
+    with pytest.raises(PolicyError, match="Did you mean 'tf32'"):
+        make(float32_math="tf23")
+    assert Policy(float32_math="tf32").describe() == "policy: float32 math tf32"
+
+
+def test_the_docs_name_every_math_variable():
+    text = Path(__file__).parent.parent.joinpath("docs/environment.md").read_text()
+    for variable in MATH_VARIABLES:
+        assert f"| `{variable.name}` |" in text

@@ -93,6 +93,23 @@ def test_it_agrees_with_what_runs() -> None:
     assert text.count("new_dtype=float16") == sum(c.to == "float16" for c in seen.casts)
 
 
+def test_what_is_calculated_again_shows() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.sum((jax.nn.gelu(x @ w) @ w.T) ** 2)
+
+    gradient = jax.grad(loss)
+    seen = explain(gradient, W, X, dtype="float16")
+    again = [o.operation for o in seen.operations if o.recomputed]
+    assert again.count("tanh") == 1
+    assert len(again) == seen.summary.recomputed
+    text = str(jax.make_jaxpr(duotone.autocast(gradient, dtype="float16"))(W, X))
+    assert text.count("= tanh") == 2
+    assert text.count("optimization_barrier") >= 1
+    assert not explain(loss, W, X, dtype="float16").summary.recomputed
+    reference = Policy(painter="tensorflow")
+    assert not explain(gradient, W, X, dtype="float16", policy=reference).summary.recomputed
+
+
 def test_policies_show() -> None:
     def rule_of(policy: Policy, operation: str = "exp") -> tuple[str, str]:
         found = _by_name(explain(_model, X, W, dtype="float16", policy=policy))[operation]

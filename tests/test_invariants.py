@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import duotone
-from duotone import Policy, _jax
+from duotone import Policy, _jax, road
+from duotone.graph.residuals import NOTHING
 from tests.random_programs import STEPS, Program, arguments, programs
 
 HALF = st.sampled_from(["float16", "bfloat16"])
-PAINTER = st.sampled_from(["duotone", "tensorflow"])
+PAINTER = st.sampled_from(["duotone", "mincut", "tensorflow"])
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 TRACED = settings(
     max_examples=30, derandomize=True, deadline=None, database=None, suppress_health_check=_QUIET
@@ -109,7 +110,7 @@ def test_the_casts_of_explain_are_those_of_the_program(program: Program, painter
     In float16: for bfloat16 some versions of JAX need dots on CPUs written with further casts.
     Numbers do not count: a constant that is an operand of a nested program is cast in it. Where a
     nested program with rules of its own stays full, it shares casts with what is around it; the
-    plan counts them apart.
+    plan counts them apart. What is calculated again casts again, so nothing is here.
     """
     half = "float16"
     program = Program(tuple(step for step in program.steps if step[0] != "pick"))
@@ -121,7 +122,9 @@ def test_the_casts_of_explain_are_those_of_the_program(program: Program, painter
         o.paint == "full" and o.stored == "half" and o.shape != () for o in record.operations
     )
     painted = duotone.autocast(program, dtype=half, policy=policy)
-    found = _conversions(jax.make_jaxpr(painted)(*arguments()), half)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(road, "plan_residuals", lambda *_: NOTHING)
+        found = _conversions(jax.make_jaxpr(painted)(*arguments()), half)
     assert found == planned if exact else found <= planned
     assert found[half] == planned[half]
 

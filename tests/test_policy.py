@@ -13,6 +13,7 @@ import jax
 import pytest
 
 from duotone._environment import LEVELS
+from duotone.calibration import Calibration
 from duotone.errors import (
     ArgumentTypeError,
     DuotoneError,
@@ -121,7 +122,15 @@ def test_describe_names_everything_that_is_not_default(tmp_path):
 
 
 def test_describe_has_a_phrase_for_every_field(tmp_path):
-    values = {"painter": "tensorflow", "level": "UNSAFE_FORCE_ALL", "log_path": tmp_path}
+    values = {
+        "painter": "tensorflow",
+        "level": "UNSAFE_FORCE_ALL",
+        "float32_math": "tf32",
+        "convolution_math": "exact",
+        "ranges": {"x": (0, 1)},
+        "calibration": Calibration("f", "0", 1, ()),
+        "log_path": tmp_path,
+    }
     for field in dataclasses.fields(Policy):
         if not field.name.startswith("_"):
             is_list = field.name in LIST_FIELDS + PATTERN_FIELDS
@@ -142,8 +151,18 @@ def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "error", "says", "good"),
     [
-        ({"painter": "tf"}, PolicyError, "'duotone', 'tensorflow'", {"painter": "tensorflow"}),
-        ({"painter": None}, PolicyError, "'duotone', 'tensorflow'", {"painter": "duotone"}),
+        (
+            {"painter": "tf"},
+            PolicyError,
+            "'duotone', 'mincut', 'tensorflow'",
+            {"painter": "tensorflow"},
+        ),
+        (
+            {"painter": None},
+            PolicyError,
+            "'duotone', 'mincut', 'tensorflow'",
+            {"painter": "duotone"},
+        ),
         ({"level": "FAST"}, PolicyError, "'UNSAFE_FORCE_ALL' or None", {"level": None}),
         (
             {"level": "tensor_core_only"},

@@ -27,12 +27,17 @@ class NodeClass:
     Attributes:
         entry: the list entry that holds for it (after rule 8).
         pin: a colour that the user forces, or ``None``.
-        rule: why, when ``pin`` is set or rule 8 spoke; else empty.
+        rule: why, when ``pin`` is set, rule 8 spoke or its range denies it; else empty.
+        stores_half: its result, computed in full, may be stored in half and read in half: it
+            provably fits and loses nothing that matters (rule 4). No taint leaves such a node.
+        range: what is known of its result, in words; for people, where ranges decided something.
     """
 
     entry: Entry
     pin: Paint | None = None
     rule: str = ""
+    stores_half: bool = False
+    range: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -131,20 +136,23 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     any other; what is computed from it may not fit either. An addition is denied from half of the
     range on, since its other operand counts too. A constant too small for full relative precision
     denies; one that would round to 0 taints everything, since it is there to keep something from
-    being 0 (the guard of a division).
+    being 0 (the guard of a division). By a constant that is too large for half, such as the count
+    of a mean over a batch of images, a value is only made smaller; by one too small, larger.
     """
     if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
         return found
     largest = half.largest / 2 if found.entry.additive else half.largest
     moved_only = found.entry.commutes and len(node.inputs) == 1
-    for value, may_be_half in zip(node.inputs, node.half_inputs, strict=True):
+    for slot, (value, may_be_half) in enumerate(zip(node.inputs, node.half_inputs, strict=True)):
         magnitude = graph.values[value].constant
         if magnitude is None or not may_be_half:
             continue
+        divisor = found.entry.divides and slot == 1
         if magnitude.largest > largest and found.kind is not Kind.CLEAR:
-            return _denied(found, magnitude.largest, half, Taint.EVERYWHERE)
+            taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE
+            return _denied(found, magnitude.largest, half, taint)
         if magnitude.smallest < half.smallest_normal and not moved_only:
-            lost = magnitude.smallest <= half.smallest / 2
+            lost = divisor or magnitude.smallest <= half.smallest / 2
             taint = Taint.EVERYWHERE if lost else Taint.DOMINANT
             return _denied(found, magnitude.smallest, half, taint)
     return found

@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from duotone.errors import RewriteError
 
@@ -46,6 +48,17 @@ STRUCTURAL = frozenset(
     }
 )
 """Names of nodes that stand for no operation of the user's."""
+
+
+_BYTES = {"bool": 1, "none": 0, "float0": 0}
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes of one element, from the digits in a dtype's name; 0 if it holds no numbers."""
+    if dtype in _BYTES:
+        return _BYTES[dtype]
+    digits = "".join(c if c.isdigit() else " " for c in dtype).split()
+    return max(int(digits[0]) // 8, 1) if digits else 0
 
 
 class Paint(enum.IntEnum):
@@ -106,10 +119,14 @@ class Magnitude:
             meaning: of a scalar itself. Of an array its largest element, since small elements among
             large ones (weights) may round like any others. ``inf`` if all are zero or infinite.
         largest: largest absolute value; 0 if all are zero or infinite.
+        low: least element, zeros and infinities counted; minus infinity if unknown.
+        high: greatest element, likewise.
     """
 
     smallest: float
     largest: float
+    low: float = -math.inf
+    high: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,9 +159,29 @@ class Value:
         return self.dtype == FULL_DTYPE
 
 
+Attribute = float | tuple[int, ...]
+"""What a node's attribute may be."""
+
+NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
+"""The attributes of most nodes."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
     """An operation.
+
+    What the analysis of ranges must know of it besides its operands stands in ``attributes``:
+
+    ===============  ==========================================================================
+    ``exponent``     of a power with a constant integer exponent
+    ``terms``        how many products or elements one result adds up (dot, convolution, running
+                     sum, window); absent if unknown
+    ``axes``         which axes of the operand a reduction removes
+    ``places``       for each axis of the operand of a broadcast, where it is in the result
+    ``permutation``  of a transposition
+    ``length``       of the dimension along which a counter counts
+    ``fill``         what a gather gives for places outside of its operand, NaN if absent
+    ===============  ==========================================================================
 
     Attributes:
         index: position in :attr:`Graph.nodes`.
@@ -161,6 +198,7 @@ class Node:
         source: an object whose ``str`` is the user's source line.
         flops: floating point operations of one execution.
         fixed: why it cannot be half, or an empty string.
+        attributes: see above; empty for most operations.
     """
 
     index: int
@@ -176,6 +214,9 @@ class Node:
     source: object
     flops: float
     fixed: str = ""
+    attributes: Mapping[str, Attribute] = dataclasses.field(
+        default_factory=lambda: NO_ATTRIBUTES, hash=False
+    )
 
     @property
     def paintable(self) -> bool:

@@ -39,6 +39,17 @@ class Taint(enum.IntEnum):
     """Through everything: the value may exceed what half can hold."""
 
 
+class Pointwise(enum.Enum):
+    """What it costs to calculate each element of a result again, from the operands' elements."""
+
+    NO = "no"
+    """Results depend on more than one element, or move them."""
+    CHEAP = "cheap"
+    """Compilers calculate it again wherever that saves a read."""
+    DEAR = "dear"
+    """Transcendental: compilers rather keep the result, though reading it takes longer."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
     """One operation on one list.
@@ -59,7 +70,12 @@ class Entry:
         selects: compares the elements of its operand; what reads the operand in full must see the
             same rounded numbers.
         wide: can hand on its float32 accumulator at no cost.
+        pointwise: whether a result follows element by element from the operands.
         only: half types for which the entry holds; empty for all.
+        compares: asks whether two calculated values are equal (``x == max(x)``): must see both as
+            they were calculated first, since a second calculation may differ by a bit.
+        divides: divides by its second operand: a large one makes the result small, a small one
+            makes it large.
     """
 
     op: str
@@ -73,7 +89,10 @@ class Entry:
     repeats: bool = False
     selects: bool = False
     wide: bool = False
+    pointwise: Pointwise = Pointwise.NO
     only: tuple[str, ...] = ()
+    compares: bool = False
+    divides: bool = False
 
 
 _DESIGN = "duotone, rule 6: nested programs are part of one graph"

@@ -16,11 +16,10 @@ from typing import Any
 
 from duotone.graph.casts import CastPlan
 from duotone.graph.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
+from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint, bytes_of
 from duotone.graph.lists import Kind
 from duotone.graph.painting import RULES, Painting
-
-_BYTES = {"bool": 1, "none": 0, "float0": 0}
+from duotone.graph.residuals import NOTHING, Recompute
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +43,8 @@ class OperationRecord:
         bytes: operands and results as painted, all runs.
         bytes_full: the same in the original program.
         casts: casts made for it (shared ones count for their first reader).
+        recomputed: whether readers far behind it take a second calculation in place of a kept
+            result; what that costs is in none of the figures.
     """
 
     index: int
@@ -62,6 +63,7 @@ class OperationRecord:
     bytes: int
     bytes_full: int
     casts: int
+    recomputed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Summary:
     bytes_original: int
     casts_inserted: int
     unlisted: dict[str, int]
+    recomputed: int = 0
 
     @property
     def flops_half_share(self) -> float:
@@ -135,7 +138,12 @@ class Record:
 
 
 def make_record(
-    graph: Graph, classes: Classes, painting: Painting, plan: CastPlan, half: HalfType
+    graph: Graph,
+    classes: Classes,
+    painting: Painting,
+    plan: CastPlan,
+    half: HalfType,
+    recompute: Recompute = NOTHING,
 ) -> Record:
     """Puts the stages' values together.
 
@@ -145,16 +153,25 @@ def make_record(
         painting: the colours.
         plan: the casts.
         half: the half type.
+        recompute: what is calculated again.
 
     Returns:
         The record.
     """
+    again = frozenset[int]().union(*recompute.again.values())
     real = [cast for cast in plan.casts if not cast.free]
     made_for: dict[int, int] = {}
     for cast in real:
         made_for[cast.readers[0]] = made_for.get(cast.readers[0], 0) + 1
     operations = tuple(
-        _operation(graph, node, classes, painting, made_for.get(node.index, 0))
+        _operation(
+            graph,
+            node,
+            classes,
+            painting,
+            made_for.get(node.index, 0),
+            not again.isdisjoint(node.outputs),
+        )
         for node in graph.nodes
         if node.op not in STRUCTURAL
     )
@@ -183,7 +200,12 @@ def _maker(graph: Graph, value: int) -> str:
 
 
 def _operation(
-    graph: Graph, node: Node, classes: Classes, painting: Painting, casts: int
+    graph: Graph,
+    node: Node,
+    classes: Classes,
+    painting: Painting,
+    casts: int,
+    recomputed: bool,
 ) -> OperationRecord:
     rule = painting.rules[node.index]
     detail = painting.details.get(node.index, "")
@@ -207,6 +229,7 @@ def _operation(
         bytes=painted * runs,
         bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
         casts=casts,
+        recomputed=recomputed,
     )
 
 
@@ -222,14 +245,6 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
             half = may_be_half and paint is Paint.HALF
             total += value.size * (2 if half else bytes_of(value.dtype))
     return total
-
-
-def bytes_of(dtype: str) -> int:
-    """Bytes of one element, from the digits in a dtype's name; 0 if it holds no numbers."""
-    if dtype in _BYTES:
-        return _BYTES[dtype]
-    digits = "".join(c if c.isdigit() else " " for c in dtype).split()
-    return max(int(digits[0]) // 8, 1) if digits else 0
 
 
 def _summary(
@@ -259,4 +274,5 @@ def _summary(
         bytes_original=sum(o.bytes_full for o in operations),
         casts_inserted=len(casts),
         unlisted=unlisted,
+        recomputed=sum(o.recomputed for o in operations),
     )

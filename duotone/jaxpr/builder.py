@@ -9,14 +9,26 @@ Who calls this: :func:`duotone.jaxpr.build.build`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from duotone import _jax
-from duotone.graph.graph import FULL_DTYPE, Body, BodyKind, Magnitude, Node, Paint, Value
+from duotone.graph.graph import (
+    FULL_DTYPE,
+    NO_ATTRIBUTES,
+    Attribute,
+    Body,
+    BodyKind,
+    Magnitude,
+    Node,
+    Paint,
+    Value,
+)
+from duotone.jaxpr.attributes import attributes_of
 from duotone.jaxpr.operations import (
     CONSTANT_CHOOSING,
     CONSTANT_KEEPING,
@@ -108,6 +120,7 @@ class Builder:
         fixed: str,
         out_bodies: Sequence[int] | None = None,
         constant: Magnitude | None = None,
+        attributes: Mapping[str, Attribute] = NO_ATTRIBUTES,
     ) -> tuple[int, ...]:
         index = len(self.nodes)
         scope, region, _ = self.scope(scopes, eqn)
@@ -131,6 +144,7 @@ class Builder:
                 source=SourceLine(eqn),
                 flops=flops,
                 fixed=fixed,
+                attributes=attributes,
             )
         )
         return outputs
@@ -199,6 +213,7 @@ class Builder:
             what.flops,
             what.fixed,
             constant=self._kept_constant(eqn, inputs),
+            attributes=attributes_of(eqn),
         )
         return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1)
 
@@ -206,12 +221,37 @@ class Builder:
         """The magnitudes of a result that only moves a constant."""
         name = eqn.primitive.name
         if name in CONSTANT_KEEPING:
-            return self.values[inputs[0]].constant
+            return _kept(eqn, self.values[inputs[0]].constant)
         if name in CONSTANT_CHOOSING:
-            return _joined([self.values[v].constant for v in inputs if self.values[v].paintable])
+            joined = _joined([self.values[v].constant for v in inputs if self.values[v].paintable])
+            fills = joined is not None and eqn.params.get("fill_value") is not None
+            return _unbounded(joined) if fills else joined
         if name == "iota":
-            return _scalar_magnitude(max(size_of(eqn.outvars[0].aval) - 1, 0))
+            last = max(size_of(eqn.outvars[0].aval) - 1, 0)
+            return dataclasses.replace(_scalar_magnitude(last) or _ZERO, low=0.0)
         return None
+
+
+_ZERO = Magnitude(np.inf, 0.0, 0.0, 0.0)
+
+
+def _kept(eqn: _jax.Eqn, constant: Magnitude | None) -> Magnitude | None:
+    """The magnitudes of a constant after an operation that keeps them; signs may change."""
+    name = eqn.primitive.name
+    if constant is None or name not in ("neg", "abs", "convert_element_type"):
+        return constant
+    if name == "convert_element_type":
+        wide = dtype_name(eqn.outvars[0].aval) in (FULL_DTYPE, "float64")
+        return constant if wide else _unbounded(constant)
+    low, high = -constant.high, -constant.low
+    if name == "abs":
+        low, high = max(constant.low, low, 0.0), max(constant.high, high)
+    return dataclasses.replace(constant, low=low, high=high)
+
+
+def _unbounded(constant: Magnitude | None) -> Magnitude | None:
+    """The same magnitudes, of numbers that may have been rounded or replaced."""
+    return None if constant is None else Magnitude(constant.smallest, constant.largest)
 
 
 def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
@@ -219,7 +259,12 @@ def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
     known = [magnitude for magnitude in magnitudes if magnitude is not None]
     if not known or len(known) < len(magnitudes):
         return None
-    return Magnitude(min(m.smallest for m in known), max(m.largest for m in known))
+    return Magnitude(
+        min(m.smallest for m in known),
+        max(m.largest for m in known),
+        min(m.low for m in known),
+        max(m.high for m in known),
+    )
 
 
 def _array_magnitude(array: Any) -> Magnitude | None:
@@ -231,19 +276,27 @@ def _array_magnitude(array: Any) -> Magnitude | None:
         return None
     if not _jax.is_concrete(array):
         return None
-    sizes = np.abs(np.asarray(array))
-    return _scalar_magnitude(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+    elements = np.asarray(array)
+    sizes = np.abs(elements)
+    largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+    low, high = -np.inf, np.inf
+    if elements.size:  # NaN stands for "unknown" here, and fmin and fmax leave it out
+        low, high = float(np.fmin.reduce(elements, None)), float(np.fmax.reduce(elements, None))
+    return Magnitude(largest or np.inf, largest, low, high)
 
 
 def _scalar_magnitude(number: Any) -> Magnitude | None:
     """The magnitude of a literal; ``None`` for one that is no real number."""
     try:
-        size = abs(float(number))
+        number = float(number)
     except TypeError:
         return None
-    if not np.isfinite(size) or size == 0:
+    size = abs(number)
+    if size != size:
         return Magnitude(np.inf, 0.0)
-    return Magnitude(size, size)
+    if size == np.inf or size == 0:
+        return Magnitude(np.inf, 0.0, number, number)
+    return Magnitude(size, size, number, number)
 
 
 NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]

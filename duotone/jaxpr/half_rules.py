@@ -17,6 +17,8 @@ from jax import lax
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.graph import FULL_DTYPE, Paint
+from duotone.jaxpr.dots import precision, rows_dot, takes_rows
+from duotone.jaxpr.exact_forms import exact_form
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.rewrite import Env, Rewriter, form
 
@@ -27,14 +29,28 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
-    operands = [r.read(env, v, r.wanted(node, slot)) for slot, v in enumerate(step.inputs)]
-    computes_full = r.painting.compute[node] is Paint.FULL
-    results = _jax.bind(step.eqn, operands) if computes_full else _in_half(r, step, operands)
+    operands = [
+        r.read(r.source(env, node, value), value, r.wanted(node, slot))
+        for slot, value in enumerate(step.inputs)
+    ]
+    results = exact_form(r.graph, step, operands)
+    if results is None:
+        computes_full = r.painting.compute[node] is Paint.FULL
+        results = (_in_full if computes_full else _in_half)(r, step, operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
         (paint, r.match(array, var.aval, paint))
         for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
     ]
+
+
+def _in_full(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """The results of a node that computes full, by the algorithm that the policy asks for."""
+    (node,) = step.nodes
+    asked = r.math.get(step.eqn.primitive.name)
+    if asked is None or r.graph.nodes[node].fixed or not all(r.graph.nodes[node].half_inputs):
+        return _jax.bind(step.eqn, operands)
+    return _jax.bind(step.eqn, operands, {**step.eqn.params, "precision": precision(asked)})
 
 
 def _in_half(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
@@ -58,7 +74,7 @@ def _in_half(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node for each operand."""
     operands = [
-        r.read(env, value, r.wanted(node, 0))
+        r.read(r.source(env, node, value), value, r.wanted(node, 0))
         for value, node in zip(step.inputs, step.nodes, strict=True)
     ]
     results = _jax.bind(step.eqn, operands)
@@ -113,19 +129,28 @@ def _convert(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
     """Half operands; the result half, or the float32 accumulator itself (rule ``wide``).
 
+    Bound in the form that the device runs fast, see :mod:`duotone.jaxpr.dots`.
+
     JAX transposes a dot with half operands and a float32 result into a dot of a float32 cotangent
-    with a half operand, which runs in float32. The derivative written here casts the cotangent
-    first, so that the backward dots take half operands as well.
+    with a half operand, which runs in float32. The derivatives written here and there cast the
+    cotangent first, so that the backward dots take half operands as well.
     """
     (node,) = step.nodes
-    if r.kept(node, 0) is Paint.HALF:
+    result = r.half if r.kept(node, 0) is Paint.HALF else np.dtype(FULL_DTYPE)
+    if r.dots == "rows" and takes_rows(*operands):
+        dims = _hashable(step.eqn.params["dimension_numbers"])
+        return [rows_dot(*operands, dims, result.name, _is_transposed_next(r, step, dims))]
+    if result == r.half:
         return _bind(r, step, operands)
     eqn, half_params = step.eqn, _half_parameters(r, step.eqn.params)
-    wide_params = {**eqn.params, "preferred_element_type": np.dtype(FULL_DTYPE)}
+    wide_params = {**eqn.params, "preferred_element_type": result}
 
     @jax.custom_jvp
     def dot_half_to_full(lhs: Any, rhs: Any) -> Any:
-        return _jax.bind(eqn, _jax.operands_for_wide_dot((lhs, rhs)), wide_params)[0]
+        pair = (lhs, rhs)
+        if r.dots != "plain":
+            pair = [_jax.convert(operand, FULL_DTYPE) for operand in pair]
+        return _jax.bind(eqn, pair, wide_params)[0]
 
     def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
         lhs, rhs = primals
@@ -137,6 +162,24 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 
     dot_half_to_full.defjvp(derivative)
     return [dot_half_to_full(*operands)]
+
+
+def _is_transposed_next(r: Rewriter, step: Step, dims: Any) -> bool:
+    """Whether the one reader of a dot moves what the right operand kept before what the left kept.
+
+    JAX writes the gradient of a weight so. Told by shapes: a square result counts as moved.
+    """
+    (contracted, _), (batch, _) = dims
+    reader = r.only_reader(step.outputs[0])
+    if batch or reader is None or reader.op != "transpose":
+        return False
+    shape = step.eqn.outvars[0].aval.shape
+    left = step.eqn.invars[0].aval.ndim - len(contracted)
+    return r.graph.values[reader.outputs[0]].shape == (*shape[left:], *shape[:left])
+
+
+def _hashable(dims: Any) -> Any:
+    return tuple(tuple(tuple(axes) for axes in pair) for pair in dims)
 
 
 _SCATTERS: dict[str, Callable[..., Any]] = {

@@ -1,9 +1,10 @@
 """The lists for JAX primitives: allow, infer, deny, clear, each entry with its reason and source.
 
 To add a primitive, add one line to the family it belongs to. Operations on no list stay float32 and
-are reported. Three names here are not primitives but meanings that the front end tells apart:
+are reported. Four names here are not primitives but meanings that the front end tells apart:
 ``square`` (also ``mul`` of a value with itself), ``convert_exact`` (a ``convert_element_type`` that
-half loses nothing in) and ``exact_power`` (``integer_pow`` with exponent 0, 1 or -1).
+half loses nothing in), ``exact_power`` (``integer_pow`` with exponent 0, 1 or -1) and
+``eq_calculated`` (``eq`` of two floating point values of which none is a literal).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
 and oneDNN modes); NVIDIA, "Training with Mixed Precision", user guide DU-08617, section on the
@@ -13,35 +14,38 @@ Where none of them has the operation, the reason stands for itself.
 
 from __future__ import annotations
 
-from duotone.graph.lists import Entry, Kind, Taint
+from typing import Any
+
+from duotone.graph.lists import Entry, Kind, Pointwise, Taint
 
 TF = "TensorFlow 2.21"
 NVIDIA = "NVIDIA DU-08617"
 TORCH = "PyTorch AMP"
 OWN = "duotone"
 
+_CHEAP = frozenset(
+    "add sub add_any mul div square integer_pow exact_power one_minus_square neg abs max min sign "
+    "select_n clamp floor ceil round is_finite eq ne lt le gt ge convert_element_type "
+    "convert_exact copy copy_p stop_gradient name reshape broadcast_in_dim squeeze "
+    "expand_dims".split()
+)
+_DEAR = frozenset(
+    "exp exp2 expm1 log log1p log2 pow sqrt rsqrt cbrt tanh logistic erf erfc sin cos tan sinh "
+    "cosh asin acos atan asinh acosh atanh atan2".split()
+)
 
-def _entries(
-    kind: Kind,
-    ops: str,
-    reason: str,
-    source: str,
-    *,
-    taint: Taint = Taint.DOMINANT,
-    commutes: bool = False,
-    parts: bool = False,
-    additive: bool = False,
-    repeats: bool = False,
-    selects: bool = False,
-    wide: bool = False,
-    only: tuple[str, ...] = (),
-) -> list[Entry]:
-    """One entry for each name in ``ops``."""
+
+def _pointwise(op: str) -> Pointwise:
+    """XLA's instruction fusion holds the same functions for expensive."""
+    if op in _CHEAP:
+        return Pointwise.CHEAP
+    return Pointwise.DEAR if op in _DEAR else Pointwise.NO
+
+
+def _entries(kind: Kind, ops: str, reason: str, source: str, **features: Any) -> list[Entry]:
+    """One entry for each name in ``ops``; ``features`` are fields of :class:`Entry`."""
     return [
-        Entry(
-            op, kind, reason, source, taint, commutes, parts, additive, repeats, selects, wide, only
-        )
-        for op in ops.split()
+        Entry(op, kind, reason, source, pointwise=_pointwise(op), **features) for op in ops.split()
     ]
 
 
@@ -75,7 +79,8 @@ _INFER = [
         f"{TF} Add, AddV2, Sub, AddN",
         additive=True,
     ),
-    *_entries(Kind.INFER, "mul div", "safe where its operands are", f"{TF} Mul, RealDiv"),
+    *_entries(Kind.INFER, "mul", "safe where its operands are", f"{TF} Mul"),
+    *_entries(Kind.INFER, "div", "safe where its operands are", f"{TF} RealDiv", divides=True),
     *_entries(
         Kind.INFER,
         "tanh one_minus_square logistic erf erfc",
@@ -227,6 +232,13 @@ _CLEAR = [
         "eq ne lt le gt ge eq_to lt_to le_to sign floor ceil round is_finite",
         "compares or rounds; exact on a value that is half already",
         f"{TF} Equal, Less, Sign, Floor, IsFinite",
+    ),
+    *_entries(
+        Kind.CLEAR,
+        "eq_calculated",
+        "compares; exact on a value that is half already",
+        f"{TF} Equal",
+        compares=True,
     ),
     *_entries(
         Kind.CLEAR,

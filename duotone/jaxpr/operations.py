@@ -179,6 +179,14 @@ def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, s
     return ("square" if lhs is rhs else "mul"), ""
 
 
+@_rule("eq")
+def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """Where a value is the maximum of a row; not a comparison with a number."""
+    del outs
+    calculated = not any(_jax.is_literal(atom) for atom in eqn.invars)
+    return ("eq_calculated" if calculated and "float" in ins[0] else "eq"), ""
+
+
 @_rule("integer_pow")
 def _integer_pow(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     del ins, outs

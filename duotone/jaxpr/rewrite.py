@@ -13,18 +13,23 @@ Who calls this: :mod:`duotone.api`, under ``jax.make_jaxpr``.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.casts import CastPlan
-from duotone.graph.graph import Boundary, Graph, Paint
+from duotone.graph.graph import Boundary, Graph, Node, Paint
 from duotone.graph.painting import Painting
+from duotone.graph.residuals import NOTHING, Recompute
+from duotone.jaxpr.exact_forms import may_have_exact_form
 from duotone.jaxpr.program import Built, Program, Step
 
 
@@ -32,19 +37,22 @@ class Env:
     """Arrays by value and precision.
 
     An environment inside a loop sees those around it; inside any other nested program it holds only
-    what was handed in.
+    what was handed in. One that shadows holds values calculated again: of such a value it does not
+    give the first calculation in another precision.
     """
 
-    def __init__(self, parent: Env | None = None) -> None:
+    def __init__(self, parent: Env | None = None, *, shadows: bool = False) -> None:
         self._arrays: dict[tuple[int, Paint], Any] = {}
         self._parent = parent
+        self._again: dict[int, Env] = {}
+        self._shadows = shadows
 
     def find(self, value: int, paint: Paint) -> Any:
         """The array, or ``None``."""
         env: Env | None = self
         while env is not None:
             array = env._arrays.get((value, paint))
-            if array is not None:
+            if array is not None or (env._shadows and env.holds(value)):
                 return array
             env = env._parent
         return None
@@ -52,6 +60,19 @@ class Env:
     def write(self, value: int, paint: Paint, array: Any) -> None:
         """Keeps an array."""
         self._arrays[value, paint] = array
+
+    @property
+    def shadows(self) -> bool:
+        """Whether it holds values calculated again."""
+        return self._shadows
+
+    def holds(self, value: int) -> bool:
+        """Whether it was written here, in any precision; what stands around does not count."""
+        return any((value, paint) in self._arrays for paint in Paint)
+
+    def place(self, key: int) -> Env:
+        """The environment of what is calculated again at a place; it sees this one."""
+        return self._again.setdefault(key, Env(self, shadows=True))
 
 
 Repaint = Callable[[_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary]], "Rewriter"]
@@ -66,10 +87,21 @@ class Rewriter:
         painting: its colours.
         half: the half dtype.
         repaint: paints a derivative rule by the same policy.
+        recompute: which reads take a value calculated again.
+        dots: the form in which dots with half operands are bound, see :mod:`duotone.jaxpr.dots`.
+        math: by operation, the algorithm or precision in which it calculates where it stays full.
     """
 
     def __init__(
-        self, built: Built, painting: Painting, plan: CastPlan, half: Any, repaint: Repaint
+        self,
+        built: Built,
+        painting: Painting,
+        plan: CastPlan,
+        half: Any,
+        repaint: Repaint,
+        recompute: Recompute = NOTHING,
+        dots: str = "plain",
+        math: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph: Graph = built.graph
         self.program = built.program
@@ -77,11 +109,24 @@ class Rewriter:
         self.plan = plan
         self.half = np.dtype(half)
         self.repaint = repaint
+        self.recompute = recompute
+        self.dots = dots
+        self.math = math
         self._exact = {cast.value for cast in plan.casts if cast.exact}
+        self._held = {cast.value for cast in plan.casts if cast.held}
         self._largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
-        touched = (int(Paint.HALF in pair) for pair in pairs)
-        self._halves_before = list(itertools.accumulate(touched, initial=0))
+        apart = recompute.nodes(self.graph)
+        touched = (
+            int(
+                Paint.HALF in pair
+                or node.index in apart
+                or may_have_exact_form(self.graph, node)
+                or node.op in math
+            )
+            for pair, node in zip(pairs, self.graph.nodes, strict=True)
+        )
+        self._touched_before = list(itertools.accumulate(touched, initial=0))
 
     def __call__(self, *arguments: Any, wants: Sequence[Paint | None] | None = None) -> list[Any]:
         """Runs the rewritten program.
@@ -114,13 +159,22 @@ class Rewriter:
         half = self.graph.nodes[node].half_outputs[slot]
         return self.painting.store[node] if half else Paint.FULL
 
+    @functools.cached_property
+    def _readers(self) -> list[list[tuple[int, int]]]:
+        return self.graph.consumers()
+
+    def only_reader(self, value: int) -> Node | None:
+        """The node that reads a value, if there is exactly one reader."""
+        readers = self._readers[value]
+        return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
+
     def dtype(self, aval: Any, paint: Paint) -> Any:
         """The dtype of a value of the original program in a precision."""
         return self.half if paint is Paint.HALF else aval.dtype
 
     def touched(self, step: Step) -> bool:
-        """Whether anything inside a step is half."""
-        return self._halves_before[step.last] > self._halves_before[step.first]
+        """Whether anything inside a step is half, or bound in another form."""
+        return self._touched_before[step.last] > self._touched_before[step.first]
 
     def read(self, env: Env, value: int, paint: Paint) -> Any:
         """A value in a precision, cast if need be."""
@@ -138,6 +192,8 @@ class Rewriter:
         if paint is Paint.HALF:
             array = self._to_half(value, array)
         else:
+            if value in self._held:
+                array = lax.optimization_barrier(array)
             array = _jax.convert(array, self.graph.values[value].dtype)
             if value in self._exact:
                 info = jax.numpy.finfo(self.half)
@@ -170,6 +226,9 @@ class Rewriter:
                 with _jax.inlined_call(step.eqn):
                     self.run(step.bodies[0], env)
                 continue
+            for node in step.nodes:
+                for place, value in self._places.get(node, ()):
+                    self._calculate_again(env.place(place), place, value)
             with _jax.EquationContext(step.eqn):
                 results = self._step(step, env)
             for value, (paint, array) in zip(step.outputs, results, strict=True):
@@ -181,6 +240,59 @@ class Rewriter:
             operands = [self.read(env, value, Paint.FULL) for value in step.inputs]
             return [(Paint.FULL, array) for array in _jax.bind(step.eqn, operands)]
         return FORMS[step.kind](self, step, env)
+
+    def source(self, env: Env, node: int, value: int) -> Env:
+        """The environment from which a node reads a value: ``env``, or that of a place.
+
+        What is calculated again reads what is calculated again beside it.
+        """
+        place = self.recompute.reads.get((node, value))
+        return env if place is None or env.shadows else env.place(place)
+
+    def _calculate_again(self, again: Env, place: int, value: int) -> None:
+        """Calculates a value again, with what it needs, unless that is done.
+
+        Outside of the context of the equation that reads it: that one may run on another device.
+
+        Args:
+            again: the environment of the place.
+            place: its key.
+            value: what is read there; one that is neither to be calculated again nor a root is
+                found in the environment around.
+        """
+        if again.holds(value):
+            return
+        if value in self.recompute.roots[place]:
+            paint = self.stored(value)
+            again.write(value, paint, lax.optimization_barrier(self.read(again, value, paint)))
+        elif value in self.recompute.again[place]:
+            step = self._steps[self.graph.values[value].producer]
+            for operand in step.inputs:
+                self._calculate_again(again, place, operand)
+            with _jax.EquationContext(step.eqn):
+                results = self._step(step, again)
+            for output, (paint, array) in zip(step.outputs, results, strict=True):
+                again.write(output, paint, array)
+
+    @functools.cached_property
+    def _places(self) -> dict[int, list[tuple[int, int]]]:
+        """For each node that reads values calculated again: places and values."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for (node, value), place in self.recompute.reads.items():
+            found.setdefault(node, []).append((place, value))
+        return found
+
+    @functools.cached_property
+    def _steps(self) -> dict[int, Step]:
+        """The step of each node that is an equation of its own."""
+        found: dict[int, Step] = {}
+        programs = [self.program]
+        while programs:
+            for step in programs.pop().steps:
+                programs.extend(step.bodies)
+                if step.kind == "leaf":
+                    found[step.nodes[0]] = step
+        return found
 
     def hoist(self, body: int, env: Env) -> None:
         """Makes the casts that the plan wants ready before a loop."""

@@ -21,7 +21,7 @@ from duotone import _jax
 from duotone.errors import LeakedTracerError
 from duotone.jaxpr.scopes import MARKER
 from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
-from duotone.jaxpr.trace import leak_inside, trace
+from duotone.jaxpr.trace import Traced, leak_inside, trace
 
 logger = logging.getLogger("duotone")
 
@@ -51,18 +51,18 @@ class Runner:
     def __init__(
         self,
         function: Callable[..., Any],
-        rewrite: Callable[[_jax.ClosedJaxpr], Callable[..., list[Any]]],
+        rewrite: Callable[[Traced], Callable[..., list[Any]]],
     ) -> None:
         self._function = function
         self._rewrite = rewrite
         self._name = describe_callable(function)
-        self._compiled: dict[tuple[Any, Any], Callable[..., tuple[list[Any], Results]]] = {}
+        self._compiled: dict[Any, Callable[..., tuple[list[Any], Results]]] = {}
         self._structures: dict[Any, int] = {}
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the rewritten function."""
         arrays, signature = flatten_call(self._name, args, kwargs)
-        key = (signature.tree, signature.statics)
+        key = self._key(signature, arrays)
         compiled = self._compiled.get(key)
         try:
             if compiled is None:
@@ -80,12 +80,17 @@ class Runner:
             ) from error
         return results.restore(out)
 
+    def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
+        """What calls that share a ``jit`` function have in common."""
+        del arrays  # `jit` looks at them
+        return signature.tree, signature.statics
+
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
             traced = trace(self._function, signature, leaves)
-            return self._rewrite(traced.jaxpr)(*leaves), traced.results
+            return self._rewrite(traced)(*leaves), traced.results
 
         donated = self._donated(signature, arrays)
         return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)
@@ -95,18 +100,9 @@ class Runner:
 
         JAX heeds donation on the outermost ``jit`` only, and that is now duotone's.
         """
-        if not hasattr(self._function, "trace") or not hasattr(self._function, "lower"):
+        if not is_jitted(self._function):
             return ()
-        jaxpr = _jax.open_jaxpr(trace(self._function, signature, arrays).jaxpr)
-        if len(jaxpr.eqns) != 1 or "donated_invars" not in jaxpr.eqns[0].params:
-            return ()
-        (eqn,) = jaxpr.eqns
-        donated = {
-            id(atom)
-            for atom, given in zip(eqn.invars, eqn.params["donated_invars"], strict=True)
-            if given
-        }
-        return tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated)
+        return donated_arguments(trace(self._function, signature, arrays).jaxpr)
 
     def _warn_of_many(self, signature: Signature) -> None:
         """Says so once when a Python number that changes at every call compiles a program each."""
@@ -119,3 +115,22 @@ class Runner:
                 self._name,
                 count,
             )
+
+
+def is_jitted(function: Callable[..., Any]) -> bool:
+    """Whether a function is one that ``jax.jit`` returned."""
+    return hasattr(function, "trace") and hasattr(function, "lower")
+
+
+def donated_arguments(jaxpr: _jax.ClosedJaxpr) -> tuple[int, ...]:
+    """Positions of the arguments that a program donates which is one ``jit`` and nothing else."""
+    opened = _jax.open_jaxpr(jaxpr)
+    if len(opened.eqns) != 1 or "donated_invars" not in opened.eqns[0].params:
+        return ()
+    (eqn,) = opened.eqns
+    donated = {
+        id(atom)
+        for atom, given in zip(eqn.invars, eqn.params["donated_invars"], strict=True)
+        if given
+    }
+    return tuple(i for i, var in enumerate(opened.invars) if id(var) in donated)

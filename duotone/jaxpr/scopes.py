@@ -260,11 +260,15 @@ def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list
                 readers.setdefault(atom, []).append(eqn)
 
     def sums(carry: Any, result: Any) -> bool:
-        eqns = readers.get(carry, [])
-        if len(eqns) != 1 or carry in jaxpr.outvars:
-            return False
-        eqn = eqns[0]
-        return eqn.primitive.name in ("add", "add_any", "sub") and eqn.outvars[0] is result
+        value = carry
+        while value is not result:
+            eqns = readers.get(value, [])
+            if len(eqns) != 1 or value in jaxpr.outvars:
+                return False
+            if eqns[0].primitive.name not in ("add", "add_any", "sub"):
+                return False
+            value = eqns[0].outvars[0]
+        return carry is not result
 
     return [sums(carry, result) for carry, result in zip(carries, results, strict=True)]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import types
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -158,6 +159,45 @@ def describe_argument(path: Any) -> str:
     if first is None:
         first = getattr(path[1], "key", path[1])
     return f"argument {first}{jax.tree_util.keystr(path[2:])}"
+
+
+def argument_names(function: Callable[..., Any], signature: Signature) -> tuple[str, ...]:
+    """The name of each traced leaf of a call: ``x``, ``params/dense/kernel``.
+
+    Args:
+        function: the user's, whose parameters name its arguments; where it does not tell, an
+            argument by position is called by its number.
+        signature: of the call.
+    """
+    count = signature.tree.num_leaves
+    places = {position for position, _ in signature.statics}
+    paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(signature.tree, range(count)))[
+        0
+    ]
+    parameters = _parameter_names(function)
+    return tuple(
+        _leaf_name(path, parameters) for i, (path, _) in enumerate(paths) if i not in places
+    )
+
+
+def _leaf_name(path: Any, parameters: list[str]) -> str:
+    """The name of the leaf at ``path`` in ``(args, kwargs)``."""
+    first = getattr(path[1], "idx", None)
+    if first is None:
+        first = getattr(path[1], "key", path[1])
+    elif first < len(parameters):
+        first = parameters[first]
+    inner = jax.tree_util.keystr(path[2:], simple=True, separator="/")
+    return f"{first}/{inner}" if inner else str(first)
+
+
+def _parameter_names(function: Callable[..., Any]) -> list[str]:
+    """Of the parameters that take one argument by position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 @jax.tree_util.register_static

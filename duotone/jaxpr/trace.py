@@ -14,6 +14,7 @@ from duotone.jaxpr.foreign import refuse_nnx_objects, traced_cleanly
 from duotone.jaxpr.signature import (
     Results,
     Signature,
+    argument_names,
     describe_argument,
     describe_callable,
     flatten_results,
@@ -27,10 +28,18 @@ class Traced:
     Attributes:
         jaxpr: takes and returns arrays only.
         results: what the function returns besides arrays, and in what structure.
+        function: the user's.
+        signature: of the call.
     """
 
     jaxpr: _jax.ClosedJaxpr
     results: Results
+    function: Callable[..., Any]
+    signature: Signature
+
+    def arguments(self) -> tuple[str, ...]:
+        """The name of each argument of :attr:`jaxpr`."""
+        return argument_names(self.function, self.signature)
 
 
 def leak_inside(name: str) -> str:
@@ -73,4 +82,4 @@ def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[A
         jaxpr = jax.make_jaxpr(flat)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
         raise LeakedTracerError(leak_inside(name)) from error
-    return Traced(jaxpr, found[-1])
+    return Traced(jaxpr, found[-1], function, signature)

@@ -36,6 +36,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from duotone import _jax
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.regions import keep_full
 from duotone.scale.finite import AxisName, all_finite, check_axis_name
@@ -296,7 +297,7 @@ def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]
 
 def _branching_is_free() -> bool:
     """Whether the host need not wait for the device to learn which branch to take."""
-    return jax.default_backend() == "cpu"
+    return _jax.platform_to_paint_for() == "cpu"
 
 
 def _like(new: Any, old: Any) -> jax.Array:

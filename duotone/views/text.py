@@ -53,7 +53,7 @@ def table(record: Record, *, most: int | None = None) -> Group:
             o.operation,
             f"{o.dtype}[{','.join(o.shape)}]",
             Text(paint, style=_STYLE[o.paint]),
-            o.rule,
+            f"{o.rule} again" if o.recomputed else o.rule,
             o.scope,
             o.source,
             str(o.runs),
@@ -76,6 +76,8 @@ def summary(record: Record) -> str:
         f"operand and result bytes {amount(s.bytes_half + s.bytes_full, 'B')}, "
         f"{amount(s.bytes_original, 'B')} in float32",
     ]
+    if s.recomputed:
+        lines.append(f'calculated again for later readers ("again"): {s.recomputed} operations')
     if s.unlisted:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(s.unlisted.items()))
         lines.append(f"left alone, on no list: {names}")

@@ -242,6 +242,7 @@ def test_a_step_that_is_never_taken_is_an_error():
         step.run(values, (np.full_like(images, np.inf), labels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "half"), [("MobileNetV3Small", "float16"), ("VGG16", "bfloat16")])
 def test_every_dot_of_an_architecture_is_half(name, half):
     """Traced, not compiled: the architecture of the fewest parameters and the shortest one."""

@@ -1,8 +1,9 @@
 """Paintings of the small models as text: what the golden files hold.
 
 One file for each model and program. Its first part has a line for each operation and a column for
-each painting (``=`` where a column says what the column to its left says); then come the casts and
-the totals of each painting. No source lines: they change with every edit.
+each painting (``=`` where a column says what the column to its left says; ``again`` where readers
+far behind calculate a value again); then come the casts and the totals of each painting. No source
+lines: they change with every edit.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def _record(model: str, program: str, painter: Any, half: str) -> Record:
 
 def _colour(operation: OperationRecord) -> str:
     paint, stored = operation.paint, operation.stored
-    return f"{paint if paint == stored else f'{paint}>{stored}'} {operation.rule}"
+    again = " again" if operation.recomputed else ""
+    return f"{paint if paint == stored else f'{paint}>{stored}'} {operation.rule}{again}"
 
 
 def _operations(records: dict[str, Record]) -> str:

@@ -33,6 +33,13 @@ def test_a_version_keeps_only_what_differs() -> None:
 def test_the_text_shows_every_colour() -> None:
     """A golden file that could not tell colours apart would guard nothing."""
     text = render("transformer", "value_and_grad")
-    for colour in ("half allow", "half>full wide", "full deny", "full taint", "full state"):
+    for colour in (
+        "half allow",
+        "half>full wide",
+        "full deny",
+        "full taint",
+        "full state",
+        " again",
+    ):
         assert colour in text
     assert ".py" not in text.replace("scripts/update_goldens.py", "")

@@ -112,3 +112,24 @@ def test_a_vector_as_large_as_its_own_guard_is_tainted_by_a_small_epsilon() -> N
     root = t.op("tanh", shifted)
     t.goes_on(root)
     assert t.paint()[root] == "full taint"
+
+
+def test_a_large_divisor_taints_only_what_is_as_large() -> None:
+    """The count of a mean over a batch of images."""
+    t = Tiny()
+    h = t.dot()
+    mean = t.op("div", t.op("sum", h, size=4), t.constant(8e5))
+    centred = t.op("add", h, mean)
+    t.goes_on(centred)
+    painted = t.paint()
+    assert painted[mean] == "full constant"
+    assert painted[centred] == "full>half mixed"
+
+
+def test_a_small_divisor_taints_everything() -> None:
+    t = Tiny()
+    h = t.dot()
+    large = t.op("div", t.op("sum", h, size=4), t.constant(1e-5))
+    shifted = t.op("add", h, large)
+    t.goes_on(shifted)
+    assert t.paint()[shifted] == "full taint"

@@ -9,6 +9,7 @@ import pytest
 from duotone.graph.graph import Paint
 from duotone.graph.painting import RULES
 from duotone.graph.record import Record, bytes_of, make_record
+from duotone.graph.residuals import Recompute
 from tests.graph.tiny import FLOAT16, Tiny
 
 
@@ -111,6 +112,22 @@ def test_a_half_input_is_no_cast() -> None:
     x = t.input(64, given=Paint.HALF)
     t.goes_on(t.dot(x, x))
     assert _record(t).operations[0].casts == 0
+
+
+def test_what_is_calculated_again_is_marked_and_counted() -> None:
+    t = Tiny()
+    h = t.dot()
+    e = t.op("exp", h)
+    t.returns(t.op("mystery", e))
+    p = t.paint()
+    plan = Recompute({(2, e): 0}, {0: frozenset({e})}, {0: frozenset({h})})
+    record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16, plan)
+    assert [o.recomputed for o in record.operations] == [False, True, False]
+    assert record.summary.recomputed == 1
+    data = json.loads(record.to_json())
+    assert [o["recomputed"] for o in data["operations"]] == [False, True, False]
+    assert data["summary"]["recomputed"] == 1
+    assert _record(_net()).summary.recomputed == 0
 
 
 def test_json_holds_everything() -> None:

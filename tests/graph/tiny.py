@@ -23,6 +23,7 @@ from typing import Any
 
 from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, classify
+from duotone.graph.forms import EVERYTHING, Forms, decline, hand_on_full
 from duotone.graph.graph import (
     FULL_DTYPE,
     HALF_TYPES,
@@ -55,6 +56,7 @@ ENTRIES = (
     _entry("conv", Kind.ALLOW),
     _entry("add", Kind.INFER, additive=True),
     _entry("mul", Kind.INFER),
+    _entry("div", Kind.INFER, divides=True),
     _entry("tanh", Kind.INFER),
     _entry("exp", Kind.DENY),
     _entry("sum", Kind.DENY),
@@ -263,10 +265,13 @@ class Tiny:
         edit: Callable[[OpLists], OpLists] = lambda lists: lists,
         entries: Sequence[Entry] = ENTRIES,
         force_all: bool = False,
+        forms: Forms = EVERYTHING,
     ) -> Painted:
-        """Classifies, paints and plans."""
+        """Classifies, declines, paints and plans."""
         graph = self.graph()
         lists = edit(OpLists.for_half(entries, half.name))
         classes = classify(graph, lists, half, pins, force_all=force_all)
-        painting = check_painting(PAINTERS[painter](graph, classes), graph)
+        classes = decline(classes, graph, forms)
+        painting = hand_on_full(PAINTERS[painter](graph, classes), classes, forms)
+        check_painting(painting, graph)
         return Painted(graph, classes, painting, plan_casts(graph, classes, painting))

@@ -10,10 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from tests.jaxpr.programs import dtypes, half, named
+from tests.jaxpr import programs
+from tests.jaxpr.programs import dtypes, named
 
+HALF, TOLERANCE = ("bfloat16", 2e-1) if "bfloat16" in sys.argv else ("float16", 2e-2)
 X = jax.random.normal(jax.random.key(0), (8, 16))
 W = jax.random.normal(jax.random.key(1), (16, 16)) / 4
+
+
+def half(function: Any) -> Any:
+    return programs.half(function, HALF)
 
 
 def mesh(kind: AxisType) -> Any:
@@ -27,7 +33,7 @@ def network(x, w):
 
 def close(got, want):
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(g, w, rtol=2e-2, atol=2e-2)
+        np.testing.assert_allclose(g, w, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def same_shardings(got, want):
@@ -76,7 +82,7 @@ def inner_jit():
 
     program = jax.make_jaxpr(half(function))(X, W)
     (kept,) = [e for e in named(program, "jit") if place in e.params["out_shardings"]]
-    assert dtypes(kept)[-1] == "float16"
+    assert dtypes(kept)[-1] == HALF
     close(half(function)(X, W), function(X, W))
 
 
@@ -104,7 +110,8 @@ def inside_shard_map():
 
     def local(x, w):
         def step(carry, _):
-            return jax.nn.relu(carry @ w + w[0]), None
+            # Smooth: bfloat16 flips a few ReLUs here, dtypes set by hand do so as well.
+            return jax.nn.softplus(carry @ w + w[0]), None
 
         return jax.lax.scan(step, x, None, length=3)[0] @ w
 

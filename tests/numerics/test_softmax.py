@@ -80,8 +80,9 @@ def _check(name: str, half: str, logits: list[str], **policy: Any) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("name", _FUNCTIONS)
-def test_returned(name: str, half: str) -> None:
-    _check(name, half, list(_LOGITS))
+@pytest.mark.parametrize("painter", ["duotone", "mincut"])
+def test_returned(name: str, half: str, painter: str) -> None:
+    _check(name, half, list(_LOGITS), painter=painter)
 
 
 @pytest.mark.parametrize("half", HALVES)

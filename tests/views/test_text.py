@@ -46,6 +46,20 @@ def test_the_totals() -> None:
     assert text.render(record).endswith(summary.splitlines()[-1])
 
 
+def test_what_is_calculated_again_is_marked_and_counted() -> None:
+    record = _record()
+    assert "calculated again" not in text.summary(record)
+    marked = [dataclasses.replace(o, recomputed=o.operation == "exp") for o in record.operations]
+    record = dataclasses.replace(
+        record,
+        operations=tuple(marked),
+        summary=dataclasses.replace(record.summary, recomputed=1),
+    )
+    rows = text.render(record).splitlines()
+    assert [row.split()[0] for row in rows[:-3] if " again " in row] == ["exp"]
+    assert 'calculated again for later readers ("again"): 1 operations' in text.summary(record)
+
+
 def test_a_long_table_can_be_cut() -> None:
     record = _record()
     few = text.table(record, most=2)

@@ -62,7 +62,7 @@ class _Switches:
             return None
         if self.half is None:
             self.half = (settings.half_of(self.dtype, None, "Keras models"),)
-        return plans.Plan(self.half[0])
+        return plans.Plan(self.half[0], asks_device=self.dtype is None)
 
     def wrap_optimizer(self, model: Any) -> None:
         """Wraps the plain optimizer of a model, where the loss is to be scaled."""

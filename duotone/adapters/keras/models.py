@@ -64,7 +64,8 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
 
     @functools.cache
     def plan() -> Plan:
-        return Plan(settings.half_of(half, policy, f"model {model.name!r}"), policy)
+        found = settings.half_of(half, policy, f"model {model.name!r}")
+        return Plan(found, policy, asks_device=half is None)
 
     members: dict[str, Any] = {
         "__doc__": kind.__doc__,

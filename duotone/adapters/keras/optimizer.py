@@ -104,6 +104,11 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
             self._half = (settings.half_of(self._dtype, self._policy, what),)
         return self._half[0]
 
+    @property
+    def asks_device(self) -> bool:
+        """Whether the half type is the device's choice, not the user's."""
+        return self._dtype is None
+
     # State.
 
     def build(self, var_list: Sequence[Any]) -> None:

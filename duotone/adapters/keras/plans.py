@@ -35,6 +35,11 @@ class Wrapped(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def asks_device(self) -> bool:
+        """Whether the half type is the device's choice, not the user's."""
+
+    @property
+    @abc.abstractmethod
     def policy(self) -> Policy | None:
         """The policy that was passed."""
 
@@ -48,11 +53,14 @@ class Plan:
         policy: what may be painted.
         skips: the wrapped optimizer that says whether a step was skipped, if the model was
             compiled with one.
+        asks_device: whether ``half`` is the device's choice: what does not gain there then stays
+            full.
     """
 
     half: str | None
     policy: Policy | None = None
     skips: Wrapped | None = None
+    asks_device: bool = False
 
 
 def no_plan(model: Any) -> Plan | None:
@@ -90,7 +98,8 @@ def plan_of(model: Any) -> Plan | None:
             f"policies: {names}. Its step is one program: wrap them with the same dtype and policy."
         )
     half, policy = chosen.pop()
-    return Plan(half, policy, _skips(model, optimizers))
+    asks_device = all(optimizer.asks_device for optimizer in optimizers)
+    return Plan(half, policy, _skips(model, optimizers), asks_device)
 
 
 def _skips(model: Any, optimizers: list[Any]) -> Wrapped | None:

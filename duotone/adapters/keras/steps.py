@@ -150,7 +150,7 @@ def _rewritten(plan: Plan, model: Any, name: str, bind: Bind) -> Callable[..., A
 
     step.__name__ = name
     step.__qualname__ = f"{type(model).__name__}.{name}"
-    return autocast(step, dtype=plan.half, policy=plan.policy)
+    return autocast(step, dtype=None if plan.asks_device else plan.half, policy=plan.policy)
 
 
 def _say_eager(model: Any) -> None:

@@ -131,7 +131,7 @@ def test_compiled_later_with_a_wrapped_optimizer():
 def test_eager_and_slow_devices_say_so(caplog, monkeypatch):
     from duotone.targets import device
 
-    monkeypatch.setattr(device, "_cpu_flags", frozenset)
+    monkeypatch.setattr(device, "cpu_flags", frozenset)
     with caplog.at_level(logging.WARNING, "duotone"):
         run_all(autocast(compiled(wrap=False)))
         assert len(caplog.records) == 1

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 import pytest
 
-from duotone.adapters.keras import LossScaleOptimizer, enable_everywhere, settings
+from duotone.adapters.keras import LossScaleOptimizer, enable_everywhere
+from duotone.targets import choose_half
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, same_bits, values
 
 X, Y = data()
@@ -24,7 +25,8 @@ BATCH = (X, Y, None)
 @pytest.fixture(autouse=True)
 def fast_device(monkeypatch):
     """A device on which float16 is fast."""
-    monkeypatch.setattr(settings, "half_of", lambda dtype, policy, what: dtype or "float16")
+    choice = choose_half("gpu", compute_capability="7.5")
+    monkeypatch.setattr("duotone.api.current_choice", lambda: choice)
 
 
 def test_both_switches():

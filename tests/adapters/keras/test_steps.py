@@ -286,7 +286,7 @@ def test_a_model_is_freed():
 def test_a_device_without_a_fast_half_type_leaves_the_model_alone(caplog, monkeypatch):
     from duotone.targets import device
 
-    monkeypatch.setattr(device, "_cpu_flags", frozenset)
+    monkeypatch.setattr(device, "cpu_flags", frozenset)
     with caplog.at_level(logging.WARNING, "duotone"):
         model = compiled(dtype=None)
         run_all(model)

@@ -1,0 +1,118 @@
+"""The values that a policy's fields take: each checked, and brought to its one form.
+
+Called by :mod:`duotone.policy` when a policy is made; every message names the field as the user
+wrote it, and what it takes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from duotone._environment import folder_problem
+from duotone.errors import PolicyError, PolicyTypeError
+
+StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
+"""Name patterns and bounds, as a policy keeps them."""
+
+
+def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raises if a field is none of the words that it takes."""
+    # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
+    if isinstance(value, str) and value in choices:
+        return
+    close = difflib.get_close_matches(str(value).upper(), [c.upper() for c in choices], n=1)
+    hint = next((f" Did you mean {c!r}?" for c in choices if [c.upper()] == close), "")
+    none = " or None" if field in ("level", "float32_math", "convolution_math") else ""
+    accepted = ", ".join(repr(choice) for choice in choices)
+    raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}{none}.{hint}")
+
+
+def check_boolean(field: str, value: object) -> None:
+    """Raises if a field is neither True nor False."""
+    if not isinstance(value, bool):
+        raise PolicyTypeError(f"Policy({field}={value!r}): it takes True or False.")
+
+
+def strings(field: str, value: object) -> tuple[str, ...]:
+    """The entries of a list field, each once, in an order that does not change between runs."""
+    if isinstance(value, (str, bytes)):
+        text = value if isinstance(value, str) else value.decode(errors="replace")
+        raise PolicyTypeError(
+            f"Policy({field}={value!r}): a single string is not a list of them. "
+            f"Write Policy({field}=[{text!r}])."
+        )
+    if not isinstance(value, Iterable):
+        raise PolicyTypeError(f"Policy({field}={value!r}): it takes a list, tuple or set of str.")
+    entries = list(value)
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise PolicyTypeError(
+                f"Policy({field}=...) holds {entry!r}, which is not a str: name operations and "
+                "patterns by str, a primitive by its .name."
+            )
+        if not entry.strip():
+            raise PolicyError(
+                f"Policy({field}=...) holds the empty string {entry!r}: leave it out."
+            )
+    if isinstance(value, (set, frozenset)):
+        entries.sort()
+    return tuple(dict.fromkeys(entries))
+
+
+def folder(value: object) -> Path:
+    """The absolute path of a folder that can be written to."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise PolicyTypeError(
+            f"Policy(log_path={value!r}): it takes the path of a folder, or None."
+        )
+    if not os.fspath(value):  # Path("") is the current folder, which an empty string never meant
+        raise PolicyError(
+            "Policy(log_path=''): it takes the path of a folder, or None for no files."
+        )
+    # Absolute, so that a later change of the working folder does not undo this check.
+    path = Path(os.fsdecode(value)).expanduser().absolute()
+    problem = folder_problem(path)
+    if problem is not None:
+        raise PolicyError(f"Policy(log_path={os.fspath(value)!r}): {problem}.")
+    return path
+
+
+def stated_ranges(value: object) -> StatedRanges:
+    """The entries of ``ranges``, sorted by name."""
+    if isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in value):
+        value = dict(value)
+    if not isinstance(value, Mapping):
+        raise PolicyTypeError(
+            f"Policy(ranges={value!r}): it takes a dict of names and bounds, such as "
+            "{'images': (-1, 1)}."
+        )
+    return tuple(sorted((_range_name(name), _bounds(name, b)) for name, b in value.items()))
+
+
+def _range_name(name: object) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise PolicyTypeError(
+            f"Policy(ranges=...) holds the name {name!r}: name arguments and operations by str, "
+            "such as 'params/*/kernel' or '*/attention/*'."
+        )
+    return name
+
+
+def _bounds(name: object, value: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(bound) for bound in value)
+    except (TypeError, ValueError) as error:
+        raise PolicyTypeError(
+            f"Policy(ranges={{{name!r}: {value!r}}}): bounds are two numbers, (low, high)."
+        ) from error
+    if math.isnan(low) or math.isnan(high) or low > high:
+        raise PolicyError(
+            f"Policy(ranges={{{name!r}: {value!r}}}): the first bound is to be no larger than the "
+            "second, and neither NaN."
+        )
+    return low, high

@@ -1,0 +1,249 @@
+"""The road: the stages in order, each by name.
+
+::
+
+    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
+             ─ refine ─► Classes ─ paint ─► Painting ─ cast_beforehand ─► Graph, Painting
+             ─ plan_casts ─► CastPlan ─ plan_residuals ─► Recompute
+             ─ rewrite ─► jaxpr ─ run ─► results
+
+Each stage takes earlier values and returns a new one; a check runs on each result. Who calls this:
+:mod:`duotone.api`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax, dumps
+from duotone.errors import RewriteError
+from duotone.graph.beforehand import cast_beforehand
+from duotone.graph.casts import CastPlan, plan_casts
+from duotone.graph.classes import Classes, Pins, check_classes, classify
+from duotone.graph.forms import NOTHING_GAINS, decline, hand_on_full
+from duotone.graph.graph import HALF_TYPES, Boundary, Graph, HalfType, Paint, check_graph
+from duotone.graph.lists import Kind, OpLists
+from duotone.graph.painters import PAINTERS
+from duotone.graph.painting import Painting, check_painting
+from duotone.graph.ranges import Assumptions, assume, check_fingerprint, find_ranges, refine
+from duotone.graph.residuals import NOTHING, Recompute, plan_residuals
+from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
+from duotone.jaxpr.build import build
+from duotone.jaxpr.lists import ENTRIES
+from duotone.jaxpr.program import Built
+from duotone.jaxpr.rewrite import Rewriter
+from duotone.policy import LISTS, Policy
+from duotone.targets.forms import DeviceForms, current_forms
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Painted:
+    """The values of all stages of one program, up to the cast plan."""
+
+    built: Built
+    classes: Classes
+    painting: Painting
+    plan: CastPlan
+    recompute: Recompute
+    half: HalfType
+    forms: DeviceForms
+
+    @property
+    def given(self) -> tuple[Paint, ...]:
+        """How each argument is to be handed over."""
+        graph = self.built.graph
+        return tuple(graph.values[value].given for value in graph.inputs)
+
+
+def paint_jaxpr(
+    jaxpr: _jax.ClosedJaxpr,
+    policy: Policy,
+    half: HalfType,
+    given: Sequence[Paint] | None = None,
+    boundaries: Sequence[Boundary] | None = None,
+    forms: DeviceForms | None = None,
+    arguments: Sequence[str] | None = None,
+    static: int = 0,
+) -> Painted:
+    """Calls the stages in order, from a jaxpr to the cast plan.
+
+    Args:
+        jaxpr: the program.
+        policy: merged with the environment.
+        half: the half type.
+        given: how each argument arrives; all full if omitted.
+        boundaries: how each result must leave; all full if omitted.
+        forms: how half is used on the device; all is painted that may be if omitted.
+        arguments: the user's name of each argument, by which the policy states ranges; ``None`` for
+            a program that is only part of the user's function, or a policy that says nothing of
+            values.
+        static: how many of the first arguments are the same at every call; those that are read in
+            half only are to be handed over in half, see :attr:`Painted.given`.
+    """
+    forms = forms or current_forms(half.name)
+    built = build(jaxpr, given, boundaries)
+    graph = check_graph(built.graph)
+    policy.check_names(_known_names() | {node.op for node in graph.nodes})
+    lists = _lists(policy, half)
+    pins = Pins(policy.keep_full, policy.keep_half)
+    force_all = policy.level == "UNSAFE_FORCE_ALL"
+    classes = check_classes(classify(graph, lists, half, pins, force_all=force_all), graph)
+    # TensorFlow's rules know no ranges; what the user says of values holds for them all the same.
+    by_rules = policy.painter != "tensorflow" and policy.level is None
+    if by_rules or policy.ranges or policy.calibration is not None:
+        ranges = find_ranges(graph, _assumptions(policy, graph, arguments))
+        classes = check_classes(refine(classes, graph, ranges, half), graph)
+    classes = check_classes(decline(classes, graph, forms.worth), graph)
+    painting = hand_on_full(PAINTERS[policy.painter](graph, classes), classes, forms.worth)
+    painting = check_painting(painting, graph)
+    if static:
+        graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:static])
+        built = Built(check_graph(graph), built.program)
+        painting = check_painting(painting, graph)
+    plan = plan_casts(graph, classes, painting, hold=forms.holds)
+    recompute = NOTHING
+    if policy.painter != "tensorflow" and not forms.worth.only_allow:
+        recompute = plan_residuals(graph, classes, painting)
+    if policy.log_decisions:
+        dumps.log_decisions(graph, classes, painting)
+    return Painted(built, classes, painting, plan, recompute, half, forms)
+
+
+def _assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
+    """What the policy says of the values of a program."""
+    calibration = policy.calibration if arguments is not None else None
+    if calibration is not None:
+        check_fingerprint(calibration.fingerprint, graph, calibration.function)
+    measured = {} if calibration is None else calibration.measured
+    return assume(graph, policy.ranges, arguments, measured)
+
+
+def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
+    """The rewriter of a painted program; derivative rules inside are painted by the same policy."""
+
+    def repaint(
+        jaxpr: _jax.ClosedJaxpr, given: Sequence[Paint], boundaries: Sequence[Boundary]
+    ) -> Rewriter:
+        inner = paint_jaxpr(jaxpr, policy, painted.half, given, boundaries, painted.forms)
+        return rewriter_of(inner, policy)
+
+    return Rewriter(
+        painted.built,
+        painted.painting,
+        painted.plan,
+        painted.half.name,
+        repaint,
+        painted.recompute,
+        painted.forms.dots,
+        dict(painted.forms.math),
+    )
+
+
+def rewrite_jaxpr(
+    jaxpr: _jax.ClosedJaxpr,
+    policy: Policy,
+    half: HalfType | None,
+    *,
+    chosen: bool = False,
+    arguments: Sequence[str] | None = None,
+) -> Callable[..., list[Any]]:
+    """The rewritten program, as a function of arrays; whoever traces it has its jaxpr.
+
+    Args:
+        jaxpr: the program.
+        policy: merged with the environment.
+        half: the half type; ``None`` where only the policy's float32 math is to be carried out.
+        chosen: whether duotone chose it; what does not gain on the device then stays as it is.
+        arguments: as for :func:`paint_jaxpr`.
+
+    Returns:
+        A function that returns what ``jaxpr`` returns, types included. It raises
+        :class:`~duotone.errors.RewriteError` where it does not.
+    """
+    painted = paint_for_device(jaxpr, policy, half, chosen=chosen, arguments=arguments)
+    return carry_out(jaxpr, painted, policy)
+
+
+def paint_for_device(
+    jaxpr: _jax.ClosedJaxpr,
+    policy: Policy,
+    half: HalfType | None,
+    *,
+    chosen: bool = False,
+    arguments: Sequence[str] | None = None,
+    static: int = 0,
+) -> Painted:
+    """Paints a program in the forms of the device; arguments as for the functions around it."""
+    forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
+    if half is None:
+        half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
+    return paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, static=static)
+
+
+def carry_out(
+    jaxpr: _jax.ClosedJaxpr, painted: Painted, policy: Policy
+) -> Callable[..., list[Any]]:
+    """The rewritten program of a painted one, as a function of arrays as they are to be given."""
+    run = _jax.jaxpr_as_fun(jaxpr)
+    opened = _jax.open_jaxpr(jaxpr)
+    if painted.painting.changed or painted.forms.math:
+        rewriter = rewriter_of(painted, policy)
+        avals = [atom.aval for atom in opened.outvars]
+
+        def run(*leaves: Any) -> list[Any]:
+            pairs = zip(rewriter(*leaves), avals, strict=True)
+            results = [rewriter.match(array, aval, Paint.FULL) for array, aval in pairs]
+            _check_results(results, avals)
+            return results
+
+    if policy.log_path is not None:
+        given = zip(opened.in_avals, painted.given, strict=True)
+        half = jax.numpy.dtype(painted.half.name)
+        after = jax.make_jaxpr(run)(
+            *[aval.update(dtype=half) if paint is Paint.HALF else aval for aval, paint in given]
+        )
+        dumps.write(
+            policy.log_path, jaxpr, after, painted.built.graph, painted.classes, painted.painting
+        )
+    return run
+
+
+def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
+    """How half is used on the device; declining is for who left the choice to duotone."""
+    reference = policy.painter == "tensorflow" or policy.level == "UNSAFE_FORCE_ALL"
+    declines = chosen and not policy.ignore_performance and not reference
+    return current_forms(
+        half.name,
+        declines=declines,
+        float32_math=policy.float32_math,
+        convolution_math=policy.convolution_math,
+    )
+
+
+def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
+    """A rewrite keeps the types of results."""
+    for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
+        if not _jax.same_type(jax.typeof(result), aval):
+            raise RewriteError(
+                f"result {position} was {aval} and became {jax.typeof(result)}; this is a fault of "
+                "duotone, please report the program"
+            )
+
+
+@functools.cache
+def _known_names() -> frozenset[str]:
+    return _jax.known_primitives() | {entry.op for entry in ENTRIES}
+
+
+@functools.lru_cache(maxsize=64)
+def _lists(policy: Policy, half: HalfType) -> OpLists:
+    """The lists for a half type, with a policy's edits and level."""
+    lists = OpLists.for_half(ENTRIES, half.name)
+    added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
+    removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
+    return lists.leveled(policy.level).edited(added, removed)
