@@ -51,12 +51,10 @@ class DotSum:
 
     Attributes:
         carry: its position among the carries.
-        inside: its value inside the loop, which nothing but the additions reads.
         terms: what is added.
     """
 
     carry: int
-    inside: int
     terms: tuple[Term, ...]
 
 
@@ -77,10 +75,12 @@ def find_sums(r: Rewriter, program: Program, carries: Sequence[int], length: Any
         if r.graph.nodes[node].op != "loop.accumulator":
             continue
         inside = r.graph.nodes[node].outputs[0]
+        held = r.graph.values[inside]
+        if not held.paintable:  # a sum of whole numbers, or in a dtype that the user chose
+            continue
         terms = _terms(r, makers, program.outputs[position], inside)
-        size = r.graph.values[inside].size
-        if terms and length * sum(_operands_size(r, t) for t in terms) <= _MOST_STACKED * size:
-            found.append(DotSum(position, inside, terms))
+        if terms and length * sum(_operands_size(r, t) for t in terms) <= _MOST_STACKED * held.size:
+            found.append(DotSum(position, terms))
     return found
 
 

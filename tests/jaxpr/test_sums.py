@@ -153,3 +153,20 @@ def test_reversed_vmapped_and_differentiated():
     hessian_product = jax.jvp(lambda p: fast(p, xs), (params,), (params,))[1]
     want = jax.jvp(lambda p: jax.grad(recurrent)(p, xs), (params,), (params,))[1]
     assert relative_error(hessian_product, want) < 2e-2
+
+
+def test_a_sum_of_whole_numbers_stays_in_the_loop():
+    """Its dot has no float32 accumulator; the loop is rewritten for another carry's sake."""
+
+    def both(a, b, x, w):
+        def step(carry, pair):
+            total, x = carry
+            return (total + pair[0].T @ pair[1], x @ w), None
+
+        return jax.lax.scan(step, (jnp.zeros((8, 8), jnp.int32), x), (a, b))[0]
+
+    a = b = jnp.ones((3, 2, 8), jnp.int32)
+    total, moved = duotone.autocast(both, dtype="float16")(a, b, jnp.ones((2, 8)), jnp.eye(8))
+    assert total.dtype == jnp.int32
+    np.testing.assert_array_equal(total, jnp.full((8, 8), 6))
+    np.testing.assert_array_equal(moved, jnp.ones((2, 8)))
