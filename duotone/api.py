@@ -22,7 +22,7 @@ from duotone.jaxpr.run import Runner
 from duotone.jaxpr.signature import describe_callable, flatten_call
 from duotone.jaxpr.trace import Traced, trace
 from duotone.policy import Policy
-from duotone.road import carry_out, device_forms, paint_for_device, paint_jaxpr
+from duotone.road import carry_out, paint_for_device
 from duotone.static import CastParams, StaticRunner, Weights, without_first
 from duotone.targets import assumed, current_choice
 from duotone.views import text
@@ -282,12 +282,11 @@ def explain(
     assert half is not None, "ignore_performance always gives a half type"
     arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
     traced = trace(fn, signature, arrays)
-    forms = device_forms(merged, half, chosen)
-    painted = paint_jaxpr(
+    painted = paint_for_device(
         traced.jaxpr,
         merged,
         half,
-        forms=forms,
+        chosen=chosen,
         arguments=_arguments(traced, merged),
         static=static,
     )

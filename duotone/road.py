@@ -144,31 +144,6 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
     )
 
 
-def rewrite_jaxpr(
-    jaxpr: _jax.ClosedJaxpr,
-    policy: Policy,
-    half: HalfType | None,
-    *,
-    chosen: bool = False,
-    arguments: Sequence[str] | None = None,
-) -> Callable[..., list[Any]]:
-    """The rewritten program, as a function of arrays; whoever traces it has its jaxpr.
-
-    Args:
-        jaxpr: the program.
-        policy: merged with the environment.
-        half: the half type; ``None`` where only the policy's float32 math is to be carried out.
-        chosen: whether duotone chose it; what does not gain on the device then stays as it is.
-        arguments: as for :func:`paint_jaxpr`.
-
-    Returns:
-        A function that returns what ``jaxpr`` returns, types included. It raises
-        :class:`~duotone.errors.RewriteError` where it does not.
-    """
-    painted = paint_for_device(jaxpr, policy, half, chosen=chosen, arguments=arguments)
-    return carry_out(jaxpr, painted, policy)
-
-
 def paint_for_device(
     jaxpr: _jax.ClosedJaxpr,
     policy: Policy,
@@ -178,7 +153,16 @@ def paint_for_device(
     arguments: Sequence[str] | None = None,
     static: int = 0,
 ) -> Painted:
-    """Paints a program in the forms of the device; arguments as for the functions around it."""
+    """Paints a program in the forms of the device.
+
+    Args:
+        jaxpr: the program.
+        policy: merged with the environment.
+        half: the half type; ``None`` where only the policy's float32 math is to be carried out.
+        chosen: whether duotone chose it; what does not gain on the device then stays as it is.
+        arguments: as for :func:`paint_jaxpr`.
+        static: likewise.
+    """
     forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
     if half is None:
         half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
@@ -188,7 +172,17 @@ def paint_for_device(
 def carry_out(
     jaxpr: _jax.ClosedJaxpr, painted: Painted, policy: Policy
 ) -> Callable[..., list[Any]]:
-    """The rewritten program of a painted one, as a function of arrays as they are to be given."""
+    """The rewritten program; whoever traces it has its jaxpr.
+
+    Args:
+        jaxpr: the program.
+        painted: its colours.
+        policy: that painted it.
+
+    Returns:
+        A function of arrays as they are to be given, which returns what ``jaxpr`` returns, types
+        included. It raises :class:`~duotone.errors.RewriteError` where it does not.
+    """
     run = _jax.jaxpr_as_fun(jaxpr)
     opened = _jax.open_jaxpr(jaxpr)
     if painted.painting.changed or painted.forms.math:

@@ -158,6 +158,10 @@ class Value:
         """Whether its dtype is one that a painter may change."""
         return self.dtype == FULL_DTYPE
 
+    def bytes(self, *, half: bool) -> int:
+        """Bytes of all elements, in half or as in the original program."""
+        return self.size * (2 if half else bytes_of(self.dtype))
+
 
 Attribute = float | tuple[int, ...]
 """What a node's attribute may be."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from duotone.graph.casts import CastPlan
 from duotone.graph.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint, bytes_of
+from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
 from duotone.graph.lists import Kind
 from duotone.graph.painting import RULES, Painting
 from duotone.graph.residuals import NOTHING, Recompute
@@ -242,8 +242,7 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
     ):
         for index, may_be_half in zip(values, flags, strict=True):
             value = graph.values[index]
-            half = may_be_half and paint is Paint.HALF
-            total += value.size * (2 if half else bytes_of(value.dtype))
+            total += value.bytes(half=may_be_half and paint is Paint.HALF)
     return total
 
 

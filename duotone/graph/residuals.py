@@ -31,7 +31,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Graph, Node, Paint, Value, bytes_of
+from duotone.graph.graph import STRUCTURAL, Graph, Node, Paint, Value
 from duotone.graph.levels import find_levels
 from duotone.graph.lists import Pointwise
 from duotone.graph.painting import Painting
@@ -91,16 +91,16 @@ class _Planner:
         self.classes = classes
         self.painting = painting
         self.readers = graph.consumers()
-        found = find_levels(graph, classes)
-        self.levels, self.heights = found.nodes, found.values
-        self.furthest = [max((self.levels[r] for r, _ in rs), default=0) for rs in self.readers]
+        self.levels = find_levels(graph, classes)
+        nodes = self.levels.nodes
+        self.furthest = [max((nodes[r] for r, _ in rs), default=0) for rs in self.readers]
         self.kept: set[int] = {value for value, _ in graph.outputs}
         self.places: dict[tuple[int, int], int] = {}
         self.reads: dict[tuple[int, int], int] = {}
         self.again: dict[int, set[int]] = {}
         self.roots: dict[int, set[int]] = {}
         for node in graph.nodes:
-            if found.anchors[node.index]:
+            if self.levels.anchors[node.index]:
                 self.kept.update(node.inputs)
 
     def plan(self) -> Recompute:
@@ -120,13 +120,12 @@ class _Planner:
     def _share(self) -> None:
         """What is calculated again at a place is read by all far readers there, cheap or dear."""
         for node in self.graph.nodes:
-            place = self.places.get((node.body, self.levels[node.index]))
+            place = self.places.get((node.body, self.levels.nodes[node.index]))
             if place is None or not self._may_read_again(node.index, node.body):
                 continue
             for value in node.inputs:
-                if self.heights[value] < self.levels[node.index] and self._follows(
-                    value, place, node.body
-                ):
+                far = self.levels.is_far(value, node.index)
+                if far and self._follows(value, place, node.body):
                     self.reads[node.index, value] = place
 
     def _follows(self, value: int, place: int, body: int) -> bool:
@@ -145,11 +144,13 @@ class _Planner:
         self.again[place] |= found[0]
         return True
 
+    def _has_far_readers(self, value: int) -> bool:
+        return self.furthest[value] > self.levels.values[value]
+
     def _far_readers(self, value: int) -> list[int]:
-        height = self.heights[value]
-        if self.furthest[value] <= height:
+        if not self._has_far_readers(value):
             return []
-        return [reader for reader, _ in self.readers[value] if self.levels[reader] > height]
+        return [reader for reader, _ in self.readers[value] if self.levels.is_far(value, reader)]
 
     def _decide(self, node: Node, value: Value, far: list[int]) -> None:
         """Keeps a value with far readers, calculates it again for them, or leaves it alone."""
@@ -171,7 +172,8 @@ class _Planner:
             return
         self.kept.update(roots)
         for reader in far:
-            place = self.places.setdefault((node.body, self.levels[reader]), len(self.places))
+            level = self.levels.nodes[reader]
+            place = self.places.setdefault((node.body, level), len(self.places))
             self.reads[reader, value.index] = place
             self.again.setdefault(place, set()).update(chain)
             self.roots.setdefault(place, set()).update(roots)
@@ -183,7 +185,7 @@ class _Planner:
 
     def _is_kept(self, value: int) -> bool:
         """Whether a value is in memory for far readers whatever is decided here."""
-        return value in self.kept and self.furthest[value] > self.heights[value]
+        return value in self.kept and self._has_far_readers(value)
 
     def _chain(self, node: Node, value: Value) -> tuple[set[int], set[int]] | None:
         """The values to calculate again for one value, it included, and their large roots."""
@@ -223,4 +225,4 @@ class _Planner:
     def _bytes(self, value: int) -> int:
         held = self.graph.values[value]
         half = self.graph.stored(self.painting.store, held) is Paint.HALF
-        return held.size * (2 if half else bytes_of(held.dtype))
+        return held.bytes(half=half)

@@ -39,20 +39,23 @@ class Env:
     An environment inside a loop sees those around it; inside any other nested program it holds only
     what was handed in. One that shadows holds values calculated again: of such a value it does not
     give the first calculation in another precision.
+
+    Attributes:
+        shadows: whether it holds values calculated again.
     """
 
     def __init__(self, parent: Env | None = None, *, shadows: bool = False) -> None:
         self._arrays: dict[tuple[int, Paint], Any] = {}
         self._parent = parent
         self._again: dict[int, Env] = {}
-        self._shadows = shadows
+        self.shadows = shadows
 
     def find(self, value: int, paint: Paint) -> Any:
         """The array, or ``None``."""
         env: Env | None = self
         while env is not None:
             array = env._arrays.get((value, paint))
-            if array is not None or (env._shadows and env.holds(value)):
+            if array is not None or (env.shadows and env.holds(value)):
                 return array
             env = env._parent
         return None
@@ -60,11 +63,6 @@ class Env:
     def write(self, value: int, paint: Paint, array: Any) -> None:
         """Keeps an array."""
         self._arrays[value, paint] = array
-
-    @property
-    def shadows(self) -> bool:
-        """Whether it holds values calculated again."""
-        return self._shadows
 
     def holds(self, value: int) -> bool:
         """Whether it was written here, in any precision; what stands around does not count."""

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from duotone.graph.graph import Paint
+from duotone.graph.graph import Paint, bytes_of
 from duotone.graph.painting import RULES
-from duotone.graph.record import Record, bytes_of, make_record
+from duotone.graph.record import Record, make_record
 from duotone.graph.residuals import Recompute
 from tests.graph.tiny import FLOAT16, Tiny
 
