@@ -265,9 +265,11 @@ def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list
             eqns = readers.get(value, [])
             if len(eqns) != 1 or value in jaxpr.outvars:
                 return False
-            if eqns[0].primitive.name not in ("add", "add_any", "sub"):
+            (eqn,) = eqns
+            taken_from = eqn.primitive.name == "sub" and eqn.invars[0] is value
+            if not taken_from and eqn.primitive.name not in ("add", "add_any"):
                 return False
-            value = eqns[0].outvars[0]
+            value = eqn.outvars[0]
         return carry is not result
 
     return [sums(carry, result) for carry, result in zip(carries, results, strict=True)]

@@ -93,6 +93,21 @@ def test_an_accumulator_stays_full():
     assert dtypes(dots[0])[:2] == ["float16", "float16"]
 
 
+@pytest.mark.parametrize(
+    ("step", "dtype"),
+    [
+        (lambda total, term: total - term, "float32"),
+        (lambda total, term: term - total, "float16"),
+    ],
+)
+def test_a_carry_that_changes_its_sign_is_no_accumulator(step, dtype):
+    def loop(x, w):
+        return jax.lax.scan(lambda c, row: (step(c, row @ w), None), jnp.zeros(8), x)[0] @ w
+
+    (scan,) = named(traced(half(loop), X, W), "scan")
+    assert scan.outvars[0].aval.dtype == dtype
+
+
 def test_a_while_loop_keeps_condition_and_body_in_one_dtype():
     def loop(x, w):
         def go_on(state):
