@@ -91,6 +91,10 @@ class CompilationError(DuotoneError, RuntimeError):
     """The compiler of a target refused a program, or could not be started."""
 
 
+class GraphDefError(ArgumentError):
+    """A TensorFlow graph that cannot be rewritten: names the node, what is wrong and the remedy."""
+
+
 class ProgramTextError(DuotoneError, ValueError):
     """The text of a compiled program is not as duotone's reader expects it.
 

@@ -19,13 +19,11 @@ References:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
-
 from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph, Paint
 from duotone.graph.lists import Kind
 from duotone.graph.painting import Canvas, Painting
+from duotone.graph.reach import reach
 
 
 def paint_tensorflow(graph: Graph, classes: Classes) -> Painting:
@@ -82,30 +80,13 @@ class _Flow:
         return self.canvas.open[node] and self.canvas.kind(node) in kinds
 
 
-def _reach(
-    starts: Iterable[int], edges: list[list[int]], through: Callable[[int], bool]
-) -> set[int]:
-    """Nodes reached from ``starts`` along ``edges`` through nodes that ``through`` accepts.
-
-    ``starts`` themselves are not in the result unless they are reached.
-    """
-    found: set[int] = set()
-    queue = deque(starts)
-    while queue:
-        for index in edges[queue.popleft()]:
-            if index not in found and through(index):
-                found.add(index)
-                queue.append(index)
-    return found
-
-
 def _denied(flow: _Flow) -> set[int]:
     """Pass 2."""
     nodes = range(len(flow.after))
     stops = [i for i in nodes if flow.of_kind(i, Kind.INFER, Kind.DENY)]
-    above = _reach(stops, flow.before, lambda i: flow.of_kind(i, Kind.CLEAR)) | set(stops)
+    above = reach(stops, flow.before, lambda i: flow.of_kind(i, Kind.CLEAR)) | set(stops)
     roots = {i for i in nodes if flow.of_kind(i, Kind.DENY)}
-    return roots | _reach(roots, flow.after, lambda i: i in above)
+    return roots | reach(roots, flow.after, lambda i: i in above)
 
 
 def _between(flow: _Flow, allow: set[int], deny: set[int]) -> set[int]:
@@ -114,7 +95,7 @@ def _between(flow: _Flow, allow: set[int], deny: set[int]) -> set[int]:
     def passes(index: int) -> bool:
         return index not in deny and flow.of_kind(index, Kind.INFER, Kind.CLEAR)
 
-    return _reach(allow, flow.after, passes) & _reach(allow, flow.before, passes)
+    return reach(allow, flow.after, passes) & reach(allow, flow.before, passes)
 
 
 def _extend_to_infer(flow: _Flow, allow: set[int], deny: set[int]) -> None:
@@ -134,4 +115,4 @@ def _spread_through_clear(flow: _Flow, allow: set[int], deny: set[int]) -> None:
         return index not in deny and flow.of_kind(index, Kind.CLEAR)
 
     edges = [a + b for a, b in zip(flow.after, flow.before, strict=True)]
-    allow |= _reach(set(allow), edges, passes)
+    allow |= reach(set(allow), edges, passes)

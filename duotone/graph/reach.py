@@ -1,0 +1,27 @@
+"""Reach: which nodes a walk along edges comes to; every painter by lists is made of such walks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+
+def reach(
+    starts: Iterable[int], edges: Sequence[Sequence[int]], through: Callable[[int], bool]
+) -> set[int]:
+    """Nodes reached from ``starts`` along ``edges`` through nodes that ``through`` accepts.
+
+    ``starts`` themselves are not in the result unless they are reached.
+
+    Example:
+        >>> reach([0], [[1], [2], [3], []], lambda node: node != 3)
+        {1, 2}
+    """
+    found: set[int] = set()
+    queue = deque(starts)
+    while queue:
+        for index in edges[queue.popleft()]:
+            if index not in found and through(index):
+                found.add(index)
+                queue.append(index)
+    return found

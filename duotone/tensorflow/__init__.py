@@ -1,0 +1,27 @@
+"""duotone.tensorflow: TensorFlow graphs, painted as TensorFlow 2.21 paints them, without it.
+
+:func:`rewrite` takes a GraphDef and gives back a copy in mixed precision with a record of every
+decision. It needs the ``tensorboard`` package for the protobuf messages and imports no JAX.
+
+The stages stand in ``duotone/tensorflow/road.py``.
+"""
+
+from duotone.tensorflow.devices import Device
+from duotone.tensorflow.record import (
+    BodyResult,
+    CastRecord,
+    Decision,
+    FunctionResult,
+    RewriteResult,
+)
+from duotone.tensorflow.road import rewrite
+
+__all__ = [
+    "BodyResult",
+    "CastRecord",
+    "Decision",
+    "Device",
+    "FunctionResult",
+    "RewriteResult",
+    "rewrite",
+]

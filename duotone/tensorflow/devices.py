@@ -1,0 +1,138 @@
+"""Devices: on which device a node would run, read from its device string as TensorFlow reads it.
+
+::
+
+    /job:worker/replica:0/task:1/device:GPU:0     full form, parts may be left out
+    /gpu:0  /cpu:0                                older form; the type becomes upper case
+    (empty)                                       the default device: the one painted for
+
+A node is processed when the *type and number* contain the wanted device type in any case. A string
+without a number (``/device:GPU``, ``/device:GPU:*``) or one that is no device string (``GPU:0``) is
+on no device.
+
+Who calls this: ``road`` (which nodes are processed) and ``passes`` (for which device type a kernel
+must exist).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Literal
+
+from duotone.errors import ArgumentError
+
+DeviceType = Literal["gpu", "cpu"]
+OLDEST_FAST_CAPABILITY = (7, 0)
+"""Compute capability from which a GPU has Tensor Cores; older ones are skipped."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """The device for which a graph is painted. The defaults are those of an A100 with CUDA 12.5.
+
+    Attributes:
+        type: ``"gpu"`` or ``"cpu"``; None for the one that the dtype is meant for (a GPU for
+            float16, a CPU for bfloat16).
+        compute_capability: of a GPU; below 7.0 nothing is rewritten unless performance is ignored.
+        cuda: CUDA's version, ``1000 * major + 10 * minor``; some ops are on the allow list only
+            from a version on.
+        cudnn: cuDNN's version, ``10000 * major + 100 * minor``; up to version 8,
+            ``1000 * major + 100 * minor``.
+
+    Raises:
+        ArgumentError: a value of the wrong kind.
+
+    Example:
+        >>> Device("gpu", compute_capability=(9, 0)).resolve("float16").type
+        'gpu'
+    """
+
+    type: DeviceType | None = None
+    compute_capability: tuple[int, int] = (8, 0)
+    cuda: int = 12050
+    cudnn: int = 90300
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        if self.type not in (None, "gpu", "cpu"):
+            raise ArgumentError(f"Device(type={self.type!r}): it takes 'gpu', 'cpu' or None.")
+        if len(self.compute_capability) != 2:
+            raise ArgumentError(
+                f"Device(compute_capability={self.compute_capability!r}): it takes two whole "
+                "numbers, such as (8, 0)."
+            )
+
+    def resolve(self, dtype: str) -> Device:
+        """This device with a definite type."""
+        if self.type is not None:
+            return self
+        return dataclasses.replace(self, type="gpu" if dtype == "float16" else "cpu")
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it is a GPU on which float16 is faster."""
+        return self.type == "gpu" and tuple(self.compute_capability) >= OLDEST_FAST_CAPABILITY
+
+
+DEFAULT_DEVICE = Device()
+"""An A100 for float16, a CPU for bfloat16."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """What a device string says.
+
+    Attributes:
+        valid: whether it is a device string at all.
+        type: device type as written, or empty.
+        has_number: whether it names one device of that type.
+    """
+
+    valid: bool
+    type: str
+    has_number: bool
+
+    def is_on(self, wanted: str) -> bool:
+        """Whether it names one device of a type that contains ``wanted``, in any case."""
+        return self.valid and self.has_number and wanted in self.type.lower()
+
+
+_NUMBER = r"(?:\*|[0-9]+)"
+_PARTS = re.compile(
+    rf"/job:(?:\*|[A-Za-z][A-Za-z0-9_]*)|/replica:{_NUMBER}|/task:{_NUMBER}"
+    rf"|/device:(?P<type>\*|[A-Za-z][A-Za-z0-9_]*)(?::(?P<number>{_NUMBER}))?"
+    rf"|/(?P<old>[cg]pu|[CG]PU):(?P<old_number>{_NUMBER})"
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_device(text: str) -> Placement:
+    """Reads a device string.
+
+    Example:
+        >>> parse_device("/job:worker/device:GPU:1").is_on("gpu")
+        True
+        >>> parse_device("GPU:1").valid
+        False
+    """
+    kind, has_number, position = "", False, 0
+    if text == "/":
+        return Placement(True, "", False)
+    while position < len(text):
+        part = _PARTS.match(text, position)
+        if part is None:
+            return Placement(False, "", False)
+        position = part.end()
+        if part["type"] is not None:
+            kind = "" if part["type"] == "*" else part["type"]
+            has_number = part["number"] not in (None, "*")
+        elif part["old"] is not None:
+            kind, has_number = part["old"].upper(), part["old_number"] != "*"
+    return Placement(position > 0, kind, has_number and bool(kind))
+
+
+def placement(text: str, default: DeviceType) -> Placement:
+    """Where a node with this device string runs; the empty string means the default device."""
+    return parse_device(text) if text else Placement(True, default.upper(), True)

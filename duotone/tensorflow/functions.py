@@ -1,0 +1,298 @@
+"""Functions: bodies of the graph's library as graphs of their own, and back.
+
+::
+
+    reachable(graph)    the functions that a graph calls, directly or through others
+    open_body(function) its body as a GraphDef: arguments are _Arg nodes, results _Retval nodes,
+                        nodes in the order in which TensorFlow's importer makes them
+    close_body          the FunctionDef with the rewritten body
+
+TensorFlow rewrites the functions that the graph reaches, each alone; a function's arguments and
+results keep their types. Functions that depend on attributes of their caller, that tf.data or XLA
+compile, are left as they are.
+
+Who calls this: ``road``. What goes wrong: :class:`~duotone.errors.GraphDefError` names the function
+and the node whose input does not exist.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+from duotone.errors import GraphDefError
+from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
+from duotone.tensorflow.record import CastRecord
+from duotone.tensorflow.registry import Argument, OpDefinition
+from duotone.tensorflow.units import FindOp, split_input
+
+RETURN_SUFFIX = "_RetVal"
+
+
+def called_functions(node: NodeDef, library: Mapping[str, FunctionDef]) -> Iterable[str]:
+    """The functions of the library that a node calls or names in an attribute."""
+    if node.op in library:
+        yield node.op
+    for value in node.attr.values():
+        named = [value.func.name] if value.HasField("func") else []
+        if value.HasField("list"):
+            named += [function.name for function in value.list.func]
+        yield from (name for name in named if name in library)
+
+
+def reachable(
+    nodes: Iterable[NodeDef], library: Mapping[str, FunctionDef], gradients: Mapping[str, str]
+) -> set[str]:
+    """The functions that nodes reach, through other functions and gradients as well."""
+    found: set[str] = set()
+    waiting = [name for node in nodes for name in called_functions(node, library)]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        waiting += [c for node in library[name].node_def for c in called_functions(node, library)]
+        if gradients.get(name) in library:
+            waiting.append(gradients[name])
+    return found
+
+
+def _reached(graph: GraphDef) -> tuple[dict[str, FunctionDef], set[str]]:
+    """The functions of a graph's library by name, and which of them the graph reaches."""
+    library = {function.signature.name: function for function in graph.library.function}
+    gradients = {g.function_name: g.gradient_func for g in graph.library.gradient}
+    return library, reachable(graph.node, library, gradients)
+
+
+def drop_unreachable(graph: GraphDef) -> tuple[str, ...]:
+    """Removes the functions that a graph does not reach; returns their names."""
+    library, found = _reached(graph)
+    dropped = tuple(name for name in library if name not in found)
+    if dropped:
+        kept = [library[name].SerializeToString() for name in library if name in found]
+        del graph.library.function[:]
+        for text in kept:
+            graph.library.function.add().ParseFromString(text)
+        gradients = [g for g in graph.library.gradient if g.function_name in found]
+        pairs = [(g.function_name, g.gradient_func) for g in gradients]
+        del graph.library.gradient[:]
+        for function, gradient in pairs:
+            graph.library.gradient.add(function_name=function, gradient_func=gradient)
+    return dropped
+
+
+def rewritable(graph: GraphDef) -> list[str]:
+    """The functions of a graph's library that a rewrite concerns, in the order of the library."""
+    library, found = _reached(graph)
+    everywhere = [*graph.node, *(n for name in found for n in library[name].node_def)]
+    launched = [node for node in everywhere if node.op == "XlaLaunch"]
+    data = [
+        name
+        for name, function in library.items()
+        if "_tf_data_function" in function.attr and function.attr["_tf_data_function"].b
+    ]
+    skipped = reachable(launched, library, {}).union(data)
+    for name in data:
+        skipped |= reachable(library[name].node_def, library, {})
+    return [
+        name
+        for name, function in library.items()
+        if name in found and name not in skipped and not _is_generic(function)
+    ]
+
+
+def _is_generic(function: FunctionDef) -> bool:
+    """Whether types or attributes of the function come from its caller."""
+    signature = function.signature
+    if any(
+        a.type_attr or a.number_attr or a.type_list_attr
+        for a in (*signature.input_arg, *signature.output_arg)
+    ):
+        return True
+    return any(value.placeholder for node in function.node_def for value in node.attr.values())
+
+
+class Body:
+    """A function's body as a graph.
+
+    Args:
+        function: the function; it is only read.
+        find_op: gives the definition of an op or library function.
+
+    Attributes:
+        graph: the body.
+        preserved: names of its nodes that may not be changed.
+
+    Raises:
+        GraphDefError: a node reads something that does not exist.
+    """
+
+    def __init__(self, function: FunctionDef, find_op: FindOp) -> None:
+        self._function = function
+        self._definitions: dict[str, OpDefinition | None] = {
+            node.name: find_op(node.op) for node in function.node_def
+        }
+        self._arguments = {argument.name for argument in function.signature.input_arg}
+        self.graph = new_graph()
+        self.preserved = {*self._arguments, *function.control_ret.values()}
+        self._add_nodes()
+
+    def _add_nodes(self) -> None:
+        function = self._function
+        nodes: list[NodeDef] = []
+        scratch = new_graph()
+        for number, argument in enumerate(function.signature.input_arg):
+            node = scratch.node.add(name=argument.name, op="_Arg")
+            node.attr["T"].type = argument.type
+            node.attr["index"].i = number
+            nodes.append(node)
+        for original in function.node_def:
+            node = scratch.node.add()
+            node.MergeFromString(original.SerializeToString())
+            for slot, text in enumerate(original.input):
+                node.input[slot] = self._port(text, original.name)
+            definition = self._definitions[node.name]
+            if definition is not None and (definition.stateful or node.op in _DATASET_OPS):
+                self.preserved.add(node.name)
+            nodes.append(node)
+        for number, argument in enumerate(function.signature.output_arg):
+            text = dict(function.ret).get(argument.name, argument.name)
+            node = scratch.node.add(name=self._return_name(argument.name), op="_Retval")
+            node.input.append(self._port(text, argument.name))
+            node.attr["T"].type = argument.type
+            node.attr["index"].i = number
+            self.preserved.add(node.name)
+            nodes.append(node)
+        self.graph.node.extend(nodes[i] for i in import_order(nodes))
+
+    def _return_name(self, argument: str) -> str:
+        name = f"{argument}{RETURN_SUFFIX}"
+        while name in self._definitions or name in self._arguments:
+            name += "_"
+        return name
+
+    def _port(self, text: str, reader: str) -> str:
+        """``"node:out:1"`` as ``"node:3"``."""
+        if text.startswith("^") or text in self._arguments:
+            return text
+        name, _, rest = text.partition(":")
+        output, _, number = rest.partition(":")
+        if name in self._arguments:
+            return name
+        definition = self._definitions.get(name)
+        node = next((n for n in self._function.node_def if n.name == name), None)
+        if definition is not None and node is not None:
+            first = 0
+            for argument in definition.outputs:
+                count = _ports(node, definition, argument)
+                if argument.name == output or not output:
+                    if (number or "0").isdigit() and int(number or 0) < count:
+                        return f"{name}:{first + int(number or 0)}"
+                    break
+                first += count
+        raise GraphDefError(
+            f"function {self._function.signature.name!r}: {reader!r} reads {text!r}, which does "
+            "not exist in its body."
+        )
+
+    def close(self, casts: Iterable[CastRecord]) -> FunctionDef:
+        """The function with the rewritten body.
+
+        Args:
+            casts: what was added to :attr:`graph`.
+        """
+        function = type(self._function)()
+        function.CopyFrom(self._function)
+        written = {node.name: node for node in self.graph.node}
+        texts = _source_texts(self._function, self)
+        for node in function.node_def:
+            inputs = list(node.input)
+            node.CopyFrom(_same_class(written[node.name], node))
+            node.input[:] = inputs
+        by_name = {node.name: node for node in function.node_def}
+        results = {self._return_name(a.name): a.name for a in function.signature.output_arg}
+        for cast in casts:
+            node = function.node_def.add()
+            node.CopyFrom(_same_class(written[cast.name], node))
+            node.input[:] = [texts[cast.source]]
+            for consumer in cast.consumers:
+                reader, _, slot = consumer.rpartition("#")
+                if reader in results:
+                    function.ret[results[reader]] = f"{cast.name}:y:0"
+                else:
+                    by_name[reader].input[int(slot)] = f"{cast.name}:y:0"
+        return function
+
+
+_DATASET_OPS = frozenset(
+    "IteratorGetNext IteratorGetNextSync DatasetToSingleElement ReduceDataset".split()
+)
+
+
+def _same_class(node: NodeDef, like: NodeDef) -> NodeDef:
+    """``node`` as a message of the class of ``like``."""
+    if type(node) is type(like):
+        return node
+    return type(like).FromString(node.SerializeToString())
+
+
+def _ports(node: NodeDef, definition: OpDefinition, argument: Argument) -> int:
+    """How many output ports an argument has."""
+    name = argument.type_list_attr or argument.number_attr
+    if not name:
+        return 1
+    if name in node.attr:
+        return len(node.attr[name].list.type) if argument.type_list_attr else node.attr[name].i
+    default = definition.attributes[name].default if name in definition.attributes else None
+    return len(default) if isinstance(default, list) else int(default or 0)
+
+
+def _source_texts(function: FunctionDef, body: Body) -> dict[str, str]:
+    """How the function writes each ``"node:port"`` of its body."""
+    texts = {f"{a.name}:0": a.name for a in function.signature.input_arg}
+    for node in function.node_def:
+        definition = body._definitions[node.name]
+        port = 0
+        for argument in definition.outputs if definition is not None else ():
+            for number in range(_ports(node, definition, argument)):  # type: ignore[arg-type]
+                texts[f"{node.name}:{port}"] = f"{node.name}:{argument.name}:{number}"
+                port += 1
+    return texts
+
+
+def import_order(nodes: list[NodeDef]) -> list[int]:
+    """The order in which TensorFlow's importer makes nodes: inputs first, then by position.
+
+    A Merge that a NextIteration feeds waits for one input only.
+
+    Example:
+        >>> from duotone.tensorflow.protos import new_graph
+        >>> graph = new_graph()
+        >>> reader = graph.node.add(name="reader", op="Identity", input=["source"])
+        >>> import_order([reader, graph.node.add(name="source", op="Const")])
+        [1, 0]
+    """
+    index = {node.name: i for i, node in enumerate(nodes)}
+    loops = {node.name for node in nodes if node.op == "NextIteration"}
+    readers: list[list[int]] = [[] for _ in nodes]
+    waiting = []
+    for position, node in enumerate(nodes):
+        sources = [split_input(text.removeprefix("^"))[0] for text in node.input]
+        for source in sources:
+            if source in index:
+                readers[index[source]].append(position)
+        count = len(sources)
+        if node.op == "Merge" and any(source in loops for source in sources):
+            count = 1 + sum(text.startswith("^") for text in node.input)
+        waiting.append(count)
+    ready = [position for position, count in enumerate(waiting) if count == 0]
+    order: list[int] = []
+    while ready:
+        position = heapq.heappop(ready)
+        order.append(position)
+        for reader in readers[position]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                heapq.heappush(ready, reader)
+    done = set(order)  # a damaged graph may have a cycle; it is found elsewhere
+    return order + [position for position in range(len(nodes)) if position not in done]

@@ -1,0 +1,52 @@
+"""Loops and existing casts: colours that must agree after the passes have run.
+
+A lowered while loop carries a value through ``Merge`` and back through ``NextIteration``. The
+runtime wants one type there, so a NextIteration takes the colour of the Merges that read it, and
+one full Merge makes its siblings full.
+
+A Cast to float32 that the user wrote, all of whose readers are half, casts to half at once.
+
+Who calls this: ``passes``. What goes wrong: a NextIteration that something else than a Merge reads
+raises :class:`~duotone.errors.GraphDefError`, naming both.
+"""
+
+from __future__ import annotations
+
+from duotone.errors import GraphDefError
+from duotone.tensorflow.protos import FLOAT
+from duotone.tensorflow.units import Units
+
+
+def agree_on_loops(units: Units, allow: dict[int, str]) -> None:
+    """Makes NextIterations and Merges agree, in the order of the nodes; changes ``allow``."""
+    for position, node in enumerate(units.nodes):
+        if node.op != "NextIteration":
+            continue
+        carried = units.inputs[position][0]
+        merges = []
+        for reader in units.readers[position].get(0, ()):
+            merge = units.nodes[reader.node]
+            if merge.op != "Merge":
+                raise GraphDefError(
+                    f"node {merge.name!r} ({merge.op}) reads the NextIteration {node.name!r}; only "
+                    "a Merge may: the loop is damaged."
+                )
+            merges.append(units.inputs[reader.node][reader.slot])
+        if all(merge in allow for merge in merges):
+            allow.setdefault(carried, "loop")
+        else:
+            for unit in (*merges, carried):
+                allow.pop(unit, None)
+
+
+def shorten_casts(units: Units, allow: dict[int, str]) -> None:
+    """Lets existing casts to float32 cast to half if all that read them are half."""
+    for position, node in enumerate(units.nodes):
+        if node.op != "Cast":
+            continue
+        target = units.outputs[position][0]
+        readers = units.readers[position].get(0, ())
+        if units.dtype[target] != FLOAT or not readers:
+            continue
+        if all(units.inputs[r.node][r.slot] in allow for r in readers):
+            allow.setdefault(target, "existing_cast")

@@ -1,0 +1,187 @@
+"""The passes of TensorFlow 2.21's ``auto_mixed_precision`` on the units of a GraphDef.
+
+::
+
+    0  lists of tensors: denied where unsafe; edges from their writers to their readers
+    1  units of processed allow-list nodes are allow; none: stop
+    2  deny runs forward from deny-list units through infer, deny and clear; a clear unit only if an
+       infer or deny unit lies below it through clear units
+    3  infer and clear units on a path allow ... allow without deny become allow
+    4  an infer unit with a direct allow input and no denied input becomes allow; in the order of
+       the nodes, seeing earlier results; its kernel is not asked
+    5  allow runs both ways through clear units that are not denied
+    6  allow-list units that cannot be half, or beside a quantized type, are no longer allow
+       (lists of tensors agree on a colour after 2 and after 6)
+    7  NextIteration and Merge agree; existing casts to float32 become casts to half
+
+``duotone/graph/painters/tensorflow.py`` has the same passes for any numerical program. Here a unit
+is a type and not an operation, deny also runs through integers and preserved nodes, a colour
+depends on kernels and devices, and a colour once given is taken back (6, 7): sharing more than
+the walk would bend that painter.
+
+Who calls this: ``road``.
+
+References:
+    TensorFlow, ``tensorflow/core/grappler/optimizers/auto_mixed_precision.cc``, version 2.21.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from duotone.graph.lists import Kind
+from duotone.graph.reach import reach
+from duotone.tensorflow.facts import Facts
+from duotone.tensorflow.loops import agree_on_loops, shorten_casts
+from duotone.tensorflow.tensor_lists import Cluster, agree, find_clusters, hidden_edges
+from duotone.tensorflow.units import Units
+
+
+@dataclasses.dataclass(slots=True)
+class Colours:
+    """What the passes decided.
+
+    Attributes:
+        allow: the units that become half if they are float32, each with the rule that said so.
+        deny: the units that deny reached, each with the rule.
+        clusters: the lists of tensors.
+        found_work: whether there is any allow-list unit; without one nothing is changed.
+    """
+
+    allow: dict[int, str]
+    deny: dict[int, str]
+    clusters: list[Cluster]
+    found_work: bool = True
+
+
+def paint(facts: Facts) -> Colours:
+    """Paints the units as TensorFlow does.
+
+    Args:
+        facts: the units and what is known of them; edges between lists of tensors are added.
+
+    Returns:
+        Their colours.
+
+    Raises:
+        GraphDefError: a loop or a list of tensors is damaged.
+    """
+    units = facts.units
+    clusters = find_clusters(facts)
+    deny = {unit: "tensor_list" for c in clusters if c.unsafe for unit in c.roots}
+    units.join(hidden_edges(facts, clusters))
+    allow = _listed(facts)
+    if not allow:
+        return Colours({}, deny, clusters, found_work=False)
+    if not facts.lists.force_all:
+        _spread_deny(facts, deny)
+    for cluster in clusters:
+        agree(cluster, allow, deny)
+    _fill_between(facts, allow, deny)
+    _follow_allow(facts, allow, deny)
+    _spread_allow(facts, allow, deny)
+    _remove_impossible(facts, allow)
+    for cluster in clusters:
+        agree(cluster, allow, deny)
+    agree_on_loops(units, allow)
+    shorten_casts(units, allow)
+    return Colours(allow, deny, clusters)
+
+
+def _listed(facts: Facts) -> dict[int, str]:
+    """Pass 1."""
+    allow = {}
+    for unit in range(len(facts.units)):
+        if not facts.is_processed(unit):
+            continue
+        if facts.kind(unit) is Kind.ALLOW:
+            allow[unit] = "allow_list"
+        elif facts.is_forced(unit):
+            allow[unit] = "forced"
+    return allow
+
+
+def _spread_deny(facts: Facts, deny: dict[int, str]) -> None:
+    """Pass 2; what is denied already neither spreads nor lets deny through."""
+    units = facts.units
+    stops = [u for u in range(len(units)) if facts.kind(u) in (Kind.DENY, Kind.INFER)]
+    above = reach(stops, units.before, lambda u: facts.kind(u) is Kind.CLEAR).union(stops)
+    roots = [u for u in stops if facts.kind(u) is Kind.DENY and u not in deny]
+    spread = reach(roots, units.after, lambda u: u in above and u not in deny)
+    deny.update(dict.fromkeys(roots, "deny_list"))
+    for unit in sorted(spread):
+        deny.setdefault(unit, "deny")
+
+
+def _may_become_half(facts: Facts, unit: int, deny: dict[int, str]) -> bool:
+    if unit in deny or not facts.is_processed(unit) or not facts.is_float(unit):
+        return False
+    return facts.can_be_half(unit)
+
+
+def _fill_between(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+    """Pass 3."""
+    units = facts.units
+    roots = [
+        unit
+        for unit in range(len(units))
+        if facts.kind(unit) is Kind.ALLOW and facts.is_processed(unit)
+    ]
+
+    def passable(unit: int) -> bool:
+        return facts.kind(unit) in (Kind.INFER, Kind.CLEAR) and _may_become_half(facts, unit, deny)
+
+    below = reach(roots, units.after, passable).union(roots)
+    for unit in sorted(reach(roots, units.before, below.__contains__)):
+        allow.setdefault(unit, "between")
+
+
+def _follow_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+    """Pass 4."""
+    units = facts.units
+    for unit in range(len(units)):
+        if unit in deny or unit in allow or facts.kind(unit) is not Kind.INFER:
+            continue
+        if not facts.is_processed(unit) or not facts.is_float(unit):
+            continue
+        before = units.before[unit]
+        if any(u in deny for u in before) or not any(u in allow for u in before):
+            continue
+        if facts.allows_half(unit):
+            allow[unit] = "follow"
+
+
+def reads_variable(units: Units, node: int) -> bool:
+    """Whether a node hands on what an old-style variable holds: Identity, Enter over Identity."""
+    op = units.nodes[node].op
+    while op == "Enter" and units.sources[node]:
+        node = units.sources[node][0][0]
+        op = units.nodes[node].op
+    if op != "Identity" or not units.sources[node]:
+        return False
+    return units.nodes[units.sources[node][0][0]].op in ("Variable", "VariableV2")
+
+
+def _spread_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+    """Pass 5."""
+    units = facts.units
+    roots = [unit for unit in allow if facts.is_processed(unit)]
+
+    def passable(unit: int) -> bool:
+        return (
+            unit not in allow
+            and facts.kind(unit) is Kind.CLEAR
+            and _may_become_half(facts, unit, deny)
+            and not reads_variable(units, units.node[unit])
+        )
+
+    neighbours = [b + a for b, a in zip(units.before, units.after, strict=True)]
+    for unit in sorted(reach(roots, neighbours, passable)):
+        allow[unit] = "clear"
+
+
+def _remove_impossible(facts: Facts, allow: dict[int, str]) -> None:
+    """Pass 6."""
+    for unit in [u for u in allow if facts.kind(u) is Kind.ALLOW]:
+        if not facts.allows_half(unit) or facts.is_quantized(unit):
+            del allow[unit]

@@ -1,0 +1,56 @@
+"""The protobuf messages of TensorFlow graphs, which come with the ``tensorboard`` package.
+
+Every file of this room takes its message classes from here, so that one place says what to install
+when they are missing. A message has the type ``Any`` to a type checker: the generated classes have
+no annotations, and a graph made by TensorFlow's own classes (the same messages, another Python
+class) is as welcome.
+
+What goes wrong: without ``tensorboard`` the import raises
+:class:`~duotone.errors.MissingExtraError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duotone.errors import MissingExtraError
+
+try:
+    from tensorboard.compat.proto import graph_pb2, types_pb2
+except ImportError as error:
+    raise MissingExtraError("duotone.tensorflow", "tensorboard", "tensorboard") from error
+
+GraphDef = Any
+"""A ``tensorflow.GraphDef``."""
+NodeDef = Any
+"""A ``tensorflow.NodeDef``."""
+FunctionDef = Any
+"""A ``tensorflow.FunctionDef``."""
+AttrValue = Any
+"""A ``tensorflow.AttrValue``."""
+
+_GRAPHS: Any = graph_pb2
+_TYPES: Any = types_pb2
+new_graph = _GRAPHS.GraphDef
+"""The class of an empty graph."""
+
+INVALID = int(_TYPES.DT_INVALID)
+FLOAT = int(_TYPES.DT_FLOAT)
+HALF = int(_TYPES.DT_HALF)
+BFLOAT16 = int(_TYPES.DT_BFLOAT16)
+VARIANT = int(_TYPES.DT_VARIANT)
+QUANTIZED = frozenset(
+    int(getattr(_TYPES, name))
+    for name in ("DT_QINT8", "DT_QUINT8", "DT_QINT16", "DT_QUINT16", "DT_QINT32")
+)
+"""Numbers of data types."""
+
+
+def type_name(number: int) -> str:
+    """The name of a data type as TensorFlow's logs write it: ``float``, ``half``, ``int32``.
+
+    Args:
+        number: of the data type; unknown numbers are given back as digits.
+    """
+    values = _TYPES.DataType.DESCRIPTOR.values_by_number
+    return values[number].name.removeprefix("DT_").lower() if number in values else str(number)

@@ -1,0 +1,128 @@
+"""Records: what a rewrite of a GraphDef did. Views, logs and tests read these and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from duotone.tensorflow.protos import GraphDef
+
+COLOURS = {"float16": "f16", "bfloat16": "bf16"}
+"""How a painting writes each half dtype; full is ``"f32"``."""
+
+RULES: Mapping[str, str] = MappingProxyType(
+    {
+        "allow_list": "its op is on the allow list",
+        "forced": "level UNSAFE_FORCE_ALL makes every stateless op half",
+        "between": "it lies between allow ops with no denied op in between",
+        "follow": "an infer op that reads an allow op and no denied one",
+        "clear": "a clear op next to half ones",
+        "tensor_list": "ops on one list of tensors have one colour",
+        "loop": "a NextIteration has the colour of its Merge",
+        "existing_cast": "a cast to float32 that only half ops read",
+        "cut": "the choice that moves the fewest bytes through casts",
+        "deny_list": "its op is on the deny list",
+        "deny": "a denied op lies before it",
+        "preserved": "the node is fetched, fed or kept",
+        "device": "the node is not on a device that gains",
+        "impossible": "its op takes no half there",
+        "kernel": "no kernel of the device takes half there",
+        "outside": "no half op is near enough",
+        "unlisted": "its op is on no list",
+        "nothing_allowed": "the graph has no op of the allow list",
+    }
+)
+"""What decided, in words."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CastRecord:
+    """One Cast node that was added.
+
+    Attributes:
+        name: of the node.
+        source: what it casts, ``"node:port"``.
+        to: ``"f16"``, ``"bf16"`` or ``"f32"``.
+        consumers: what reads it, ``"node#input"``, in order.
+        bytes: what it reads and writes; None where the shape is unknown. A dimension that is
+            unknown counts as 1.
+    """
+
+    name: str
+    source: str
+    to: str
+    consumers: tuple[str, ...]
+    bytes: int | None = None
+
+
+class Decision(NamedTuple):
+    """Why one float32 type attribute has its colour.
+
+    Attributes:
+        node: name of the node.
+        op: of the node, after the rewrite.
+        attribute: ``"T"``, ``"Tin[0]"``, or a type name such as ``"float"`` for a fixed type.
+        list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
+        colour: ``"f16"``, ``"bf16"`` or ``"f32"``.
+        rule: a key of :data:`RULES`.
+    """
+
+    node: str
+    op: str
+    attribute: str
+    list: str
+    colour: str
+    rule: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BodyResult:
+    """What was done to one graph, or to the body of one function.
+
+    Attributes:
+        painting: node -> float32 type attribute (``"T"``, ``"Tin[0]"``) -> colour.
+        casts: Cast nodes that were added, in the order of their sources.
+        op_changes: node -> op before and after (FusedBatchNorm to its second version).
+        decisions: one for each float32 unit, in the order of the nodes.
+    """
+
+    painting: Mapping[str, Mapping[str, str]]
+    casts: tuple[CastRecord, ...]
+    op_changes: Mapping[str, tuple[str, str]]
+    decisions: tuple[Decision, ...]
+
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes that all casts read and write, as far as shapes are known."""
+        return sum(cast.bytes or 0 for cast in self.casts)
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionResult(BodyResult):
+    """What was done to one function of the library.
+
+    Attributes:
+        new_nodes: names of the nodes that were added, sorted.
+    """
+
+    @property
+    def new_nodes(self) -> list[str]:
+        """Names of the nodes that were added, sorted."""
+        return sorted(cast.name for cast in self.casts)
+
+
+@dataclasses.dataclass(frozen=True)
+class RewriteResult(BodyResult):
+    """What :func:`duotone.tensorflow.rewrite` gives back.
+
+    Attributes:
+        graph_def: the rewritten copy.
+        functions: by name, what was done to the functions that the graph reaches.
+        dropped_functions: names of the functions that it does not reach and that were removed.
+    """
+
+    graph_def: GraphDef = dataclasses.field(kw_only=True)
+    functions: Mapping[str, FunctionResult] = dataclasses.field(kw_only=True)
+    dropped_functions: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)

@@ -1,0 +1,256 @@
+"""The road: one GraphDef through all stages, in order.
+
+::
+
+    lists    = make_lists(dtype, device, policy)
+    for the graph, then for each function that it reaches:
+        processed = not fetched, fed or kept, and on the device
+        FusedBatchNorm becomes FusedBatchNormV2 where processed
+        units     = make_units(graph)
+        colours   = paint(units)                    "tensorflow" or "mincut"
+        casts     = apply(colours)
+
+Who calls this: ``duotone.tensorflow``. What goes wrong: :class:`~duotone.errors.GraphDefError`
+names the node, :class:`~duotone.errors.PolicyError` the option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+from duotone.errors import ArgumentError, GraphDefError
+from duotone.graph.lists import Kind
+from duotone.policy import Policy
+from duotone.tensorflow.casts import apply
+from duotone.tensorflow.devices import DEFAULT_DEVICE, Device, placement
+from duotone.tensorflow.facts import HALF_TYPES, Facts
+from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
+from duotone.tensorflow.lists import Lists, make_lists
+from duotone.tensorflow.passes import Colours, paint
+from duotone.tensorflow.protos import FLOAT, GraphDef, NodeDef
+from duotone.tensorflow.record import (
+    COLOURS,
+    BodyResult,
+    Decision,
+    FunctionResult,
+    RewriteResult,
+)
+from duotone.tensorflow.registry import OpDefinition, define_function, find_op, op_names
+from duotone.tensorflow.units import FindOp, make_units, split_input
+
+PAINTERS = ("tensorflow", "mincut")
+PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+SECOND_VERSION = {
+    "FusedBatchNorm": "FusedBatchNormV2",
+    "FusedBatchNormGrad": "FusedBatchNormGradV2",
+}
+"""Ops whose second version takes half inputs beside float32 statistics."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Settings:
+    """What holds for the graph and for all of its functions."""
+
+    dtype: str
+    painter: str
+    device: Device
+    lists: Lists
+    functions: Mapping[str, OpDefinition]
+    skipped: bool
+
+    def find_op(self, name: str) -> OpDefinition | None:
+        """The definition of an op or function."""
+        return self.functions.get(name) or find_op(name)
+
+
+def rewrite(
+    graph_def: GraphDef,
+    *,
+    fetch: Sequence[str] = (),
+    feed: Sequence[str] = (),
+    dtype: str = "float16",
+    painter: str = "tensorflow",
+    device: Device = DEFAULT_DEVICE,
+    policy: Policy | None = None,
+    keep_functions: bool = False,
+) -> RewriteResult:
+    """Rewrites a TensorFlow graph to mixed precision as TensorFlow 2.21 would, without TensorFlow.
+
+    Args:
+        graph_def: a ``GraphDef``; it is not changed.
+        fetch: names of the nodes (``"name"`` or ``"name:0"``) that are fetched; these keep their
+            types.
+        feed: names of the nodes that are fed; likewise. Placeholders always are.
+        dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
+        painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the colours
+            with the fewest bytes of casts under the same deny rules.
+        device: where nodes without a device run, and which ops are fast there.
+        policy: list edits, level and ``ignore_performance``; the environment is merged into it.
+        keep_functions: keep the functions of the library that the graph does not reach, which
+            TensorFlow drops. A SavedModel calls such functions by name.
+
+    Returns:
+        The rewritten copy and a record of what was done.
+
+    Raises:
+        ArgumentError: a dtype or painter that does not exist.
+        GraphDefError: the graph is damaged or has ops that TensorFlow 2.21 lacks.
+        PolicyError: the policy contradicts itself.
+
+    Example:
+        >>> from duotone.tensorflow.protos import FLOAT, new_graph
+        >>> graph = new_graph()
+        >>> node = graph.node.add(name="x", op="Placeholder")
+        >>> node.attr["dtype"].type = FLOAT
+        >>> node = graph.node.add(name="y", op="MatMul", input=["x", "x"])
+        >>> node.attr["T"].type = FLOAT
+        >>> result = rewrite(graph)
+        >>> result.painting["y"], result.casts[0].name
+        ({'T': 'f16'}, 'x-0-CastToFp16-0-AutoMixedPrecision')
+    """
+    settings = _settings(graph_def, dtype, painter, device, policy)
+    graph = type(graph_def)()
+    graph.CopyFrom(graph_def)
+    preserved = _preserved(graph, fetch, feed)
+    main = _rewrite_body(graph, preserved, settings)
+    dropped = () if keep_functions else drop_unreachable(graph)
+    functions: dict[str, FunctionResult] = {}
+    by_name = {function.signature.name: function for function in graph.library.function}
+    for name in () if settings.skipped else rewritable(graph):
+        body = Body(by_name[name], settings.find_op)
+        done = _rewrite_body(body.graph, body.preserved, settings, hide=("_Arg", "_Retval"))
+        by_name[name].CopyFrom(body.close(done.casts))
+        functions[name] = FunctionResult(done.painting, done.casts, done.op_changes, done.decisions)
+    return RewriteResult(
+        main.painting,
+        main.casts,
+        main.op_changes,
+        main.decisions,
+        graph_def=graph,
+        functions=functions,
+        dropped_functions=dropped,
+    )
+
+
+def _settings(
+    graph: GraphDef, dtype: str, painter: str, device: Device, policy: Policy | None
+) -> _Settings:
+    if dtype not in HALF_TYPES:
+        raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
+    if painter not in PAINTERS:
+        raise ArgumentError(f"painter={painter!r}: it takes 'tensorflow' or 'mincut'.")
+    merged = (policy or Policy()).merged_with_environment()
+    resolved = device.resolve(dtype)
+    functions = {
+        function.signature.name: define_function(function.signature)
+        for function in graph.library.function
+    }
+    lists = make_lists(dtype, resolved, merged, op_names() | functions.keys())
+    slow = not (resolved.is_fast or (resolved.type == "gpu" and merged.ignore_performance))
+    return _Settings(dtype, painter, resolved, lists, functions, dtype == "float16" and slow)
+
+
+def _preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -> set[str]:
+    """Names of the nodes that keep their types."""
+    names = {node.name for node in graph.node}
+    for what, given in (("fetch", fetch), ("feed", feed)):
+        for name in given:
+            if split_input(name.removeprefix("^"))[0] not in names:
+                raise GraphDefError(f"{what} {name!r}: the graph has no node of this name.")
+    kept = {split_input(name.removeprefix("^"))[0] for name in (*fetch, *feed)}
+    return kept | {node.name for node in graph.node if node.op in PLACEHOLDERS}
+
+
+def _rewrite_body(
+    graph: GraphDef, preserved: Collection[str], settings: _Settings, hide: Collection[str] = ()
+) -> BodyResult:
+    """Rewrites one graph in place.
+
+    Args:
+        graph: the main graph or a function's body.
+        preserved: nodes that keep their types.
+        settings: what holds for all.
+        hide: ops that are left out of the record.
+    """
+    wanted = "gpu" if settings.dtype == "float16" else "cpu"
+    default = settings.device.type or "gpu"
+    processed = tuple(
+        not settings.skipped
+        and node.name not in preserved
+        and not _is_kept(node)
+        and placement(node.device, default).is_on(wanted)
+        for node in graph.node
+    )
+    changes = _second_versions(graph, processed)
+    find: FindOp = settings.find_op
+    units = make_units(graph, find)
+    facts = Facts(
+        units,
+        settings.lists,
+        tuple(settings.lists.kind(node.op) for node in units.nodes),
+        processed,
+        HALF_TYPES[settings.dtype],
+        default,
+        settings.functions,
+    )
+    colours = paint(facts)
+    painting, decisions = _describe(facts, colours, COLOURS[settings.dtype], hide)
+    casts = apply(graph, facts, colours.allow, lambda node, port: None)
+    return BodyResult(painting, casts, changes, decisions)
+
+
+def _is_kept(node: NodeDef) -> bool:
+    return "_grappler_do_not_remove" in node.attr and node.attr["_grappler_do_not_remove"].b
+
+
+def _second_versions(graph: GraphDef, processed: Sequence[bool]) -> dict[str, tuple[str, str]]:
+    """Turns FusedBatchNorm into its second version; returns what changed."""
+    changes = {}
+    for node, may_change in zip(graph.node, processed, strict=True):
+        if may_change and node.op in SECOND_VERSION:
+            changes[node.name] = (node.op, SECOND_VERSION[node.op])
+            node.op = SECOND_VERSION[node.op]
+            node.attr["U"].type = FLOAT
+    return changes
+
+
+def _describe(
+    facts: Facts, colours: Colours, half: str, hide: Collection[str]
+) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
+    """The painting of all float32 type attributes, and why."""
+    units = facts.units
+    painting: dict[str, dict[str, str]] = {}
+    decisions = []
+    for unit, dtype in enumerate(units.dtype):
+        node = units.nodes[units.node[unit]]
+        if dtype != FLOAT or node.op in hide:
+            continue
+        attribute = units.attribute[unit]
+        colour = half if unit in colours.allow else "f32"
+        if attribute.name:
+            painting.setdefault(node.name, {})[str(attribute)] = colour
+        kind = facts.kind(unit)
+        rule = _rule(facts, colours, unit)
+        decisions.append(Decision(node.name, node.op, str(attribute), kind.value, colour, rule))
+    return painting, tuple(decisions)
+
+
+def _rule(facts: Facts, colours: Colours, unit: int) -> str:
+    """Why a unit has its colour, a key of ``record.RULES``."""
+    if unit in colours.allow:
+        return colours.allow[unit]
+    if not facts.is_processed(unit):
+        node = facts.units.nodes[facts.units.node[unit]]
+        wanted = "gpu" if facts.half == HALF_TYPES["float16"] else "cpu"
+        on_device = placement(node.device, facts.device).is_on(wanted)
+        return "preserved" if on_device else "device"
+    if not colours.found_work:
+        return "nothing_allowed"
+    if unit in colours.deny:
+        return colours.deny[unit]
+    if facts.kind(unit) is Kind.UNLISTED:
+        return "unlisted"
+    if not facts.allows_half(unit):
+        return "impossible"
+    return "outside" if facts.can_be_half(unit) else "kernel"

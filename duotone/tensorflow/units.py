@@ -1,0 +1,294 @@
+"""Units: a GraphDef as (node, type attribute) pairs joined by the ports that carry their type.
+
+::
+
+    unit   = a node and one of its type attributes     MatMul "T"
+             one element of a list of types            IdentityN "T[2]"
+             a fixed type of one of its ports          TensorListStack variant
+    edge   = unit of an output port -> unit of the input port that reads it
+
+Attributes that no port uses are units without edges. Control inputs do not count. Units stand in
+the order of their nodes, which the passes depend on.
+
+Who calls this: ``road``; ``passes`` and ``casts`` read the result. What goes wrong:
+:class:`~duotone.errors.GraphDefError` names the node: an op that is unknown, a type attribute that
+is missing, inputs that do not fit the op, or an input that does not exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from duotone.errors import GraphDefError
+from duotone.tensorflow.protos import INVALID, GraphDef, NodeDef, type_name
+from duotone.tensorflow.registry import Argument, OpDefinition
+
+FindOp = Callable[[str], OpDefinition | None]
+
+
+class TypeAttribute(NamedTuple):
+    """Names a unit within its node.
+
+    Attributes:
+        name: of the attribute; empty for a fixed type.
+        position: in a list of types, or -1.
+        fixed: number of the fixed type, or 0.
+    """
+
+    name: str
+    position: int = -1
+    fixed: int = 0
+
+    def __str__(self) -> str:
+        """As in TensorFlow's logs: ``T``, ``Tin[0]``, ``variant``."""
+        if not self.name:
+            return type_name(self.fixed)
+        return self.name if self.position < 0 else f"{self.name}[{self.position}]"
+
+
+class Port(NamedTuple):
+    """An input of a node: which node, which of its data inputs."""
+
+    node: int
+    slot: int
+
+
+@dataclasses.dataclass(slots=True)
+class Units:
+    """A graph's units.
+
+    All lists that are indexed by node or by unit are parallel.
+
+    Attributes:
+        nodes: the NodeDefs.
+        index: position of each node by name.
+        definitions: by node, of its op.
+        of_node: by node, its units.
+        inputs: by node, the unit of each data input.
+        outputs: by node, the unit of each output port.
+        sources: by node, the (node, port) that each data input reads.
+        readers: by node, by output port, the inputs that read it.
+        node: by unit, its node.
+        attribute: by unit, which type it stands for.
+        dtype: by unit, number of its data type.
+        before: by unit, the units whose values it reads.
+        after: by unit, the units that read its values.
+    """
+
+    nodes: list[NodeDef]
+    index: dict[str, int]
+    definitions: list[OpDefinition]
+    of_node: list[list[int]]
+    inputs: list[list[int]]
+    outputs: list[list[int]]
+    sources: list[list[tuple[int, int]]]
+    readers: list[dict[int, list[Port]]]
+    node: list[int]
+    attribute: list[TypeAttribute]
+    dtype: list[int]
+    before: list[list[int]]
+    after: list[list[int]]
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    def find(self, node: int, name: str) -> int | None:
+        """The unit of a node's type attribute."""
+        wanted = TypeAttribute(name)
+        return next((u for u in self.of_node[node] if self.attribute[u] == wanted), None)
+
+    def join(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Adds edges between units that no port carries."""
+        for source, target in edges:
+            self.before[target].append(source)
+            self.after[source].append(target)
+        self.remove_doubles()
+
+    def remove_doubles(self) -> None:
+        """Keeps one of several edges between the same units."""
+        for edges in (self.before, self.after):
+            for unit, ends in enumerate(edges):
+                if len(ends) > 1:
+                    edges[unit] = list(dict.fromkeys(ends))
+
+
+def make_units(graph: GraphDef, find_op: FindOp) -> Units:
+    """The units of a graph.
+
+    Args:
+        graph: the GraphDef; it is only read.
+        find_op: gives the definition of an op or library function.
+
+    Returns:
+        Its units.
+
+    Raises:
+        GraphDefError: see the module.
+    """
+    nodes = list(graph.node)
+    count = len(nodes)
+    units = Units(
+        nodes,
+        {node.name: i for i, node in enumerate(nodes)},
+        [],
+        [[] for _ in range(count)],
+        [[] for _ in range(count)],
+        [[] for _ in range(count)],
+        [[] for _ in range(count)],
+        [{} for _ in range(count)],
+        [],
+        [],
+        [],
+        [],
+        [],
+    )
+    for position, node in enumerate(nodes):
+        _add_node(units, position, node, _definition(node, find_op))
+    for position in range(count):
+        _add_edges(units, position)
+    units.remove_doubles()
+    return units
+
+
+def _definition(node: NodeDef, find_op: FindOp) -> OpDefinition:
+    definition = find_op(node.op)
+    if definition is None:
+        raise GraphDefError(
+            f"node {node.name!r}: TensorFlow 2.21 has no op {node.op!r}, and the graph's library "
+            "has no function of this name. A custom op can be replaced by a library function."
+        )
+    return definition
+
+
+def type_of(node: NodeDef, definition: OpDefinition, attribute: TypeAttribute) -> int:
+    """The number of the data type that a unit holds, the op's default if the node says nothing."""
+    if not attribute.name:
+        return attribute.fixed
+    if attribute.name in node.attr:
+        value = node.attr[attribute.name]
+        if attribute.position < 0:
+            return value.type
+        types = value.list.type
+        return types[attribute.position] if attribute.position < len(types) else INVALID
+    default = definition.attributes[attribute.name].default
+    if attribute.position < 0:
+        return default if isinstance(default, int) else INVALID
+    return default[attribute.position] if isinstance(default, list) else INVALID
+
+
+def _add_node(units: Units, position: int, node: NodeDef, definition: OpDefinition) -> None:
+    """Adds the units of one node, in the order of its inputs, outputs and other attributes."""
+    units.definitions.append(definition)
+    found: dict[TypeAttribute, int] = {}
+
+    def unit_of(attribute: TypeAttribute) -> int:
+        unit = found.get(attribute)
+        if unit is None:
+            unit = found[attribute] = len(units.node)
+            units.node.append(position)
+            units.attribute.append(attribute)
+            units.dtype.append(type_of(node, definition, attribute))
+            units.before.append([])
+            units.after.append([])
+        return unit
+
+    for argument in definition.inputs:
+        units.inputs[position] += map(unit_of, _types(node, definition, argument))
+    for argument in definition.outputs:
+        units.outputs[position] += map(unit_of, _types(node, definition, argument))
+    for name, attribute in definition.attributes.items():
+        if attribute.kind == "type":
+            if name in node.attr or attribute.has_default:
+                unit_of(TypeAttribute(name))
+        elif attribute.kind == "list(type)":
+            for i in range(_length(node, definition, name)):
+                unit_of(TypeAttribute(name, i))
+    for name in node.attr:
+        if not name.startswith("_") and name not in definition.attributes:
+            raise GraphDefError(
+                f"node {node.name!r}: the op {node.op} has no attribute {name!r} in TensorFlow "
+                "2.21; remove it from the node."
+            )
+    units.of_node[position] = list(found.values())
+
+
+def _length(node: NodeDef, definition: OpDefinition, name: str) -> int:
+    """How many types a list attribute holds."""
+    if name in node.attr:
+        return len(node.attr[name].list.type)
+    attribute = definition.attributes.get(name)
+    if attribute is None or not attribute.has_default:
+        raise _missing(node, name)
+    return len(attribute.default or ())
+
+
+def _missing(node: NodeDef, name: str) -> GraphDefError:
+    return GraphDefError(
+        f"node {node.name!r} ({node.op}) has no type attribute {name!r}, which its op needs: the "
+        "file is damaged, or it was made for another version of the op."
+    )
+
+
+def _types(node: NodeDef, definition: OpDefinition, argument: Argument) -> list[TypeAttribute]:
+    """For each port of an argument, the unit it belongs to."""
+    if argument.type_list_attr:
+        name = argument.type_list_attr
+        return [TypeAttribute(name, i) for i in range(_length(node, definition, name))]
+    repeats = 1
+    if argument.number_attr:
+        if argument.number_attr in node.attr:
+            repeats = node.attr[argument.number_attr].i
+        else:
+            attribute = definition.attributes.get(argument.number_attr)
+            if attribute is not None and attribute.has_default:
+                repeats = attribute.default
+    if repeats > len(node.input) + len(node.attr) * 65536:
+        raise GraphDefError(
+            f"node {node.name!r} ({node.op}): attribute {argument.number_attr!r} says {repeats} "
+            "tensors, which cannot be; the file is damaged."
+        )
+    if not argument.type_attr:
+        return [TypeAttribute("", -1, argument.type)] * repeats
+    attribute = definition.attributes.get(argument.type_attr)
+    if argument.type_attr not in node.attr and not (attribute and attribute.has_default):
+        raise _missing(node, argument.type_attr)
+    return [TypeAttribute(argument.type_attr)] * repeats
+
+
+def split_input(text: str) -> tuple[str, int]:
+    """The node name and output port of a data input, ``"name"`` or ``"name:1"``.
+
+    Example:
+        >>> split_input("split:1")
+        ('split', 1)
+    """
+    name, colon, port = text.rpartition(":")
+    if colon and port.isdigit():
+        return name, int(port)
+    return text, 0
+
+
+def _add_edges(units: Units, position: int) -> None:
+    """Joins the data inputs of one node to what they read."""
+    node = units.nodes[position]
+    given = [text for text in node.input if not text.startswith("^")]
+    wanted = units.inputs[position]
+    if len(given) != len(wanted):
+        raise GraphDefError(
+            f"node {node.name!r} ({node.op}) has {len(given)} data inputs and its op takes "
+            f"{len(wanted)}: the file is damaged, or it was made for another version of the op."
+        )
+    for slot, (text, unit) in enumerate(zip(given, wanted, strict=True)):
+        name, port = split_input(text)
+        source = units.index.get(name)
+        if source is None or port >= len(units.outputs[source]):
+            raise GraphDefError(
+                f"node {node.name!r} ({node.op}) reads {text!r}, which does not exist in the graph."
+            )
+        units.sources[position].append((source, port))
+        units.readers[source].setdefault(port, []).append(Port(position, slot))
+        before = units.outputs[source][port]
+        units.before[unit].append(before)
+        units.after[before].append(unit)
