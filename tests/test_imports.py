@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "linen": {"adapters"},
     "nnx": {"adapters"},
     "targets": {"_jax", "errors", "graph"},
+    "tensorflow": {"_files", "errors", "graph", "policy"},
     "compiled": {"errors", "inference", "targets", "views"},
     "views": {"graph", "targets"},
     "dumps": {"_files", "_jax", "errors", "graph"},
@@ -80,6 +81,7 @@ MAY_IMPORT = {
 FORBIDDEN = {
     "graph": {"jax": "the painter works for every front end", "jaxlib": "likewise"},
     "errors": {"jax": "errors are raised everywhere, before JAX too"},
+    "tensorflow": {"jax": "who has TensorFlow graphs only needs no JAX to paint them"},
     "views": {"jax": "views read records and compute nothing"},
 }
 PRIVATE_JAX = ("jax._src", "jax.extend", "jax.interpreters")

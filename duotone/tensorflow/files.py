@@ -1,0 +1,337 @@
+"""Files of TensorFlow graphs: what a path holds, reading it, writing the same kind again.
+
+::
+
+    a folder         SavedModel: saved_model.pb or saved_model.pbtxt, beside variables and assets
+    a file           GraphDef, MetaGraphDef or SavedModel, binary or text
+
+Kind and form are recognised by content, never by name: text is UTF-8 without control characters
+(every binary graph has some), and the kind is the one whose fields these are. What is written has
+the kind that was read; its form follows the name (``.pbtxt``, ``.prototxt``, ``.txt`` are text).
+
+Who calls this: ``rewrite_file`` and the command line. What goes wrong:
+:class:`~duotone.errors.GraphDefError` names the file: it is missing, empty, truncated, no graph,
+2 GB or larger (protocol buffers end there), or nested deeper than any graph is. Nothing that the
+bytes *claim* is believed before it is there, so that a hostile size costs no memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from google.protobuf import text_format, unknown_fields
+from google.protobuf.message import DecodeError, EncodeError
+
+from duotone._files import write_atomically
+from duotone.errors import GraphDefError
+from duotone.tensorflow.protos import GraphDef, new_graph
+from duotone.tensorflow.saved_model import (
+    check_new_folder,
+    find_saved_model,
+    new_meta_graph,
+    new_saved_model,
+    write_folder,
+)
+
+Kind = Literal["GraphDef", "MetaGraphDef", "SavedModel"]
+
+LARGEST = 2**31 - 1
+"""Bytes that a protocol buffer can have."""
+TEXT_SUFFIXES = frozenset({".pbtxt", ".prototxt", ".txt"})
+
+_CLASSES: dict[Kind, Any] = {
+    "SavedModel": new_saved_model,
+    "GraphDef": new_graph,
+    "MetaGraphDef": new_meta_graph,
+}
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+# TensorFlow's dumps begin with a line that says that they are for people; its end is random.
+_DEBUG_LINE = re.compile(r"\s*goo\.gle/debug\w*[ \t]*\n?")
+_FIRST_FIELD = re.compile(r"(?:\s|#[^\n]*\n)*([A-Za-z_]\w*)\s*[:{<]")
+_LENGTH_DELIMITED = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphFile:
+    """What a path holds.
+
+    Attributes:
+        path: as given: the file, or the folder of a SavedModel.
+        kind: of the message.
+        message: the GraphDef, MetaGraphDef or SavedModel.
+        file: the file that was read; of a SavedModel folder the one in it.
+    """
+
+    path: Path
+    kind: Kind
+    message: Any
+    file: Path
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a SavedModel folder."""
+        return self.file != self.path
+
+    def meta_graphs(self) -> tuple[Any, ...]:
+        """Its MetaGraphDefs; none of a GraphDef."""
+        if self.kind == "SavedModel":
+            return tuple(self.message.meta_graphs)
+        return (self.message,) if self.kind == "MetaGraphDef" else ()
+
+    def graphs(self) -> tuple[GraphDef, ...]:
+        """Its graphs, one of each MetaGraphDef."""
+        if self.kind == "GraphDef":
+            return (self.message,)
+        return tuple(meta_graph.graph_def for meta_graph in self.meta_graphs())
+
+
+def read(path: str | Path) -> GraphFile:
+    """Reads a graph file or SavedModel folder.
+
+    Args:
+        path: of the file or folder.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        GraphDefError: see the module.
+    """
+    path = Path(path)
+    file = find_saved_model(path) if path.is_dir() else path
+    content = _bytes_of(file)
+    kind, message = _parse(content, file)
+    if file != path and kind != "SavedModel":
+        raise GraphDefError(f"{file} holds a {kind} and no SavedModel: the folder is damaged.")
+    found = GraphFile(path, kind, message, file)
+    if not any(graph.node or graph.library.function for graph in found.graphs()):
+        raise GraphDefError(
+            f"{file} holds a {kind} without a single node: there is no graph in it."
+        )
+    return found
+
+
+def read_graph(path: str | Path) -> GraphDef:
+    """Reads a graph; of a SavedModel the one of its first MetaGraphDef.
+
+    Args:
+        path: of a file or SavedModel folder.
+
+    Returns:
+        The GraphDef.
+
+    Raises:
+        GraphDefError: see the module.
+    """
+    return read(path).graphs()[0]
+
+
+def check_output(path: Path, source: GraphFile) -> None:
+    """Raises what :func:`write` would raise for this path, before any work is done for it.
+
+    Args:
+        path: where to write.
+        source: what was read.
+
+    Raises:
+        GraphDefError: the path cannot be written to.
+    """
+    if source.is_folder:
+        check_new_folder(path)
+        if source.path.resolve() in path.resolve().parents:
+            raise GraphDefError(
+                f"cannot write {path} into the SavedModel that is read, {source.path}. "
+                "Name a folder outside of it."
+            )
+    elif path.is_dir():
+        raise GraphDefError(f"cannot write {path}: it is a folder. Name a file, such as out.pb.")
+    elif not path.parent.is_dir():
+        raise GraphDefError(
+            f"cannot write {path}: there is no folder {path.parent}. "
+            f"Make it with: mkdir -p {path.parent}"
+        )
+
+
+def write(path: str | Path, message: Any, source: GraphFile | None = None) -> None:
+    """Writes a graph whole, or leaves what was there.
+
+    Args:
+        path: of the file, which may exist; for a SavedModel folder, of a folder that does not.
+        message: GraphDef, MetaGraphDef or SavedModel.
+        source: of a SavedModel folder what was read: its variables and assets are copied.
+
+    Raises:
+        GraphDefError: the path cannot be written to, or the message has 2 GB or more.
+    """
+    path = Path(path)
+    if source is not None:
+        check_output(path, source)
+    folder = source is not None and source.is_folder
+    name = source.file.name if source is not None and folder else path.name
+    content = _serialized(path, message, text=Path(name).suffix.lower() in TEXT_SUFFIXES)
+    if source is not None and folder:
+        write_folder(path, source.path, name, content)
+    else:
+        write_atomically(path, content)
+
+
+def _serialized(path: Path, message: Any, *, text: bool) -> bytes:
+    problem = f"cannot write {path}: the graph has 2 GB or more, which no protocol buffer can hold."
+    try:
+        if message.ByteSize() > LARGEST:
+            raise GraphDefError(problem)
+        if text:
+            return text_format.MessageToString(message).encode()
+        return message.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        if isinstance(error, GraphDefError):
+            raise
+        raise GraphDefError(problem) from error
+
+
+def _bytes_of(file: Path) -> bytes:
+    """The content of a file of a size that can be a graph."""
+    try:
+        if not file.is_file():
+            what = "is not a regular file" if file.exists() else "does not exist"
+            raise GraphDefError(f"{file} {what}. Name a graph file or a SavedModel folder.")
+        size = file.stat().st_size
+        if size > LARGEST:
+            raise GraphDefError(
+                f"{file} has {size / 1e9:.1f} GB, and a protocol buffer ends at 2 GB: it is no "
+                "graph. Large weights belong into the variables of a SavedModel."
+            )
+        content = file.read_bytes()
+    except OSError as error:
+        raise GraphDefError(f"cannot read {file}: {error.strerror}.") from error
+    except ValueError as error:
+        if isinstance(error, GraphDefError):
+            raise
+        raise GraphDefError(f"cannot read {str(file)!r}: {error}.") from error
+    if not content:
+        raise GraphDefError(f"{file} is empty.")
+    return content
+
+
+def _parse(content: bytes, file: Path) -> tuple[Kind, Any]:
+    text = _text_of(content)
+    return _parse_binary(content, file) if text is None else _parse_text(text, file)
+
+
+def _text_of(content: bytes) -> str | None:
+    """The content as text, or None if it is not."""
+    if _CONTROL.search(content):
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return None
+    return _DEBUG_LINE.sub("", text, count=1) if _DEBUG_LINE.match(text) else text
+
+
+def _parse_text(text: str, file: Path) -> tuple[Kind, Any]:
+    first = _FIRST_FIELD.match(text)
+    for kind, make in _CLASSES.items():
+        if first is None or first[1] not in make.DESCRIPTOR.fields_by_name:
+            continue
+        try:
+            return kind, text_format.Parse(text, make())
+        except text_format.ParseError as error:
+            raise _bad_text(file, kind, error) from error
+        except RecursionError as error:
+            raise _too_deep(file) from error
+        except ValueError as error:  # a number that no field holds, broken UTF-8 in an escape
+            raise _bad_text(file, kind, error) from error
+    raise GraphDefError(
+        f"{file} is text and no graph: it does not begin with a field of a GraphDef (node), "
+        "a MetaGraphDef or a SavedModel."
+    )
+
+
+def _parse_binary(content: bytes, file: Path) -> tuple[Kind, Any]:
+    """Parses as the kind that leaves no field unknown, or else as one that gives a graph."""
+    possible: list[tuple[Kind, Any]] = []
+    for kind, make in _CLASSES.items():
+        message = make()
+        try:
+            message.ParseFromString(content)
+        except DecodeError:
+            continue
+        if _is_plausible(GraphFile(file, kind, message, file)):
+            if not len(unknown_fields.UnknownFieldSet(message)):
+                return kind, message
+            possible.append((kind, message))
+    if possible:
+        return possible[0]
+    raise GraphDefError(f"{file} is no TensorFlow graph: {_what_is_wrong(content)}.")
+
+
+def _is_plausible(found: GraphFile) -> bool:
+    """Whether most nodes are nodes. Bytes of one kind may happen to parse as another."""
+    nodes = [node for graph in found.graphs() for node in graph.node]
+    real = sum(bool(node.name and node.op) for node in nodes)
+    return bool(found.graphs()) and 2 * real >= len(nodes)
+
+
+def _bad_text(file: Path, kind: Kind, error: Exception) -> GraphDefError:
+    """Without most of a long line, which the parser repeats."""
+    position = "line " if isinstance(error, text_format.ParseError) else ""
+    return GraphDefError(f"{file} is no valid {kind} in text form: {position}{str(error)[:300]}")
+
+
+def _too_deep(file: Path) -> GraphDefError:
+    return GraphDefError(
+        f"{file} nests messages deeper than any graph does: it is damaged, or made to do harm."
+    )
+
+
+def _what_is_wrong(content: bytes) -> str:
+    """Says where bytes stop being a message, as far as its outermost fields tell."""
+    end = 0
+    for position, claimed, end in _outer_fields(content):
+        if claimed is None:
+            return f"at byte {position} there is no field of a protocol buffer"
+        if end > len(content):
+            return (
+                f"the field at byte {position} claims {claimed} bytes and {len(content)} is the "
+                "size of the file, which is truncated or damaged"
+            )
+    return "its fields are not those of a graph, or a node is damaged or nests too deep"
+
+
+def _outer_fields(content: bytes) -> Iterator[tuple[int, int | None, int]]:
+    """Position, claimed size (None: not a field) and end of each outermost field."""
+    position = 0
+    while position < len(content):
+        tag, value = _varint(content, position)
+        wire = tag & 7
+        sizes = {1: 8, 5: 4}
+        if wire == 0:
+            size, value = 0, _varint(content, value)[1]
+        elif wire == _LENGTH_DELIMITED:
+            size, value = _varint(content, value)
+        elif wire in sizes:
+            size = sizes[wire]
+        else:
+            yield position, None, position
+            return
+        yield position, size, value + size
+        position = value + size
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    """The number at a position and the position behind it; bits beyond the end count as none."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if position >= len(content):
+            break
+        byte = content[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return number, position

@@ -1,0 +1,177 @@
+"""The SavedModel message, what of a MetaGraphDef must stay, and writing a SavedModel folder.
+
+``tensorboard`` ships the messages that a SavedModel consists of, not the SavedModel itself; it has
+two fields and is described here.
+
+A SavedModel folder holds ``saved_model.pb`` (or the text form ``saved_model.pbtxt``), variables,
+assets, and since TensorFlow 2.12 a ``fingerprint.pb``. A rewrite changes the graphs only: all else
+is copied byte for byte, except the fingerprint, which is of the old graph; TensorFlow does without.
+
+Who calls this: ``files`` reads and writes with it, ``rewrite_file`` asks what to keep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, message_factory
+from tensorboard.compat.proto import meta_graph_pb2
+
+from duotone.errors import GraphDefError
+
+MetaGraphDef = Any
+"""A ``tensorflow.MetaGraphDef``."""
+
+FILE_NAMES = ("saved_model.pb", "saved_model.pbtxt")
+_FINGERPRINT = "fingerprint.pb"
+
+
+_META: Any = meta_graph_pb2
+
+
+def _make_class() -> Any:
+    """The class of the SavedModel message, in a package of its own beside TensorFlow's."""
+    file: Any = descriptor_pb2.FileDescriptorProto(
+        name="duotone/saved_model.proto",
+        package="duotone",
+        syntax="proto3",
+        dependency=[_META.DESCRIPTOR.name],
+    )
+    message = file.message_type.add(name="SavedModel")
+    kinds: Any = descriptor_pb2.FieldDescriptorProto
+    message.field.add(
+        name="saved_model_schema_version",
+        number=1,
+        label=kinds.LABEL_OPTIONAL,
+        type=kinds.TYPE_INT64,
+    )
+    message.field.add(
+        name="meta_graphs",
+        number=2,
+        label=kinds.LABEL_REPEATED,
+        type=kinds.TYPE_MESSAGE,
+        type_name="." + _META.MetaGraphDef.DESCRIPTOR.full_name,
+    )
+    pool = _META.DESCRIPTOR.pool
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("duotone.SavedModel"))
+
+
+new_meta_graph: Any = _META.MetaGraphDef
+new_saved_model: Any = _make_class()
+"""Makes a ``SavedModel``: ``saved_model_schema_version`` and ``meta_graphs``."""
+
+
+def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The nodes that users of a MetaGraphDef name, which a rewrite must leave as they are.
+
+    Outputs and inputs of the signatures; what saving and restoring uses; the nodes of its
+    collections (a training operation, losses, initializers).
+
+    Args:
+        meta_graph: a MetaGraphDef.
+
+    Returns:
+        Node names to fetch, and node names to feed; sorted, those that the graph has.
+    """
+    fetch: set[str] = set()
+    feed: set[str] = set()
+    for signature in meta_graph.signature_def.values():
+        for tensors, names in ((signature.outputs, fetch), (signature.inputs, feed)):
+            for tensor in tensors.values():
+                names.update(_tensor_names(tensor))
+    saver = meta_graph.saver_def
+    fetch.update((saver.save_tensor_name, saver.restore_op_name))
+    feed.add(saver.filename_tensor_name)
+    feed.update(asset.tensor_info.name for asset in meta_graph.asset_file_def)
+    for collection in meta_graph.collection_def.values():
+        fetch.update(collection.node_list.value)
+    known = {node.name for node in meta_graph.graph_def.node}
+
+    def kept(names: set[str]) -> tuple[str, ...]:
+        nodes = {name.removeprefix("^").partition(":")[0] for name in names}
+        return tuple(sorted(nodes & known))
+
+    return kept(fetch), kept(feed)
+
+
+def _tensor_names(tensor: Any) -> list[str]:
+    """The tensors that a TensorInfo names: one, or the parts of a sparse or composite one."""
+    sparse = tensor.coo_sparse
+    names = [
+        tensor.name,
+        sparse.values_tensor_name,
+        sparse.indices_tensor_name,
+        sparse.dense_shape_tensor_name,
+    ]
+    # One level: the parts of a composite tensor are plain tensors.
+    names += [part.name for part in tensor.composite_tensor.components]
+    return [name for name in names if name]
+
+
+def find_saved_model(folder: Path) -> Path:
+    """The file of a SavedModel folder that holds the graphs.
+
+    Raises:
+        GraphDefError: the folder has none.
+    """
+    for name in FILE_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    raise GraphDefError(
+        f"{folder} is a folder without {' or '.join(FILE_NAMES)}, so it is no SavedModel. "
+        "Name a SavedModel folder or the file of a graph."
+    )
+
+
+def check_new_folder(folder: Path) -> None:
+    """Raises unless a SavedModel can be written to ``folder``, before any work is done for it.
+
+    Raises:
+        GraphDefError: it exists and is not an empty folder, or there is nothing to put it into.
+    """
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() or folder.is_symlink():
+        raise GraphDefError(
+            f"{folder} exists: a SavedModel is written to a new folder. Remove it or name another."
+        )
+    if not folder.parent.is_dir():
+        raise GraphDefError(
+            f"cannot write {folder}: there is no folder {folder.parent}. "
+            f"Make it with: mkdir -p {folder.parent}"
+        )
+
+
+def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) -> None:
+    """Copies a SavedModel folder with other graphs; the new folder appears in one step.
+
+    Args:
+        folder: the new folder; :func:`check_new_folder` has passed it.
+        source: the SavedModel folder with variables and assets.
+        graph_file: name of the file that holds the graphs.
+        content: the new content of that file.
+
+    Raises:
+        GraphDefError: as :func:`check_new_folder`.
+    """
+    check_new_folder(folder)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        copy = temporary / "copy"
+        shutil.copytree(source, copy, ignore=_graphs_of(source))
+        (copy / graph_file).write_bytes(content)
+        copy.replace(folder)
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(temporary)
+
+
+def _graphs_of(source: Path) -> Any:
+    """Leaves out the graph files and the fingerprint of the folder itself, not of one below."""
+    own = {*FILE_NAMES, _FINGERPRINT}
+    return lambda folder, _: own if Path(folder) == source else ()

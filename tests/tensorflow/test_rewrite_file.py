@@ -1,0 +1,152 @@
+"""Rewriting files: what is kept, what is written, and that a failure writes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from duotone.errors import ArgumentError, GraphDefError
+from duotone.tensorflow import files
+from duotone.tensorflow.protos import FLOAT, HALF
+from duotone.tensorflow.rewrite_file import rewrite_file
+from duotone.tensorflow.saved_model import signature_nodes
+from tests.tensorflow import graphs
+
+
+def _saved(folder, message=None):
+    """A SavedModel folder with variables, an asset and a fingerprint."""
+    folder.mkdir()
+    files.write(folder / "saved_model.pb", message or graphs.saved_model())
+    for name in ("variables/variables.index", "assets/words.txt", "assets/saved_model.pb"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    (folder / "fingerprint.pb").write_bytes(b"of the old graph")
+    return folder
+
+
+def _type(graph, node):
+    return graphs.node_named(graph, node).attr["T"].type
+
+
+def test_a_graph_without_signatures_keeps_what_nothing_reads(tmp_path):
+    files.write(tmp_path / "in.pb", graphs.chain())
+    done = rewrite_file(tmp_path / "in.pb", tmp_path / "out.pb")
+    (graph,) = done.graphs
+    assert (graph.fetch, graph.feed, graph.guessed) == (("result",), (), True)
+    written = files.read_graph(tmp_path / "out.pb")
+    assert written == graph.result.graph_def
+    assert graph.before == graphs.chain()
+    assert [_type(written, name) for name in ("product", "relu", "result")] == [HALF, HALF, FLOAT]
+    assert len(graph.result.casts) == 3
+
+
+def test_fetch_and_feed_keep_their_types(tmp_path):
+    files.write(tmp_path / "in.pb", graphs.chain())
+    done = rewrite_file(tmp_path / "in.pb", fetch=["relu:0"], feed=["x:0"])
+    (graph,) = done.graphs
+    assert (graph.fetch, graph.feed, graph.guessed) == (("relu",), ("x",), False)
+    assert _type(graph.result.graph_def, "relu") == FLOAT
+    assert done.out is None
+    assert [file.name for file in tmp_path.iterdir()] == ["in.pb"]
+    (none,) = rewrite_file(tmp_path / "in.pb", fetch=()).graphs
+    assert none.fetch == ()
+
+
+def test_the_input_may_be_replaced(tmp_path):
+    path = tmp_path / "graph.pb"
+    files.write(path, graphs.chain())
+    rewrite_file(path, path)
+    assert _type(files.read_graph(path), "product") == HALF
+
+
+def test_a_meta_graph_keeps_what_its_signature_names(tmp_path):
+    files.write(tmp_path / "in.meta", graphs.meta_graph())
+    done = rewrite_file(tmp_path / "in.meta", tmp_path / "out.meta")
+    (graph,) = done.graphs
+    assert (graph.tags, graph.fetch, graph.feed) == (("serve",), ("relu",), ("x",))
+    out = files.read(tmp_path / "out.meta")
+    assert out.kind == "MetaGraphDef"
+    assert out.message.signature_def == graphs.meta_graph().signature_def
+    assert _type(out.message.graph_def, "product") == HALF
+    assert _type(out.message.graph_def, "relu") == FLOAT
+
+
+def test_what_a_meta_graph_names_beside_its_signatures():
+    message = graphs.meta_graph()
+    for name in ("save", "restore", "file", "init", "asset", "indices", "part", "train"):
+        graphs.add(message.graph_def.node, name, "NoOp")
+    message.saver_def.save_tensor_name = "save:0"
+    message.saver_def.restore_op_name = "restore"
+    message.saver_def.filename_tensor_name = "file:0"
+    message.asset_file_def.add().tensor_info.name = "asset:0"
+    message.collection_def["train_op"].node_list.value.extend(["train", "^init", "missing:0"])
+    outputs = message.signature_def["other"].outputs
+    outputs["sparse"].coo_sparse.indices_tensor_name = "indices:0"
+    outputs["composite"].composite_tensor.components.add().name = "part:0"
+    fetch, feed = signature_nodes(message)
+    assert fetch == ("indices", "init", "part", "relu", "restore", "save", "train")
+    assert feed == ("asset", "file", "x")
+
+
+def test_a_saved_model_keeps_all_but_its_graphs(tmp_path):
+    source = _saved(tmp_path / "model")
+    done = rewrite_file(source, tmp_path / "half")
+    assert done.kind == "SavedModel"
+    before = {p.relative_to(source): p for p in source.rglob("*") if p.is_file()}
+    after = {p.relative_to(tmp_path / "half"): p for p in (tmp_path / "half").rglob("*")}
+    for name, path in before.items():
+        if name.name == "fingerprint.pb":
+            assert name not in after
+        elif str(name) != "saved_model.pb":
+            assert after[name].read_bytes() == path.read_bytes()
+    (meta_graph,) = files.read(tmp_path / "half").meta_graphs()
+    expected = graphs.meta_graph()
+    assert _type(meta_graph.graph_def, "product") == HALF
+    meta_graph.graph_def.CopyFrom(expected.graph_def)
+    assert meta_graph == expected
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["half", "model"]
+
+
+def test_functions_of_a_saved_model_are_kept_though_its_graph_calls_none(tmp_path):
+    message = graphs.saved_model()
+    graphs.add_function(message.meta_graphs[0].graph_def, "called_by_an_object")
+    rewrite_file(_saved(tmp_path / "model", message), tmp_path / "half")
+    library = files.read_graph(tmp_path / "half").library
+    assert [function.signature.name for function in library.function] == ["called_by_an_object"]
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [("model", "exists"), ("model/inside", "into the SavedModel"), ("a/b", "mkdir -p")],
+)
+def test_where_a_saved_model_cannot_be_written(out, says, tmp_path):
+    source = _saved(tmp_path / "model")
+    with pytest.raises(GraphDefError, match=says):
+        rewrite_file(source, tmp_path / out)
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert not (source / "inside").exists()
+
+
+def test_a_failed_copy_leaves_nothing(tmp_path, monkeypatch):
+    source = _saved(tmp_path / "model")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with pytest.raises(OSError, match="No space"):
+        rewrite_file(source, tmp_path / "half")
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_bad_option_is_not_blamed_on_the_file(tmp_path):
+    files.write(tmp_path / "in.pb", graphs.chain())
+    with pytest.raises(ArgumentError, match=r"^dtype="):
+        rewrite_file(tmp_path / "in.pb", tmp_path / "out.pb", dtype="float8")
+    assert not (tmp_path / "out.pb").exists()
+
+
+def test_stages_are_told_in_order(tmp_path):
+    files.write(tmp_path / "in.pb", graphs.chain())
+    stages: list[str] = []
+    rewrite_file(tmp_path / "in.pb", tmp_path / "out.pb", on_stage=stages.append)
+    assert stages == ["reading", "rewriting", "writing"]
