@@ -14,16 +14,14 @@ Who calls this: ``road``. What goes wrong: a half unit with a fixed type raises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from duotone.errors import GraphDefError
 from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.protos import FLOAT, HALF, GraphDef, NodeDef
 from duotone.tensorflow.record import CastRecord
+from duotone.tensorflow.shapes import ElementCount
 from duotone.tensorflow.units import Port, Units
-
-ElementCount = Callable[[int, int], int | None]
-"""(node, port) -> number of elements, None where it is unknown."""
 
 BYTES_PER_ELEMENT = 6
 """A cast reads one of the two types and writes the other: 4 bytes and 2."""

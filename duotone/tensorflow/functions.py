@@ -145,6 +145,8 @@ class Body:
             node = scratch.node.add(name=argument.name, op="_Arg")
             node.attr["T"].type = argument.type
             node.attr["index"].i = number
+            for name, value in function.arg_attr[number].attr.items():
+                node.attr[name].ParseFromString(value.SerializeToString())
             nodes.append(node)
         for original in function.node_def:
             node = scratch.node.add()
@@ -206,9 +208,9 @@ class Body:
         written = {node.name: node for node in self.graph.node}
         texts = _source_texts(self._function, self)
         for node in function.node_def:
-            inputs = list(node.input)
+            data = [text for text in node.input if not text.startswith("^")]
             node.CopyFrom(_same_class(written[node.name], node))
-            node.input[:] = inputs
+            node.input[:] = data + [text for text in node.input if text.startswith("^")]
         by_name = {node.name: node for node in function.node_def}
         results = {self._return_name(a.name): a.name for a in function.signature.output_arg}
         for cast in casts:

@@ -11,9 +11,11 @@ lists, and both lists; :class:`~duotone.errors.UnknownOperationError` an op that
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import itertools
 from collections.abc import Collection
 
-from duotone.errors import PolicyError
+from duotone.errors import PolicyError, UnknownOperationError
 from duotone.graph.lists import Kind
 from duotone.policy import Policy
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
@@ -31,6 +33,7 @@ _ALLOW_FLOAT16 = frozenset(
     LSTMBlockCellGrad Mha MhaV2 Pmlp Tmlp TmlpV2 TmlpV3 VoxelMax
     """.split()
 )
+_NAMES = ("allow", "infer", "deny", "clear")
 # (what is asked, from which version on, the ops)
 _ALLOW_FLOAT16_FROM = (
     ("cuda", 9010, ("BatchMatMul", "BatchMatMulV2")),
@@ -175,12 +178,12 @@ def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str
         PolicyError: an op is on two lists, or the level does not exist for this dtype.
         UnknownOperationError: an edit names an op that does not exist.
     """
-    policy.check_names(known)
+    _check_names(policy, known)
     lists = default_lists(dtype, device)
     edited = {
         which: (getattr(lists, which) | getattr(policy, f"{which}_add"))
         - getattr(policy, f"{which}_remove")
-        for which in ("allow", "infer", "deny", "clear")
+        for which in _NAMES
     }
     if policy.level == "UNSAFE_FORCE_ALL" and dtype == "bfloat16":
         raise PolicyError(
@@ -197,15 +200,26 @@ def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str
     return result
 
 
-def _check_disjoint(lists: Lists) -> None:
-    names = ("allow", "infer", "deny", "clear")
-    for position, first in enumerate(names):
-        for second in names[position + 1 :]:
-            both = sorted(getattr(lists, first) & getattr(lists, second))
-            if both:
-                raise PolicyError(
-                    f"Op lists have conflicting entries: {both[0]} is on the {first} list and on "
-                    f"the {second} list. Take it off one of them as well, as with "
-                    f"Policy({first}_remove=[{both[0]!r}]) or "
-                    f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{first.upper()}LIST_REMOVE={both[0]}."
+def _check_names(policy: Policy, known: Collection[str]) -> None:
+    for which, edit in itertools.product(_NAMES, ("add", "remove")):
+        for op in sorted(getattr(policy, f"{which}_{edit}")):
+            if op not in known:
+                near = difflib.get_close_matches(op, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "no op is named like it."
+                raise UnknownOperationError(
+                    f"{op!r} in Policy({which}_{edit}=...) or in the environment variable "
+                    f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{which.upper()}LIST_{edit.upper()} is "
+                    f"no op of TensorFlow 2.21 and no function of the graph: {hint}"
                 )
+
+
+def _check_disjoint(lists: Lists) -> None:
+    for first, second in itertools.combinations(_NAMES, 2):
+        both = sorted(getattr(lists, first) & getattr(lists, second))
+        if both:
+            raise PolicyError(
+                f"Op lists have conflicting entries: {both[0]} is on the {first} list and on the "
+                f"{second} list. Take it off one of them as well, as with "
+                f"Policy({first}_remove=[{both[0]!r}]) or "
+                f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{first.upper()}LIST_REMOVE={both[0]}."
+            )

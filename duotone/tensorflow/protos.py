@@ -39,6 +39,7 @@ FLOAT = int(_TYPES.DT_FLOAT)
 HALF = int(_TYPES.DT_HALF)
 BFLOAT16 = int(_TYPES.DT_BFLOAT16)
 VARIANT = int(_TYPES.DT_VARIANT)
+RESOURCE = int(_TYPES.DT_RESOURCE)
 QUANTIZED = frozenset(
     int(getattr(_TYPES, name))
     for name in ("DT_QINT8", "DT_QUINT8", "DT_QINT16", "DT_QUINT16", "DT_QINT32")

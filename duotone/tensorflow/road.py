@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from duotone.errors import ArgumentError, GraphDefError
+from duotone.errors import ArgumentError
 from duotone.graph.lists import Kind
 from duotone.policy import Policy
 from duotone.tensorflow.casts import apply
@@ -27,8 +27,16 @@ from duotone.tensorflow.devices import DEFAULT_DEVICE, Device, placement
 from duotone.tensorflow.facts import HALF_TYPES, Facts
 from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
 from duotone.tensorflow.lists import Lists, make_lists
+from duotone.tensorflow.mincut import paint_mincut
 from duotone.tensorflow.passes import Colours, paint
-from duotone.tensorflow.protos import FLOAT, GraphDef, NodeDef
+from duotone.tensorflow.preparation import (
+    drop_doubled_controls,
+    find_preserved,
+    is_kept,
+    use_second_versions,
+    write_default_types,
+)
+from duotone.tensorflow.protos import FLOAT, GraphDef
 from duotone.tensorflow.record import (
     COLOURS,
     BodyResult,
@@ -37,15 +45,10 @@ from duotone.tensorflow.record import (
     RewriteResult,
 )
 from duotone.tensorflow.registry import OpDefinition, define_function, find_op, op_names
-from duotone.tensorflow.units import FindOp, make_units, split_input
+from duotone.tensorflow.shapes import element_count
+from duotone.tensorflow.units import make_units
 
 PAINTERS = ("tensorflow", "mincut")
-PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
-SECOND_VERSION = {
-    "FusedBatchNorm": "FusedBatchNormV2",
-    "FusedBatchNormGrad": "FusedBatchNormGradV2",
-}
-"""Ops whose second version takes half inputs beside float32 statistics."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def rewrite(
     settings = _settings(graph_def, dtype, painter, device, policy)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
-    preserved = _preserved(graph, fetch, feed)
+    preserved = find_preserved(graph, fetch, feed)
     main = _rewrite_body(graph, preserved, settings)
     dropped = () if keep_functions else drop_unreachable(graph)
     functions: dict[str, FunctionResult] = {}
@@ -151,17 +154,6 @@ def _settings(
     return _Settings(dtype, painter, resolved, lists, functions, dtype == "float16" and slow)
 
 
-def _preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -> set[str]:
-    """Names of the nodes that keep their types."""
-    names = {node.name for node in graph.node}
-    for what, given in (("fetch", fetch), ("feed", feed)):
-        for name in given:
-            if split_input(name.removeprefix("^"))[0] not in names:
-                raise GraphDefError(f"{what} {name!r}: the graph has no node of this name.")
-    kept = {split_input(name.removeprefix("^"))[0] for name in (*fetch, *feed)}
-    return kept | {node.name for node in graph.node if node.op in PLACEHOLDERS}
-
-
 def _rewrite_body(
     graph: GraphDef, preserved: Collection[str], settings: _Settings, hide: Collection[str] = ()
 ) -> BodyResult:
@@ -178,13 +170,14 @@ def _rewrite_body(
     processed = tuple(
         not settings.skipped
         and node.name not in preserved
-        and not _is_kept(node)
+        and not is_kept(node)
         and placement(node.device, default).is_on(wanted)
         for node in graph.node
     )
-    changes = _second_versions(graph, processed)
-    find: FindOp = settings.find_op
-    units = make_units(graph, find)
+    changes = use_second_versions(graph, processed)
+    write_default_types(graph, settings.find_op)
+    drop_doubled_controls(graph)
+    units = make_units(graph, settings.find_op)
     facts = Facts(
         units,
         settings.lists,
@@ -195,24 +188,12 @@ def _rewrite_body(
         settings.functions,
     )
     colours = paint(facts)
+    elements = element_count(units)
+    if settings.painter == "mincut":
+        colours = paint_mincut(facts, colours, elements)
     painting, decisions = _describe(facts, colours, COLOURS[settings.dtype], hide)
-    casts = apply(graph, facts, colours.allow, lambda node, port: None)
+    casts = apply(graph, facts, colours.allow, elements)
     return BodyResult(painting, casts, changes, decisions)
-
-
-def _is_kept(node: NodeDef) -> bool:
-    return "_grappler_do_not_remove" in node.attr and node.attr["_grappler_do_not_remove"].b
-
-
-def _second_versions(graph: GraphDef, processed: Sequence[bool]) -> dict[str, tuple[str, str]]:
-    """Turns FusedBatchNorm into its second version; returns what changed."""
-    changes = {}
-    for node, may_change in zip(graph.node, processed, strict=True):
-        if may_change and node.op in SECOND_VERSION:
-            changes[node.name] = (node.op, SECOND_VERSION[node.op])
-            node.op = SECOND_VERSION[node.op]
-            node.attr["U"].type = FLOAT
-    return changes
 
 
 def _describe(

@@ -25,6 +25,9 @@ from duotone.errors import GraphDefError
 from duotone.tensorflow.protos import INVALID, GraphDef, NodeDef, type_name
 from duotone.tensorflow.registry import Argument, OpDefinition
 
+MOST_REPEATS = 2**20
+"""An argument repeated more often than this is a sign of a damaged file."""
+
 FindOp = Callable[[str], OpDefinition | None]
 
 
@@ -244,7 +247,7 @@ def _types(node: NodeDef, definition: OpDefinition, argument: Argument) -> list[
             attribute = definition.attributes.get(argument.number_attr)
             if attribute is not None and attribute.has_default:
                 repeats = attribute.default
-    if repeats > len(node.input) + len(node.attr) * 65536:
+    if repeats > MOST_REPEATS:
         raise GraphDefError(
             f"node {node.name!r} ({node.op}): attribute {argument.number_attr!r} says {repeats} "
             "tensors, which cannot be; the file is damaged."

@@ -1,0 +1,248 @@
+"""Mincut: colours with the fewest bytes of casts, under the same rules about what must be full.
+
+::
+
+    half   : the allow-list units that TensorFlow makes half
+    full   : denied units, units that no kernel of the device takes in half, units of nodes that are
+             not processed, infer units that no allow op lies before
+    open   : what is left; lists of tensors and loops take one colour together
+    choose : for each output port of n elements, one cast of n elements if it is half and any reader
+             is full, or if it is full and any reader is half; the sum is the least there is
+    ties   : as many half units as can be
+
+Each of the two terms is a cost of one variable being full and another half, "any" being a variable
+of its own, so a minimum cut finds the least sum exactly. TensorFlow's painting obeys the same
+rules, so it is one of the choices. Sizes that the graph does not tell (a variable behind a handle
+that is fed, a batch) are guessed for the choice; TensorFlow's painting is kept where the choice is
+not cheaper by the guess, or dearer by what is known.
+
+Who calls this: ``road``.
+
+References:
+    ``duotone/graph/cut.py`` for the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from duotone.graph.cut import Labelling
+from duotone.graph.graph import Paint
+from duotone.graph.lists import Kind
+from duotone.graph.reach import reach
+from duotone.tensorflow.facts import Facts
+from duotone.tensorflow.loops import agree_on_loops, shorten_casts
+from duotone.tensorflow.passes import Colours, reads_variable
+from duotone.tensorflow.protos import FLOAT
+from duotone.tensorflow.shapes import ElementCount, element_count
+
+_HALF, _FULL = 0, 1
+"""Variables whose colours are given."""
+
+
+def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colours:
+    """Paints the units anew where TensorFlow's rules leave a choice.
+
+    Args:
+        facts: the units.
+        colours: TensorFlow's painting of them.
+        elements: how many elements a port has.
+
+    Returns:
+        Colours whose casts move no more bytes than those of ``colours``.
+    """
+    if not colours.found_work or facts.lists.force_all:
+        return colours
+    variables = _Variables(facts, colours)
+    guessed = element_count(facts.units, guess=True)
+    chosen = _solve(facts, variables, guessed)
+    allow = {
+        unit: colours.allow.get(unit, "cut")
+        for unit in range(len(facts.units))
+        if chosen[variables.of_unit[unit]]
+    }
+    # Units of other types have no colour of their own, and stay as the passes left them.
+    allow |= {u: rule for u, rule in colours.allow.items() if not facts.is_float(u)}
+    _keep_user_casts(facts, allow)
+    agree_on_loops(facts.units, allow)
+    shorten_casts(facts.units, allow)
+    for count, unknown, least in ((guessed, 1, 1), (elements, 1, 0), (elements, 0, 0)):
+        before = cast_elements(facts, colours.allow, count, unknown)
+        if cast_elements(facts, allow, count, unknown) > before - least:
+            return colours
+    return Colours(allow, colours.deny, colours.clusters)
+
+
+def cast_elements(
+    facts: Facts, allow: Iterable[int], elements: ElementCount, unknown: int = 0
+) -> int:
+    """Elements that go through casts.
+
+    Args:
+        facts: the units.
+        allow: which of them are half.
+        elements: how many elements a port has.
+        unknown: what a port of unknown shape counts as.
+    """
+    units = facts.units
+    half = set(allow)
+    total = 0
+    for node, ports in enumerate(units.readers):
+        for port, readers in ports.items():
+            unit = units.outputs[node][port]
+            if units.dtype[unit] != FLOAT:
+                continue
+            mine = unit in half
+            if any((units.inputs[r.node][r.slot] in half) != mine for r in readers):
+                count = elements(node, port)
+                total += unknown if count is None else count
+    return total
+
+
+class _Variables:
+    """Which choice each unit takes part in.
+
+    Attributes:
+        of_unit: by unit, its variable; 0 and 1 for given colours.
+        count: of all variables.
+    """
+
+    def __init__(self, facts: Facts, colours: Colours) -> None:
+        self.count = 2
+        self.of_unit = [_FULL] * len(facts.units)
+        below = _below_allow(facts, colours)
+        casts = _user_casts(facts)
+        for unit in range(len(facts.units)):
+            if not facts.is_float(unit):
+                continue
+            if unit in colours.allow and facts.kind(unit) is Kind.ALLOW:
+                self.of_unit[unit] = _HALF
+            elif unit in casts or _is_open(facts, colours, unit, below):
+                self.of_unit[unit] = self.count
+                self.count += 1
+        for group in (*(c.members for c in colours.clusters), *_loops(facts)):
+            self._tie(group)
+
+    def _tie(self, group: Iterable[int]) -> None:
+        """Gives units one variable; one that must be full makes all of them full."""
+        found = {self.of_unit[unit] for unit in group}
+        if len(found) < 2:
+            return
+        one = _FULL if _FULL in found else min(found)
+        if one == _FULL or len(found) > 1:
+            for unit, variable in enumerate(self.of_unit):
+                if variable in found and variable != _HALF:
+                    self.of_unit[unit] = one
+
+
+def _below_allow(facts: Facts, colours: Colours) -> set[int]:
+    """Units behind an allow op with nothing denied or impossible in between."""
+    roots = [u for u in colours.allow if facts.kind(u) is Kind.ALLOW]
+
+    def passable(unit: int) -> bool:
+        listed = facts.kind(unit) in (Kind.INFER, Kind.CLEAR)
+        return listed and _may_be_half(facts, colours, unit)
+
+    return reach(roots, facts.units.after, passable)
+
+
+def _may_be_half(facts: Facts, colours: Colours, unit: int) -> bool:
+    if unit in colours.deny or not facts.is_processed(unit) or not facts.is_float(unit):
+        return False
+    return facts.can_be_half(unit)
+
+
+def _is_open(facts: Facts, colours: Colours, unit: int, below: set[int]) -> bool:
+    """Whether a unit may take either colour."""
+    if unit in colours.allow:
+        return True
+    if not _may_be_half(facts, colours, unit):
+        return False
+    if facts.kind(unit) is Kind.INFER:
+        return unit in below
+    clear = facts.kind(unit) is Kind.CLEAR
+    return clear and not reads_variable(facts.units, facts.units.node[unit])
+
+
+def _user_casts(facts: Facts) -> set[int]:
+    """Units of existing casts to float32 that something reads."""
+    units = facts.units
+    return {
+        units.outputs[position][0]
+        for position, node in enumerate(units.nodes)
+        if node.op == "Cast" and units.readers[position].get(0)
+    }
+
+
+def _loops(facts: Facts) -> list[list[int]]:
+    """The Merges that one NextIteration feeds, with it."""
+    units = facts.units
+    groups = []
+    for position, node in enumerate(units.nodes):
+        readers = units.readers[position].get(0, ())
+        if node.op == "NextIteration" and units.dtype[units.inputs[position][0]] == FLOAT:
+            merges = [units.inputs[r.node][r.slot] for r in readers]
+            groups.append([*merges, units.inputs[position][0]])
+    return groups
+
+
+def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[bool]:
+    """For each variable, whether it is half."""
+    # Of several cheapest labellings the cut takes the one with the fewest of its "half" labels.
+    # As many half units as can be are wanted here, so its "half" stands for full.
+    labels = Labelling(variables.count)
+    units = facts.units
+    total = 1
+    for node, ports in enumerate(units.readers):
+        for port, readers in ports.items():
+            unit = units.outputs[node][port]
+            if units.dtype[unit] != FLOAT:
+                continue
+            cost = max(elements(node, port) or 1, 1)
+            producer = variables.of_unit[unit]
+            read = {variables.of_unit[units.inputs[r.node][r.slot]] for r in readers}
+            read.discard(producer)
+            if read:
+                _pay_for_casts(labels, producer, read, cost)
+                total += 2 * cost * (len(read) + 1)
+    labels.prefer(_HALF, half=total)
+    labels.prefer(_FULL, full=total)
+    return [paint is Paint.FULL for paint in labels.solve()]
+
+
+def _pay_for_casts(labels: Labelling, producer: int, read: set[int], cost: int) -> None:
+    """Pays for one cast in each direction that is needed."""
+
+    def pay(full: int, half: int) -> None:
+        labels.join(full=half, half=full, cost=cost)
+
+    down = read - {_FULL}  # may be half: a cast if the producer is full
+    up = read - {_HALF}
+    if _HALF in down:
+        down = {_HALF}
+    if _FULL in up:
+        up = {_FULL}
+    if producer != _HALF and down:
+        target = down.pop() if len(down) == 1 else labels.add()
+        for reader in down:
+            pay(full=target, half=reader)
+        pay(full=producer, half=target)
+    if producer != _FULL and up:
+        target = up.pop() if len(up) == 1 else labels.add()
+        for reader in up:
+            pay(full=reader, half=target)
+        pay(full=target, half=producer)
+
+
+def _keep_user_casts(facts: Facts, allow: dict[int, str]) -> None:
+    """A cast that the user wrote stays one to float32 if anything reads float32.
+
+    It costs the same: one cast for the other readers instead of one for these.
+    """
+    units = facts.units
+    for unit in _user_casts(facts) & allow.keys():
+        if facts.kind(unit) in (Kind.INFER, Kind.CLEAR):
+            continue  # a policy put Cast on a list
+        readers = units.readers[units.node[unit]].get(0, ())
+        if any(units.inputs[r.node][r.slot] not in allow for r in readers):
+            del allow[unit]

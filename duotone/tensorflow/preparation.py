@@ -1,0 +1,95 @@
+"""Preparation: what happens to a GraphDef before its units are made.
+
+::
+
+    preserved    fetches, feeds, placeholders and what says so keep their types
+    op versions  FusedBatchNorm takes no half; its second version does, beside float32 statistics
+    types        a type attribute that a node leaves to its op's default is written out
+    controls     a control input from a node that is a data input as well, or twice, is dropped
+
+Who calls this: ``road``. What goes wrong: :class:`~duotone.errors.GraphDefError` names a fetch or
+feed that the graph does not have.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from duotone.errors import GraphDefError
+from duotone.tensorflow.protos import FLOAT, GraphDef, NodeDef
+from duotone.tensorflow.units import FindOp, split_input
+
+PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+SECOND_VERSION = {
+    "FusedBatchNorm": "FusedBatchNormV2",
+    "FusedBatchNormGrad": "FusedBatchNormGradV2",
+}
+"""Ops whose second version takes half inputs beside float32 statistics."""
+
+
+def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -> set[str]:
+    """Names of the nodes that keep their types."""
+    names = {node.name for node in graph.node}
+    for what, given in (("fetch", fetch), ("feed", feed)):
+        for name in given:
+            if split_input(name.removeprefix("^"))[0] not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise GraphDefError(f"{what} {name!r}: the graph has no node of this name.{hint}")
+    kept = {split_input(name.removeprefix("^"))[0] for name in (*fetch, *feed)}
+    return kept | {node.name for node in graph.node if node.op in PLACEHOLDERS}
+
+
+def is_kept(node: NodeDef) -> bool:
+    """Whether a node says that optimizers must keep it."""
+    return "_grappler_do_not_remove" in node.attr and node.attr["_grappler_do_not_remove"].b
+
+
+def use_second_versions(graph: GraphDef, processed: Sequence[bool]) -> dict[str, tuple[str, str]]:
+    """Turns FusedBatchNorm into its second version; returns what changed."""
+    changes = {}
+    for node, may_change in zip(graph.node, processed, strict=True):
+        if may_change and node.op in SECOND_VERSION:
+            changes[node.name] = (node.op, SECOND_VERSION[node.op])
+            node.op = SECOND_VERSION[node.op]
+            node.attr["U"].type = FLOAT
+    return changes
+
+
+def write_default_types(graph: GraphDef, find_op: FindOp) -> None:
+    """Writes out type attributes that nodes leave to the defaults of their ops."""
+    missing: dict[str, list[tuple[str, int]]] = {}
+    for node in graph.node:
+        if node.op not in missing:
+            definition = find_op(node.op)
+            attributes = definition.attributes.values() if definition is not None else ()
+            missing[node.op] = [
+                (a.name, a.default) for a in attributes if a.kind == "type" and a.has_default
+            ]
+        for name, default in missing[node.op]:
+            if name not in node.attr:
+                node.attr[name].type = default
+
+
+def drop_doubled_controls(graph: GraphDef) -> None:
+    """Drops control inputs that say nothing: twice, or from a node whose data is read anyway.
+
+    A Switch gives its data on one side only, so a control input from it does say something.
+    """
+    switches = {node.name for node in graph.node if node.op in ("Switch", "RefSwitch")}
+    for node in graph.node:
+        if len(node.input) < 2 or not node.input[-1].startswith("^"):
+            continue
+        read = {split_input(text)[0] for text in node.input if not text.startswith("^")}
+        seen: set[str] = set()
+        kept = []
+        for text in node.input:
+            name = text.removeprefix("^")
+            if name != text and (name in seen or (name in read and name not in switches)):
+                continue
+            if name != text:
+                seen.add(name)
+            kept.append(text)
+        if len(kept) < len(node.input):
+            node.input[:] = kept

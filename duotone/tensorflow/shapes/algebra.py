@@ -1,0 +1,174 @@
+"""Algebra: shapes of element-wise ops, products, reductions, sources and control flow.
+
+A rule takes an :class:`Operation` and returns a shape per output. One that lacks what it needs
+returns None for it, or fails with IndexError, TypeError or ValueError, which means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duotone.tensorflow.protos import RESOURCE
+from duotone.tensorflow.shapes.operation import Operation, Rule, Shape, shape_of_proto
+
+
+def same(operation: Operation) -> Sequence[Shape]:
+    """Every output is as large as the first input."""
+    return [operation.shape(0)] * operation.outputs
+
+
+def same_as_second(operation: Operation) -> Sequence[Shape]:
+    """The first output is as large as the second input."""
+    return [operation.shape(1)]
+
+
+def each(operation: Operation) -> Sequence[Shape]:
+    """Output i is as large as input i."""
+    return list(operation.shapes)
+
+
+def merged(operation: Operation) -> Sequence[Shape]:
+    """A Merge: as large as the first input that is known."""
+    return [next((shape for shape in operation.shapes if shape is not None), None), ()]
+
+
+def broadcast(operation: Operation) -> Sequence[Shape]:
+    """Inputs are broadcast against each other."""
+    result: Shape = ()
+    for shape in operation.shapes:
+        result = broadcast_shapes(result, shape)
+    return [result]
+
+
+def broadcast_shapes(left: Shape, right: Shape) -> Shape:
+    """The shape of two operands broadcast against each other."""
+    if left is None or right is None:
+        return None
+    rank = max(len(left), len(right))
+    pairs = zip((1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right, strict=True)
+    return tuple(b if a == 1 else a if b == 1 or b is None else b for a, b in pairs)
+
+
+def from_attribute(operation: Operation) -> Sequence[Shape]:
+    """A variable; a handle stands for the value it refers to."""
+    return [operation.attribute_shape()]
+
+
+def placeholder(operation: Operation) -> Sequence[Shape]:
+    """A placeholder; of a handle it does not say how large the value is."""
+    is_handle = operation.node.attr["dtype"].type == RESOURCE
+    return [None if is_handle else operation.attribute_shape()]
+
+
+def constant(operation: Operation) -> Sequence[Shape]:
+    """A Const."""
+    return [shape_of_proto(operation.node.attr["value"].tensor.tensor_shape)]
+
+
+def from_value(operation: Operation) -> Sequence[Shape]:
+    """The first input is the shape: Fill, random numbers."""
+    return [operation.value(0)]
+
+
+def broadcast_to(operation: Operation) -> Sequence[Shape]:
+    """The second input is the shape."""
+    return [operation.value(1)]
+
+
+def matmul(operation: Operation) -> Sequence[Shape]:
+    """MatMul."""
+    left, right = operation.shape(0), operation.shape(1)
+    rows = left[1 if operation.boolean("transpose_a") else 0] if left else None
+    columns = right[0 if operation.boolean("transpose_b") else 1] if right else None
+    return [(rows, columns)]
+
+
+def batch_matmul(operation: Operation) -> Sequence[Shape]:
+    """BatchMatMul, with broadcast batch dimensions."""
+    left, right = operation.shape(0), operation.shape(1)
+    if left is None or right is None:
+        return [None]
+    batch = broadcast_shapes(left[:-2], right[:-2])
+    rows = left[-1 if operation.boolean("adj_x") else -2]
+    columns = right[-2 if operation.boolean("adj_y") else -1]
+    return [None if batch is None else (*batch, rows, columns)]
+
+
+def einsum(operation: Operation) -> Sequence[Shape]:
+    """Einsum; an ellipsis stands for the dimensions that are left."""
+    inputs, _, output = operation.text("equation").replace(" ", "").partition("->")
+    sizes: dict[str, int | None] = {}
+    dots: Shape = ()
+    for labels, shape in zip(inputs.split(","), operation.shapes, strict=True):
+        if shape is None:
+            return [None]
+        before, ellipsis, after = labels.partition("...")
+        middle = len(shape) - len(before) - len(after)
+        if ellipsis:
+            dots = broadcast_shapes(dots, shape[len(before) : len(before) + middle])
+        named = shape[: len(before)] + shape[len(before) + middle :]
+        sizes.update(zip(before + after, named, strict=True))
+    before, _, after = output.partition("...")
+    middle_shape = dots if "..." in output else ()
+    if middle_shape is None:
+        return [None]
+    return [(*(sizes[x] for x in before), *middle_shape, *(sizes[x] for x in after))]
+
+
+def reduction(operation: Operation) -> Sequence[Shape]:
+    """Sums, means and the like over the axes that the second input names."""
+    shape, axes = operation.shape(0), operation.value(1)
+    if shape is None or axes is None or None in axes:
+        return [None]
+    removed = {axis % len(shape) for axis in axes if axis is not None} if shape else set()
+    if operation.boolean("keep_dims"):
+        return [tuple(1 if i in removed else d for i, d in enumerate(shape))]
+    return [tuple(d for i, d in enumerate(shape) if i not in removed)]
+
+
+def arg_reduction(operation: Operation) -> Sequence[Shape]:
+    """ArgMax and ArgMin remove one axis."""
+    shape, axis = operation.shape(0), operation.value(1)
+    if shape is None or not axis or axis[0] is None:
+        return [None]
+    return [tuple(d for i, d in enumerate(shape) if i != axis[0] % len(shape))]
+
+
+def shape_vector(operation: Operation) -> Sequence[Shape]:
+    """Shape and ShapeN: a vector as long as the rank."""
+    return [None if shape is None else (len(shape),) for shape in operation.shapes]
+
+
+_FAMILIES: dict[Rule, str] = {
+    same: """Abs Acos Asin Atan Cast Ceil CheckNumerics ClipByValue Cos Cosh Cumprod Cumsum Digamma
+        Elu Enter EnsureShape Erf Erfc Exit Exp Expm1 Floor Identity Imag Inv Invert IsFinite
+        IsInf IsNan L2Normalize LeakyRelu Lgamma Log Log1p LogSoftmax LogicalNot Neg NextIteration
+        OnesLike PreventGradient Real ReadVariableOp Reciprocal RefEnter RefExit RefIdentity
+        RefNextIteration Relu Relu6 Reverse ReverseSequence ReverseV2 Rint Round Rsqrt Selu Sigmoid
+        Sign Sin Sinh Snapshot Softmax Softplus Softsign Sqrt Square StopGradient Switch RefSwitch
+        Tan Tanh ZerosLike PlaceholderWithDefault Assign AssignAdd AssignSub
+        ApplyGradientDescent ApplyMomentum ApplyAdam ResizeBilinearGrad MirrorPadGrad
+        ReluGrad Relu6Grad EluGrad SeluGrad SigmoidGrad TanhGrad SoftplusGrad SoftsignGrad
+        LeakyReluGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad AddN AccumulateNV2""",
+    each: "IdentityN _SwitchN",
+    merged: "Merge RefMerge",
+    broadcast: """Add AddV2 Atan2 BitwiseAnd BitwiseOr Div DivNoNan Equal FloorDiv FloorMod Greater
+        GreaterEqual Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul MulNoNan NotEqual
+        Pow RealDiv SelectV2 SquaredDifference Sub TruncateDiv TruncateMod Xdivy Xlogy Xlog1py""",
+    same_as_second: "Select",
+    placeholder: "Placeholder PlaceholderV2",
+    from_attribute: "Variable VariableV2 VarHandleOp TemporaryVariable",
+    constant: "Const HostConst",
+    from_value: """Fill RandomStandardNormal RandomUniform TruncatedNormal RandomUniformInt
+        StatelessRandomUniform StatelessRandomNormal StatelessRandomUniformV2 Empty""",
+    broadcast_to: "BroadcastTo",
+    matmul: "MatMul SparseMatMul",
+    batch_matmul: "BatchMatMul BatchMatMulV2 BatchMatMulV3",
+    einsum: "Einsum",
+    reduction: "All Any EuclideanNorm Max Mean Min Prod Sum",
+    arg_reduction: "ArgMax ArgMin",
+    shape_vector: "Shape ShapeN",
+}
+
+ALGEBRA: dict[str, Rule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
+"""By op."""

@@ -1,0 +1,222 @@
+"""Arrays: shapes of ops that cut, join and rearrange.
+
+A rule takes an :class:`Operation` and returns a shape per output. One that lacks what it needs
+returns None for it, or fails with IndexError, TypeError or ValueError, which means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duotone.tensorflow.shapes.operation import Numbers, Operation, Rule, Shape
+
+
+def reshape(operation: Operation) -> Sequence[Shape]:
+    """Reshape; a dimension of -1 takes what is left."""
+    shape, target = operation.shape(0), operation.value(1)
+    if target is None:
+        wanted = operation.shape(1)
+        known = wanted is not None and len(wanted) == 1 and wanted[0] == 0
+        return [() if known else None]
+    if -1 not in target:
+        return [tuple(target)]
+    rest = 1
+    for dim in target:
+        rest *= dim if dim not in (-1, None) else 1
+    if shape is None or None in shape or None in target:
+        return [tuple(None if d == -1 else d for d in target)]
+    total = 1
+    for dim in shape:
+        total *= dim or 0
+    return [tuple(total // max(rest, 1) if d == -1 else d for d in target)]
+
+
+def transpose(operation: Operation) -> Sequence[Shape]:
+    """Transpose by a constant permutation."""
+    shape, order = operation.shape(0), operation.value(1)
+    if shape is None or order is None:
+        return [None]
+    return [tuple(shape[i] for i in order if i is not None)]
+
+
+def concat(operation: Operation) -> Sequence[Shape]:
+    """ConcatV2: the axis is the last input."""
+    return _concat(operation.shapes[:-1], operation.value(len(operation.shapes) - 1))
+
+
+def old_concat(operation: Operation) -> Sequence[Shape]:
+    """Concat: the axis is the first input."""
+    return _concat(operation.shapes[1:], operation.value(0))
+
+
+def _concat(shapes: Sequence[Shape], axes: Numbers) -> Sequence[Shape]:
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or not axes or axes[0] is None:
+        return [None]
+    axis = axes[0] % len(known[0])
+    parts = [shape[axis] for shape in known]
+    total = None if None in parts else sum(part or 0 for part in parts)
+    return [(*known[0][:axis], total, *known[0][axis + 1 :])]
+
+
+def split(operation: Operation) -> Sequence[Shape]:
+    """Split in equal parts: the axis comes first."""
+    shape, axes = operation.shape(1), operation.value(0)
+    if shape is None or not axes or axes[0] is None:
+        return [None]
+    axis = axes[0] % len(shape)
+    size = shape[axis]
+    part = None if size is None else size // operation.outputs
+    return [(*shape[:axis], part, *shape[axis + 1 :])] * operation.outputs
+
+
+def split_v(operation: Operation) -> Sequence[Shape]:
+    """Split in parts of given sizes."""
+    shape, sizes, axes = operation.shape(0), operation.value(1), operation.value(2)
+    if shape is None or sizes is None or not axes or axes[0] is None:
+        return [None]
+    axis = axes[0] % len(shape)
+    total = shape[axis]
+    known = sum(size for size in sizes if size is not None and size >= 0)
+    left = None if total is None else total - known
+    return [(*shape[:axis], left if s == -1 else s, *shape[axis + 1 :]) for s in sizes]
+
+
+def pack(operation: Operation) -> Sequence[Shape]:
+    """Pack along a new axis."""
+    shape = next((s for s in operation.shapes if s is not None), None)
+    if shape is None:
+        return [None]
+    axis = operation.integer("axis") % (len(shape) + 1)
+    return [(*shape[:axis], len(operation.shapes), *shape[axis:])]
+
+
+def unpack(operation: Operation) -> Sequence[Shape]:
+    """Unpack along an axis."""
+    shape = operation.shape(0)
+    if shape is None:
+        return [None]
+    axis = operation.integer("axis") % len(shape)
+    return [(*shape[:axis], *shape[axis + 1 :])] * operation.outputs
+
+
+def expand_dims(operation: Operation) -> Sequence[Shape]:
+    """ExpandDims at a constant place."""
+    shape, axes = operation.shape(0), operation.value(1)
+    if shape is None or not axes or axes[0] is None:
+        return [None]
+    axis = axes[0] % (len(shape) + 1)
+    return [(*shape[:axis], 1, *shape[axis:])]
+
+
+def squeeze(operation: Operation) -> Sequence[Shape]:
+    """Squeeze of given axes, or of all dimensions of 1."""
+    shape = operation.shape(0)
+    if shape is None:
+        return [None]
+    axes = {axis % len(shape) for axis in operation.integers("squeeze_dims")}
+    if not axes:
+        axes = {i for i, d in enumerate(shape) if d == 1}
+    return [tuple(d for i, d in enumerate(shape) if i not in axes)]
+
+
+def pad(operation: Operation) -> Sequence[Shape]:
+    """Pad by constant widths."""
+    shape, widths = operation.shape(0), operation.value(1)
+    if shape is None or widths is None:
+        return [shape]
+    return [
+        tuple(
+            None if d is None else d + (widths[2 * i] or 0) + (widths[2 * i + 1] or 0)
+            for i, d in enumerate(shape)
+        )
+    ]
+
+
+def tile(operation: Operation) -> Sequence[Shape]:
+    """Tile by constant multiples."""
+    shape, counts = operation.shape(0), operation.value(1)
+    if shape is None or counts is None:
+        return [None]
+    pairs = zip(shape, counts, strict=True)
+    return [tuple(None if d is None or n is None else d * n for d, n in pairs)]
+
+
+def cut_out(operation: Operation) -> Sequence[Shape]:
+    """Slice: the third input is the size; -1 takes the rest."""
+    shape, start, size = operation.shape(0), operation.value(1), operation.value(2)
+    if shape is None or size is None:
+        return [None]
+    starts = start or (None,) * len(shape)
+    rest = [None if d is None or s is None else d - s for d, s in zip(shape, starts, strict=True)]
+    return [tuple(r if n == -1 else n for n, r in zip(size, rest, strict=True))]
+
+
+def gather(operation: Operation) -> Sequence[Shape]:
+    """GatherV2 and its forerunners along the first or a constant axis."""
+    table, places, axes = operation.shape(0), operation.shape(1), operation.value(2)
+    if table is None or places is None:
+        return [None]
+    axis = axes[0] or 0 if axes else 0
+    batch = operation.integer("batch_dims")
+    return [(*table[:axis], *places[batch:], *table[axis + 1 :])]
+
+
+def one_hot(operation: Operation) -> Sequence[Shape]:
+    """OneHot: a new axis of the depth."""
+    shape, depth = operation.shape(0), operation.value(1)
+    if shape is None:
+        return [None]
+    axis = operation.integer("axis", -1) % (len(shape) + 1)
+    return [(*shape[:axis], depth[0] if depth else None, *shape[axis:])]
+
+
+def strided_slice(operation: Operation) -> Sequence[Shape]:
+    """StridedSlice with constant places, masks included; no ellipsis."""
+    shape = operation.shape(0)
+    parts = [operation.value(slot) for slot in (1, 2, 3)]
+    if shape is None or any(p is None for p in parts) or operation.integer("ellipsis_mask"):
+        return [None]
+    starts, ends, steps = (p or () for p in parts)
+    new, shrink = operation.integer("new_axis_mask"), operation.integer("shrink_axis_mask")
+    no_start, no_end = operation.integer("begin_mask"), operation.integer("end_mask")
+    result: list[int | None] = []
+    axis = 0
+    for place, (start, end, step) in enumerate(zip(starts, ends, steps, strict=True)):
+        bit = 1 << place
+        if new & bit:
+            result.append(1)
+            continue
+        dim = shape[axis]
+        axis += 1
+        if shrink & bit:
+            continue
+        if dim is None or start is None or end is None or step is None:
+            result.append(None)
+            continue
+        window = slice(None if no_start & bit else start, None if no_end & bit else end, step)
+        result.append(len(range(*window.indices(dim))))
+    return [(*result, *shape[axis:])]
+
+
+_FAMILIES: dict[Rule, str] = {
+    reshape: "Reshape",
+    transpose: "Transpose",
+    concat: "ConcatV2",
+    old_concat: "Concat",
+    split: "Split",
+    split_v: "SplitV",
+    pack: "Pack",
+    unpack: "Unpack",
+    expand_dims: "ExpandDims",
+    squeeze: "Squeeze",
+    pad: "Pad PadV2 MirrorPad",
+    tile: "Tile",
+    cut_out: "Slice",
+    gather: "Gather GatherV2 ResourceGather",
+    one_hot: "OneHot",
+    strided_slice: "StridedSlice",
+}
+
+ARRAYS: dict[str, Rule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
+"""By op."""

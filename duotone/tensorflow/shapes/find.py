@@ -1,0 +1,112 @@
+"""Find: the shapes of all values of a graph, in the order in which nodes can run.
+
+::
+
+    shape of each output   _output_shapes if TensorFlow recorded it, else the op's rule, else
+                           unknown
+    value of each output   of small integer vectors: shapes that are calculated in the graph
+
+A dimension that is not known is None and counts as 1; a shape that is not known is None. The loop
+edges of a Merge are not looked at: a loop keeps shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from duotone.tensorflow.functions import import_order
+from duotone.tensorflow.shapes.algebra import ALGEBRA
+from duotone.tensorflow.shapes.arrays import ARRAYS
+from duotone.tensorflow.shapes.networks import NETWORKS
+from duotone.tensorflow.shapes.operation import (
+    Numbers,
+    Operation,
+    Rule,
+    Shape,
+    count_elements,
+    shape_of_proto,
+)
+from duotone.tensorflow.shapes.values import LARGEST_VALUE, VALUES
+from duotone.tensorflow.units import Units
+
+ElementCount = Callable[[int, int], int | None]
+"""(node, port) -> number of elements, None where the shape is not known."""
+
+GUESSED_DIMENSION = 32
+"""What an unknown dimension, mostly the batch, is taken for in a guess."""
+
+RULES: dict[str, Rule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
+"""The shape rule of each op that has one."""
+
+
+def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
+    """The shapes of all outputs.
+
+    Args:
+        units: of the graph.
+        guess: give a likely shape where the true one is not known: a window of unknown size is
+            small, and an op of unknown shape gives as much as its largest input has.
+
+    Returns:
+        For each node, the shapes of its outputs.
+    """
+    nodes = units.nodes
+    shapes: list[Sequence[Shape]] = [()] * len(nodes)
+    values: list[Numbers] = [None] * len(nodes)
+    for position in import_order(nodes):
+        node = nodes[position]
+        count = len(units.outputs[position])
+        sources = units.sources[position]
+        operation = Operation(
+            node,
+            [shapes[n][p] if p < len(shapes[n]) else None for n, p in sources],
+            [values[n] if p == 0 else None for n, p in sources],
+            count,
+            guess,
+        )
+        shapes[position] = _shapes(operation, RULES.get(node.op))
+        rule = VALUES.get(node.op)
+        if rule is not None:
+            value = rule(operation)
+            values[position] = value if value is None or len(value) <= LARGEST_VALUE else None
+    return shapes
+
+
+def _shapes(operation: Operation, rule: Rule | None) -> Sequence[Shape]:
+    """The shapes of a node's outputs, one for each."""
+    node, count = operation.node, operation.outputs
+    if "_output_shapes" in node.attr:
+        known = [shape_of_proto(proto) for proto in node.attr["_output_shapes"].list.shape]
+        if len(known) == count and None not in known:
+            return known
+    try:
+        found = list(rule(operation)) if rule is not None else []
+    except (IndexError, TypeError, ValueError, ZeroDivisionError):
+        # The shapes contradict each other, or one has not the rank that the op needs: such a graph
+        # fails at run time, which is not for a rewrite to say.
+        found = []
+    found = (found + [None] * count)[:count]
+    if operation.guess and None in found:
+        known = [shape for shape in operation.shapes if shape is not None]
+        largest = max(known, key=lambda shape: count_elements(shape) or 0, default=None)
+        found = [largest if shape is None else shape for shape in found]
+    return found
+
+
+def element_count(units: Units, *, guess: bool = False) -> ElementCount:
+    """A function that gives the elements of each port.
+
+    Shapes are looked for when they are first asked for: a graph without casts needs none.
+
+    Args:
+        units: of the graph.
+        guess: give a likely number where the true one is not known.
+    """
+    shapes: list[Sequence[Shape]] = []
+
+    def elements(node: int, port: int) -> int | None:
+        if not shapes:
+            shapes.extend(find_shapes(units, guess=guess))
+        return count_elements(shapes[node][port], GUESSED_DIMENSION if guess else 1)
+
+    return elements

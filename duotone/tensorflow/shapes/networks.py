@@ -1,0 +1,194 @@
+"""Networks: shapes of convolutions, pooling, normalisation, losses and recurrent cells.
+
+A rule takes an :class:`Operation` and returns a shape per output. One that lacks what it needs
+returns None for it, or fails with IndexError, TypeError or ValueError, which means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duotone.tensorflow.shapes.operation import Operation, Rule, Shape
+
+
+def _channel_axis(operation: Operation, rank: int) -> int:
+    """Where the channels are in an activation."""
+    return 1 if operation.text("data_format", "NHWC").startswith("NC") else rank - 1
+
+
+def _spatial_axes(operation: Operation, rank: int) -> list[int]:
+    channel = _channel_axis(operation, rank)
+    return [axis for axis in range(1, rank) if axis != channel]
+
+
+def _window(
+    operation: Operation, size: int | None, axis: int, window: int | None, strides: Sequence[int]
+) -> int | None:
+    """The size of one dimension after a window has moved over it."""
+    stride = strides[axis] if axis < len(strides) else 1
+    padding = operation.text("padding", "VALID")
+    if size is not None and padding == "SAME":
+        return -(-size // stride)
+    if window is None and operation.guess:
+        window = 1
+    if size is None or window is None:
+        return None
+    if padding == "EXPLICIT":
+        explicit = operation.integers("explicit_paddings")
+        size += explicit[2 * axis] + explicit[2 * axis + 1]
+    return (size - window) // stride + 1
+
+
+def convolution(operation: Operation) -> Sequence[Shape]:
+    """Conv2D, Conv3D: filters end in input channels, output channels."""
+    return _convolved(operation, depthwise=False)
+
+
+def depthwise_convolution(operation: Operation) -> Sequence[Shape]:
+    """DepthwiseConv2dNative: filters end in channels, multiplier."""
+    return _convolved(operation, depthwise=True)
+
+
+def _convolved(operation: Operation, *, depthwise: bool) -> Sequence[Shape]:
+    shape, filters = operation.shape(0), operation.shape(1)
+    if shape is None:
+        return [None]
+    filters = filters or (None,) * len(shape)
+    result = list(shape)
+    strides, dilations = operation.integers("strides"), operation.integers("dilations")
+    for place, axis in enumerate(_spatial_axes(operation, len(shape))):
+        size = filters[place]
+        dilation = dilations[axis] if axis < len(dilations) else 1
+        reach = None if size is None else (size - 1) * dilation + 1
+        result[axis] = _window(operation, shape[axis], axis, reach, strides)
+    inputs, outputs = filters[-2:]
+    if depthwise:
+        outputs = None if inputs is None or outputs is None else inputs * outputs
+    result[_channel_axis(operation, len(shape))] = outputs
+    return [tuple(result)]
+
+
+def input_gradient(operation: Operation) -> Sequence[Shape]:
+    """Conv*BackpropInput: the first input is the size; without it, as the gradient's."""
+    sizes = operation.value(0)
+    if sizes is not None:
+        return [sizes]
+    gradient, filters = operation.shape(2), operation.shape(1)
+    if gradient is None or filters is None:
+        return [None]
+    result: list[int | None] = list(gradient)
+    strides = operation.integers("strides")
+    for axis in _spatial_axes(operation, len(gradient)):
+        size = gradient[axis]
+        result[axis] = None if size is None else size * strides[axis]
+    result[_channel_axis(operation, len(gradient))] = filters[-2]
+    return [tuple(result)]
+
+
+def filter_gradient(operation: Operation) -> Sequence[Shape]:
+    """Conv*BackpropFilter: the second input is the size of the filter."""
+    return [operation.value(1)]
+
+
+def pooling(operation: Operation) -> Sequence[Shape]:
+    """Pooling with its window in attributes."""
+    shape = operation.shape(0)
+    if shape is None:
+        return [None]
+    result = list(shape)
+    window, strides = operation.integers("ksize"), operation.integers("strides")
+    for axis in range(1, len(shape)):
+        result[axis] = _window(operation, shape[axis], axis, window[axis], strides)
+    return [tuple(result)] * operation.outputs
+
+
+def pooling_gradient(operation: Operation) -> Sequence[Shape]:
+    """Gradients that take the pooled input first."""
+    return [operation.shape(0)]
+
+
+def average_gradient(operation: Operation) -> Sequence[Shape]:
+    """AvgPoolGrad: the first input is the size."""
+    return [operation.value(0)]
+
+
+def bias_gradient(operation: Operation) -> Sequence[Shape]:
+    """BiasAddGrad: one number per channel."""
+    shape = operation.shape(0)
+    return [None if shape is None else (shape[_channel_axis(operation, len(shape))],)]
+
+
+def normalisation(operation: Operation) -> Sequence[Shape]:
+    """FusedBatchNorm and its gradients: an activation, then a vector per output."""
+    shape = operation.shape(0)
+    if shape is None:
+        return [None]
+    vector = (shape[_channel_axis(operation, len(shape))],)
+    return [shape, *[vector] * (operation.outputs - 1)]
+
+
+def loss(operation: Operation) -> Sequence[Shape]:
+    """Softmax cross entropy: a loss per example and the gradient of the logits."""
+    shape = operation.shape(0)
+    return [None, None] if shape is None else [shape[:1], shape]
+
+
+def to_scalar(operation: Operation) -> Sequence[Shape]:
+    """L2Loss."""
+    return [()] * operation.outputs
+
+
+def top_k(operation: Operation) -> Sequence[Shape]:
+    """TopKV2: values and their places."""
+    shape, count = operation.shape(0), operation.value(1)
+    if shape is None:
+        return [None, None]
+    return [(*shape[:-1], count[0] if count else None)] * 2
+
+
+def resize(operation: Operation) -> Sequence[Shape]:
+    """Resizing of images to a constant size."""
+    shape, size = operation.shape(0), operation.value(1)
+    if shape is None:
+        return [None]
+    height, width = size or (None, None)
+    return [(shape[0], height, width, shape[3])]
+
+
+def block_cell(operation: Operation) -> Sequence[Shape]:
+    """LSTMBlockCell: all outputs are as large as the state."""
+    return [operation.shape(1)] * operation.outputs
+
+
+def block_sequence(operation: Operation) -> Sequence[Shape]:
+    """BlockLSTM: time, batch and the size of the state."""
+    steps, state = operation.shape(1), operation.shape(2)
+    if steps is None or state is None:
+        return [None]
+    return [(steps[0], *state)] * operation.outputs
+
+
+_FAMILIES: dict[Rule, str] = {
+    convolution: "Conv2D Conv3D",
+    depthwise_convolution: "DepthwiseConv2dNative",
+    input_gradient: """Conv2DBackpropInput Conv3DBackpropInputV2
+        DepthwiseConv2dNativeBackpropInput""",
+    filter_gradient: """Conv2DBackpropFilter Conv3DBackpropFilterV2
+        DepthwiseConv2dNativeBackpropFilter""",
+    pooling: "AvgPool AvgPool3D MaxPool MaxPool3D",
+    pooling_gradient: "MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad MaxPoolGradV2",
+    average_gradient: "AvgPoolGrad AvgPool3DGrad",
+    bias_gradient: "BiasAddGrad",
+    normalisation: """FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad
+        FusedBatchNormGradV2 FusedBatchNormGradV3""",
+    loss: "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
+    to_scalar: "L2Loss Rank Size",
+    top_k: "TopKV2",
+    resize: "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea",
+    block_cell: "LSTMBlockCell",
+    block_sequence: "BlockLSTM BlockLSTMV2",
+}
+
+NETWORKS: dict[str, Rule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
+"""By op."""
+NETWORKS["BiasAdd"] = NETWORKS["BiasAddV1"] = lambda operation: [operation.shape(0)]

@@ -1,0 +1,90 @@
+"""Operation: a node as a shape rule sees it, and what shapes and small values are.
+
+Who calls this: ``find`` makes operations; ``algebra``, ``arrays``, ``networks`` and ``values`` read
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from duotone.tensorflow.protos import NodeDef
+
+Shape = tuple[int | None, ...] | None
+Numbers = tuple[int | None, ...] | None
+"""The value of a small vector of whole numbers, or None."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operation:
+    """A node as a shape rule sees it.
+
+    Attributes:
+        node: the node.
+        shapes: of its data inputs.
+        values: of its data inputs, where they are small vectors of whole numbers.
+        outputs: how many outputs it has.
+        guess: whether a likely shape is wanted where the true one is not known.
+    """
+
+    node: NodeDef
+    shapes: Sequence[Shape]
+    values: Sequence[Numbers]
+    outputs: int
+    guess: bool = False
+
+    def shape(self, slot: int) -> Shape:
+        """The shape of an input; None if there is no such input either."""
+        return self.shapes[slot] if slot < len(self.shapes) else None
+
+    def value(self, slot: int) -> Numbers:
+        """The value of an input."""
+        return self.values[slot] if slot < len(self.values) else None
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An integer attribute."""
+        return self.node.attr[name].i if name in self.node.attr else default
+
+    def boolean(self, name: str) -> bool:
+        """A boolean attribute; absent is False."""
+        return name in self.node.attr and self.node.attr[name].b
+
+    def text(self, name: str, default: str = "") -> str:
+        """A string attribute."""
+        return self.node.attr[name].s.decode() if name in self.node.attr else default
+
+    def integers(self, name: str) -> list[int]:
+        """An attribute that lists integers; empty if it is absent."""
+        return list(self.node.attr[name].list.i) if name in self.node.attr else []
+
+    def attribute_shape(self, name: str = "shape") -> Shape:
+        """An attribute that holds a shape."""
+        return shape_of_proto(self.node.attr[name].shape) if name in self.node.attr else None
+
+
+Rule = Callable[[Operation], Sequence[Shape]]
+ValueRule = Callable[[Operation], Numbers]
+
+
+def shape_of_proto(proto: Any) -> Shape:
+    """A TensorShapeProto as a shape."""
+    if proto.unknown_rank:
+        return None
+    return tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)
+
+
+def count_elements(shape: Shape, unknown: int = 1) -> int | None:
+    """Elements of a shape.
+
+    Args:
+        shape: the shape.
+        unknown: what a dimension that is not known counts as.
+
+    Example:
+        >>> count_elements((None, 28, 28)), count_elements(None)
+        (784, None)
+    """
+    return None if shape is None else math.prod(unknown if d is None else d for d in shape)
