@@ -1,8 +1,14 @@
-"""Settings for all tests: quick compilation, and no growing store of compiled operations."""
+"""Settings for all tests: eight devices, quick compilation, no growing store of compiled code."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+
+# Before JAX is loaded: the number of devices is fixed when it starts.
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
+).strip()
 
 import jax
 import pytest
