@@ -1,7 +1,8 @@
 """duotone.tensorflow: TensorFlow graphs, painted as TensorFlow 2.21 paints them, without it.
 
 :func:`rewrite` takes a GraphDef and gives back a copy in mixed precision with a record of every
-decision. It needs the ``tensorboard`` package for the protobuf messages and imports no JAX.
+decision; :func:`rewrite_file` does it to a file or a SavedModel. They need the ``tensorboard``
+package for the protobuf messages, and no JAX.
 
 The stages stand in ``duotone/tensorflow/road.py``.
 """
@@ -14,6 +15,7 @@ from duotone.tensorflow.record import (
     FunctionResult,
     RewriteResult,
 )
+from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
 from duotone.tensorflow.road import rewrite
 
 __all__ = [
@@ -21,7 +23,10 @@ __all__ = [
     "CastRecord",
     "Decision",
     "Device",
+    "FileResult",
     "FunctionResult",
+    "GraphResult",
     "RewriteResult",
     "rewrite",
+    "rewrite_file",
 ]

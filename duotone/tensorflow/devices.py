@@ -76,6 +76,9 @@ class Device:
         return self.type == "gpu" and tuple(self.compute_capability) >= OLDEST_FAST_CAPABILITY
 
 
+WANTED = {"float16": "gpu", "bfloat16": "cpu"}
+"""The device type whose nodes a rewrite to each dtype changes."""
+
 DEFAULT_DEVICE = Device()
 """An A100 for float16, a CPU for bfloat16."""
 

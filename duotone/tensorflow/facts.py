@@ -32,7 +32,7 @@ class Facts:
         lists: the four lists.
         kinds: by node, the list that its op is on.
         processed: by node, whether the rewrite may change it.
-        half: number of the half type.
+        dtype: ``"float16"`` or ``"bfloat16"``.
         device: default device type.
         functions: names of the library's functions.
     """
@@ -41,10 +41,15 @@ class Facts:
     lists: Lists
     kinds: tuple[Kind, ...]
     processed: tuple[bool, ...]
-    half: int
+    dtype: str
     device: DeviceType
     functions: Collection[str]
     _kernels: dict[tuple[Any, ...], bool] = dataclasses.field(default_factory=dict)
+
+    @property
+    def half(self) -> int:
+        """Number of the half type."""
+        return HALF_TYPES[self.dtype]
 
     def kind(self, unit: int) -> Kind:
         """The list that the op of a unit's node is on."""

@@ -91,14 +91,19 @@ def rewritable(graph: GraphDef) -> list[str]:
         for name, function in library.items()
         if "_tf_data_function" in function.attr and function.attr["_tf_data_function"].b
     ]
-    skipped = reachable(launched, library, {}).union(data)
-    for name in data:
-        skipped |= reachable(library[name].node_def, library, {})
-    return [
+    compiled = reachable(launched, library, {}).union(data)
+    open_to_all = [
         name
         for name, function in library.items()
-        if name in found and name not in skipped and not _is_generic(function)
+        if name in found and name not in compiled and not _is_generic(function)
     ]
+    called_by_data = {
+        callee for name in data for callee in reachable(library[name].node_def, library, {})
+    }
+    # TensorFlow passes over what a tf.data function calls, and forgets this as soon as it has
+    # rewritten any other function.
+    others = [name for name in open_to_all if name not in called_by_data]
+    return open_to_all if others else []
 
 
 def _is_generic(function: FunctionDef) -> bool:

@@ -132,6 +132,10 @@ def _fill_between(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> 
         return facts.kind(unit) in (Kind.INFER, Kind.CLEAR) and _may_become_half(facts, unit, deny)
 
     below = reach(roots, units.after, passable).union(roots)
+    # The allow-list units are set anew, also one that a list of tensors has denied meanwhile: what
+    # reads it is painted by it, until the list agrees again.
+    for unit in roots:
+        allow.setdefault(unit, "allow_list")
     for unit in sorted(reach(roots, units.before, below.__contains__)):
         allow.setdefault(unit, "between")
 

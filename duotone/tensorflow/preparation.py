@@ -13,14 +13,14 @@ feed that the graph does not have.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from duotone.errors import GraphDefError
+from duotone.tensorflow.checks import check_names, node_of
 from duotone.tensorflow.protos import FLOAT, GraphDef, NodeDef
 from duotone.tensorflow.units import FindOp, split_input
 
-PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
+"""Ops that are fed. A PlaceholderWithDefault need not be, and TensorFlow lets it become half."""
 SECOND_VERSION = {
     "FusedBatchNorm": "FusedBatchNormV2",
     "FusedBatchNormGrad": "FusedBatchNormGradV2",
@@ -30,14 +30,9 @@ SECOND_VERSION = {
 
 def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -> set[str]:
     """Names of the nodes that keep their types."""
-    names = {node.name for node in graph.node}
-    for what, given in (("fetch", fetch), ("feed", feed)):
-        for name in given:
-            if split_input(name.removeprefix("^"))[0] not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise GraphDefError(f"{what} {name!r}: the graph has no node of this name.{hint}")
-    kept = {split_input(name.removeprefix("^"))[0] for name in (*fetch, *feed)}
+    check_names(graph, "fetch", fetch)
+    check_names(graph, "feed", feed)
+    kept = {node_of(name) for name in (*fetch, *feed)}
     return kept | {node.name for node in graph.node if node.op in PLACEHOLDERS}
 
 

@@ -20,15 +20,17 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from duotone.errors import ArgumentError
-from duotone.graph.lists import Kind
 from duotone.policy import Policy
+from duotone.tensorflow import dumps
 from duotone.tensorflow.casts import apply
-from duotone.tensorflow.devices import DEFAULT_DEVICE, Device, placement
+from duotone.tensorflow.checks import check_graph
+from duotone.tensorflow.describe import describe
+from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
 from duotone.tensorflow.facts import HALF_TYPES, Facts
 from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
 from duotone.tensorflow.lists import Lists, make_lists
 from duotone.tensorflow.mincut import paint_mincut
-from duotone.tensorflow.passes import Colours, paint
+from duotone.tensorflow.passes import paint
 from duotone.tensorflow.preparation import (
     drop_doubled_controls,
     find_preserved,
@@ -36,11 +38,9 @@ from duotone.tensorflow.preparation import (
     use_second_versions,
     write_default_types,
 )
-from duotone.tensorflow.protos import FLOAT, GraphDef
+from duotone.tensorflow.protos import GraphDef
 from duotone.tensorflow.record import (
-    COLOURS,
     BodyResult,
-    Decision,
     FunctionResult,
     RewriteResult,
 )
@@ -48,6 +48,8 @@ from duotone.tensorflow.registry import OpDefinition, define_function, find_op, 
 from duotone.tensorflow.shapes import element_count
 from duotone.tensorflow.units import make_units
 
+MAIN_GRAPH = "tf_graph"
+"""What TensorFlow calls the graph itself, beside its functions."""
 PAINTERS = ("tensorflow", "mincut")
 
 
@@ -58,6 +60,7 @@ class _Settings:
     dtype: str
     painter: str
     device: Device
+    policy: Policy
     lists: Lists
     functions: Mapping[str, OpDefinition]
     skipped: bool
@@ -113,16 +116,17 @@ def rewrite(
         ({'T': 'f16'}, 'x-0-CastToFp16-0-AutoMixedPrecision')
     """
     settings = _settings(graph_def, dtype, painter, device, policy)
+    check_graph(graph_def)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
     preserved = find_preserved(graph, fetch, feed)
-    main = _rewrite_body(graph, preserved, settings)
+    main = _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
     dropped = () if keep_functions else drop_unreachable(graph)
     functions: dict[str, FunctionResult] = {}
     by_name = {function.signature.name: function for function in graph.library.function}
     for name in () if settings.skipped else rewritable(graph):
         body = Body(by_name[name], settings.find_op)
-        done = _rewrite_body(body.graph, body.preserved, settings, hide=("_Arg", "_Retval"))
+        done = _rewrite_body(body.graph, name, body.preserved, settings)
         by_name[name].CopyFrom(body.close(done.casts))
         functions[name] = FunctionResult(done.painting, done.casts, done.op_changes, done.decisions)
     return RewriteResult(
@@ -151,27 +155,31 @@ def _settings(
     }
     lists = make_lists(dtype, resolved, merged, op_names() | functions.keys())
     slow = not (resolved.is_fast or (resolved.type == "gpu" and merged.ignore_performance))
-    return _Settings(dtype, painter, resolved, lists, functions, dtype == "float16" and slow)
+    return _Settings(
+        dtype, painter, resolved, merged, lists, functions, dtype == "float16" and slow
+    )
 
 
 def _rewrite_body(
-    graph: GraphDef, preserved: Collection[str], settings: _Settings, hide: Collection[str] = ()
+    graph: GraphDef, item: str, preserved: Collection[str], settings: _Settings
 ) -> BodyResult:
     """Rewrites one graph in place.
 
     Args:
         graph: the main graph or a function's body.
+        item: name of the function, or :data:`MAIN_GRAPH`.
         preserved: nodes that keep their types.
         settings: what holds for all.
-        hide: ops that are left out of the record.
     """
-    wanted = "gpu" if settings.dtype == "float16" else "cpu"
+    dump = dumps.start(settings.policy, item)
+    if not settings.skipped:
+        dump.before(graph)
     default = settings.device.type or "gpu"
     processed = tuple(
         not settings.skipped
         and node.name not in preserved
         and not is_kept(node)
-        and placement(node.device, default).is_on(wanted)
+        and placement(node.device, default).is_on(WANTED[settings.dtype])
         for node in graph.node
     )
     changes = use_second_versions(graph, processed)
@@ -183,7 +191,7 @@ def _rewrite_body(
         settings.lists,
         tuple(settings.lists.kind(node.op) for node in units.nodes),
         processed,
-        HALF_TYPES[settings.dtype],
+        settings.dtype,
         default,
         settings.functions,
     )
@@ -191,47 +199,9 @@ def _rewrite_body(
     elements = element_count(units)
     if settings.painter == "mincut":
         colours = paint_mincut(facts, colours, elements)
-    painting, decisions = _describe(facts, colours, COLOURS[settings.dtype], hide)
+    painting, decisions = describe(facts, colours, hidden=item != MAIN_GRAPH)
     casts = apply(graph, facts, colours.allow, elements)
-    return BodyResult(painting, casts, changes, decisions)
-
-
-def _describe(
-    facts: Facts, colours: Colours, half: str, hide: Collection[str]
-) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
-    """The painting of all float32 type attributes, and why."""
-    units = facts.units
-    painting: dict[str, dict[str, str]] = {}
-    decisions = []
-    for unit, dtype in enumerate(units.dtype):
-        node = units.nodes[units.node[unit]]
-        if dtype != FLOAT or node.op in hide:
-            continue
-        attribute = units.attribute[unit]
-        colour = half if unit in colours.allow else "f32"
-        if attribute.name:
-            painting.setdefault(node.name, {})[str(attribute)] = colour
-        kind = facts.kind(unit)
-        rule = _rule(facts, colours, unit)
-        decisions.append(Decision(node.name, node.op, str(attribute), kind.value, colour, rule))
-    return painting, tuple(decisions)
-
-
-def _rule(facts: Facts, colours: Colours, unit: int) -> str:
-    """Why a unit has its colour, a key of ``record.RULES``."""
-    if unit in colours.allow:
-        return colours.allow[unit]
-    if not facts.is_processed(unit):
-        node = facts.units.nodes[facts.units.node[unit]]
-        wanted = "gpu" if facts.half == HALF_TYPES["float16"] else "cpu"
-        on_device = placement(node.device, facts.device).is_on(wanted)
-        return "preserved" if on_device else "device"
-    if not colours.found_work:
-        return "nothing_allowed"
-    if unit in colours.deny:
-        return colours.deny[unit]
-    if facts.kind(unit) is Kind.UNLISTED:
-        return "unlisted"
-    if not facts.allows_half(unit):
-        return "impossible"
-    return "outside" if facts.can_be_half(unit) else "kernel"
+    result = BodyResult(painting, casts, changes, decisions)
+    if not settings.skipped:
+        dump.after(graph, settings.lists, result, settings.dtype)
+    return result

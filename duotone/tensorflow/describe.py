@@ -1,0 +1,63 @@
+"""Describe: a painting as records, with the reason for each colour.
+
+Who calls this: ``road``.
+"""
+
+from __future__ import annotations
+
+from duotone.graph.lists import Kind
+from duotone.tensorflow.devices import WANTED, placement
+from duotone.tensorflow.facts import Facts
+from duotone.tensorflow.passes import Colours
+from duotone.tensorflow.protos import FLOAT
+from duotone.tensorflow.record import COLOURS, Decision
+
+ARGUMENTS = ("_Arg", "_Retval")
+"""Ops that stand for the arguments and results of a function."""
+
+
+def describe(
+    facts: Facts, colours: Colours, *, hidden: bool
+) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
+    """The painting of all float32 type attributes, and why.
+
+    Args:
+        facts: the units.
+        colours: what the painter decided.
+        hidden: whether arguments and results, which are no nodes of a function, are left out.
+    """
+    units = facts.units
+    painting: dict[str, dict[str, str]] = {}
+    decisions = []
+    half = COLOURS[facts.dtype]
+    for unit, dtype in enumerate(units.dtype):
+        node = units.nodes[units.node[unit]]
+        if dtype != FLOAT or (hidden and node.op in ARGUMENTS):
+            continue
+        attribute = units.attribute[unit]
+        colour = half if unit in colours.allow else "f32"
+        if attribute.name:
+            painting.setdefault(node.name, {})[str(attribute)] = colour
+        kind = facts.kind(unit)
+        rule = _rule(facts, colours, unit)
+        decisions.append(Decision(node.name, node.op, str(attribute), kind.value, colour, rule))
+    return painting, tuple(decisions)
+
+
+def _rule(facts: Facts, colours: Colours, unit: int) -> str:
+    """Why a unit has its colour, a key of ``record.RULES``."""
+    if unit in colours.allow:
+        return colours.allow[unit]
+    if not facts.is_processed(unit):
+        node = facts.units.nodes[facts.units.node[unit]]
+        on_device = placement(node.device, facts.device).is_on(WANTED[facts.dtype])
+        return "preserved" if on_device else "device"
+    if not colours.found_work:
+        return "nothing_allowed"
+    if unit in colours.deny:
+        return colours.deny[unit]
+    if facts.kind(unit) is Kind.UNLISTED:
+        return "unlisted"
+    if not facts.allows_half(unit):
+        return "impossible"
+    return "outside" if facts.can_be_half(unit) else "kernel"
