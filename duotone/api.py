@@ -218,7 +218,7 @@ def _recorded_settings(
 class Explanation(Record):
     """What a painting does to a function, and why; see :class:`duotone.graph.record.Record`.
 
-    ``print`` shows a table; :meth:`to_json` gives data.
+    ``print`` shows a table; :meth:`to_json` gives data, :meth:`to_tensorboard` a coloured graph.
     """
 
     def __str__(self) -> str:
@@ -226,6 +226,12 @@ class Explanation(Record):
 
     def __rich__(self) -> Any:
         return text.table(self)
+
+    def to_tensorboard(self, logdir: str) -> None:
+        """Writes the graph for TensorBoard: Graphs, Color by Device (docs/tensorflow.md)."""
+        from duotone.views import tensorboard  # of an extra
+
+        tensorboard.write_record(logdir, self)
 
 
 def explain(

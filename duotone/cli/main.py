@@ -13,8 +13,10 @@ from typing import Annotated
 import typer
 
 from duotone.cli.demo import demo
+from duotone.cli.rewrite import rewrite
 from duotone.cli.run import run as run_script
 from duotone.cli.version import print_version, version
+from duotone.cli.view import view
 from duotone.errors import DuotoneError
 
 _EPILOG = """
@@ -29,6 +31,34 @@ _EPILOG = """
   duotone run train.py --epochs 3    a Keras script in mixed precision, source unchanged
 
   duotone run --dtype float16 -m pkg.train
+
+  duotone rewrite graph.pb --out half.pb --fetch logits
+
+  duotone view saved_model/ --tensorboard logs
+"""
+
+_REWRITE_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone rewrite frozen.pb --out half.pb --fetch logits,probabilities
+
+  duotone rewrite model/ --out model_half/            a SavedModel; signatures are kept
+
+  duotone rewrite graph.pbtxt --out g.pb --dtype bfloat16 --painter mincut
+
+  duotone rewrite graph.pb -o half.pb --device gpu:7.0   for a V100
+"""
+
+_VIEW_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone view frozen.pb --fetch logits              op by op, with the reasons
+
+  duotone view model/ --nodes '*/dense/*'            node by node
+
+  duotone view model/ --tensorboard logs             before and after, in TensorBoard
+
+  duotone view explanation.json --tensorboard logs   a JAX program: explain(...).to_json()
 """
 
 app = typer.Typer(
@@ -46,6 +76,8 @@ app.command(
     # What stands after the script belongs to the script, options as well.
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
 )(run_script)
+app.command(epilog=_REWRITE_EPILOG)(rewrite)
+app.command(epilog=_VIEW_EPILOG)(view)
 app.command()(version)
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, Self
 
+from duotone.errors import ArgumentError
 from duotone.graph.casts import CastPlan
 from duotone.graph.classes import Classes
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
@@ -45,6 +46,8 @@ class OperationRecord:
         casts: casts made for it (shared ones count for their first reader).
         recomputed: whether readers far behind it take a second calculation in place of a kept
             result; what that costs is in none of the figures.
+        reads: indices of the operations whose results it reads; what only carries a value into or
+            out of a nested program is passed through.
     """
 
     index: int
@@ -64,6 +67,7 @@ class OperationRecord:
     bytes_full: int
     casts: int
     recomputed: bool = False
+    reads: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class CastRecord:
         maker: operation that makes the value; ``"input"`` or ``"constant"`` for those.
         readers: operations that read the result; ``"output"`` for the program's own.
         runs: how often it runs.
+        sources: indices of the operations that make the value, as in :class:`OperationRecord`.
+        targets: indices of the operations that read the result.
     """
 
     to: str
@@ -83,6 +89,8 @@ class CastRecord:
     maker: str
     readers: tuple[str, ...]
     runs: int
+    sources: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,6 +144,36 @@ class Record:
         }
         return json.dumps(data, indent=indent)
 
+    @classmethod
+    def from_json(cls, content: str) -> Self:
+        """The record that :meth:`to_json` wrote.
+
+        Args:
+            content: the JSON.
+
+        Raises:
+            ArgumentError: it is no JSON, or that of something else.
+        """
+        try:
+            data = json.loads(content)
+            summary = dict(data["summary"])
+            summary.pop("flops_half_share")
+            return cls(
+                tuple(OperationRecord(**_tuples(entry)) for entry in data["operations"]),
+                tuple(CastRecord(**_tuples(entry)) for entry in data["casts"]),
+                Summary(**summary),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ArgumentError(
+                f"this is not the JSON of an explanation ({type(error).__name__}: {error}); "
+                "duotone.explain(...).to_json() writes it."
+            ) from error
+
+
+def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where records have tuples."""
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+
 
 def make_record(
     graph: Graph,
@@ -182,6 +220,10 @@ def make_record(
             maker=_maker(graph, cast.value),
             readers=tuple("output" if r < 0 else graph.nodes[r].op for r in cast.readers),
             runs=graph.bodies[cast.body].trips,
+            sources=_makers(graph, (cast.value,)),
+            targets=tuple(
+                r for r in cast.readers if r >= 0 and graph.nodes[r].op not in STRUCTURAL
+            ),
         )
         for cast in real
     )
@@ -197,6 +239,24 @@ def _maker(graph: Graph, value: int) -> str:
     if producer >= 0:
         return graph.nodes[producer].op
     return "input" if value in graph.inputs else "constant"
+
+
+def _makers(graph: Graph, values: tuple[int, ...]) -> tuple[int, ...]:
+    """The operations that make some values; structural nodes are passed through."""
+    found: dict[int, None] = {}
+    seen: set[int] = set()
+    waiting = list(reversed(values))
+    while waiting:
+        producer = graph.values[waiting.pop()].producer
+        if producer < 0 or producer in seen:
+            continue
+        seen.add(producer)
+        node = graph.nodes[producer]
+        if node.op in STRUCTURAL:
+            waiting.extend(reversed(node.inputs))
+        else:
+            found[producer] = None
+    return tuple(found)
 
 
 def _operation(
@@ -230,6 +290,7 @@ def _operation(
         bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
         casts=casts,
         recomputed=recomputed,
+        reads=_makers(graph, node.inputs),
     )
 
 

@@ -1,0 +1,162 @@
+"""``duotone rewrite``: a TensorFlow graph or SavedModel to mixed precision, without TensorFlow.
+
+The work is :func:`duotone.tensorflow.rewrite_file`; this file reads the options, says what goes on,
+and draws the tables. What goes wrong: an error that names file and node, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duotone.cli.run import HalfTypeChoice
+from duotone.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from duotone.tensorflow.devices import Device
+    from duotone.tensorflow.rewrite_file import FileResult
+
+
+class PainterChoice(enum.StrEnum):
+    """The values of ``--painter``."""
+
+    TENSORFLOW = "tensorflow"
+    MINCUT = "mincut"
+
+
+GraphArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="GraphDef or MetaGraphDef, binary or text, or a SavedModel folder.", metavar="GRAPH"
+    ),
+]
+FetchOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Nodes that keep their types, separated by commas, beside those of signatures. By "
+        "default, without signatures, the nodes that nothing reads.",
+        metavar="NODES",
+    ),
+]
+FeedOption = Annotated[
+    str, typer.Option(help="Nodes that are fed and keep their types.", metavar="NODES")
+]
+DtypeOption = Annotated[
+    HalfTypeChoice, typer.Option(help="float16 is for GPUs, bfloat16 for CPUs (oneDNN).")
+]
+PainterOption = Annotated[
+    PainterChoice,
+    typer.Option(help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut."),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the graph will run on: cpu, gpu, or a GPU's compute capability as in gpu:8.0. "
+        "By default what the dtype is for.",
+        metavar="DEVICE",
+    ),
+]
+
+
+def rewrite(
+    graph: GraphArgument,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The new file, text if it ends in .pbtxt; for a SavedModel, a new folder.",
+            metavar="PATH",
+        ),
+    ],
+    fetch: FetchOption = None,
+    feed: FeedOption = "",
+    dtype: DtypeOption = HalfTypeChoice.FLOAT16,
+    painter: PainterOption = PainterChoice.TENSORFLOW,
+    device: DeviceOption = None,
+) -> None:
+    """Rewrite a TensorFlow graph to mixed precision as TensorFlow 2.21 would; it is not needed."""
+    from rich.console import Console
+
+    from duotone.views import graphdef
+
+    console = Console()
+    done = carry_out(console, graph, out, fetch, feed, dtype, painter, device)
+    for result in done.graphs:
+        console.print(graphdef.summary(result))
+    console.print(f"Rewritten in {done.seconds:.2f} s: [bold]{out}[/bold] ({done.kind})")
+
+
+def carry_out(
+    console: Console,
+    graph: Path,
+    out: Path | None,
+    fetch: str | None,
+    feed: str,
+    dtype: HalfTypeChoice,
+    painter: PainterChoice,
+    device: str | None,
+) -> FileResult:
+    """Rewrites a file while a line says what is being done.
+
+    Args:
+        console: to say it on.
+        graph: what to read.
+        out: where to write; None writes nothing.
+        fetch: as on the command line.
+        feed: likewise.
+        dtype: likewise.
+        painter: likewise.
+        device: likewise.
+
+    Returns:
+        What was done.
+
+    Raises:
+        DuotoneError: as :func:`duotone.tensorflow.rewrite_file`.
+    """
+    from duotone.tensorflow.rewrite_file import rewrite_file
+
+    with console.status(f"reading {graph}") as status:
+        return rewrite_file(
+            graph,
+            out,
+            fetch=None if fetch is None else names(fetch),
+            feed=names(feed),
+            dtype=dtype.value,
+            painter=painter.value,
+            device=parse_device(device),
+            on_stage=lambda stage: status.update(f"{stage} {out if stage == 'writing' else graph}"),
+        )
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def parse_device(text: str | None) -> Device:
+    """The device of ``--device``.
+
+    Raises:
+        ArgumentError: it is none of the forms.
+    """
+    from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
+
+    if text is None:
+        return DEFAULT_DEVICE
+    kind, _, capability = text.lower().partition(":")
+    if kind == "cpu" and not capability:
+        return Device("cpu")
+    if kind == "gpu":
+        major, dot, minor = (capability or "8.0").partition(".")
+        if dot and major.isdecimal() and minor.isdecimal():
+            return Device("gpu", compute_capability=(int(major), int(minor)))
+    raise ArgumentError(
+        f"--device {text}: it takes cpu, gpu, or gpu with a compute capability, such as gpu:9.0."
+    )

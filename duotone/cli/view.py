@@ -1,0 +1,112 @@
+"""``duotone view``: how a graph is painted and why, in the terminal or in TensorBoard.
+
+A TensorFlow graph is painted without being written; the JSON of an explanation
+(``duotone.explain(...).to_json()``) holds a painted JAX program already. What goes wrong: as for
+``duotone rewrite``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duotone.cli.rewrite import (
+    DeviceOption,
+    DtypeOption,
+    FeedOption,
+    FetchOption,
+    PainterChoice,
+    PainterOption,
+    carry_out,
+)
+from duotone.cli.run import HalfTypeChoice
+from duotone.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def view(
+    graph: Annotated[
+        Path,
+        typer.Argument(
+            help="A TensorFlow graph as for rewrite, or the JSON of duotone.explain(...).",
+            metavar="GRAPH",
+        ),
+    ],
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            help="Show these nodes one by one; wildcards as in '*/conv1/*'.", metavar="PATTERN"
+        ),
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, help="How many lines to show at most.")] = 100,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the graph before and after for TensorBoard's Graphs dashboard.",
+            metavar="LOGDIR",
+        ),
+    ] = None,
+    fetch: FetchOption = None,
+    feed: FeedOption = "",
+    dtype: DtypeOption = HalfTypeChoice.FLOAT16,
+    painter: PainterOption = PainterChoice.TENSORFLOW,
+    device: DeviceOption = None,
+) -> None:
+    """Show how a graph is painted and why, as a table or coloured in TensorBoard."""
+    from rich.console import Console
+
+    console = Console()
+    if _is_json(graph):
+        _view_record(console, graph, most, tensorboard)
+        return
+    from duotone.views import graphdef
+
+    done = carry_out(console, graph, None, fetch, feed, dtype, painter, device)
+    for number, result in enumerate(done.graphs):
+        if nodes is None:
+            console.print(graphdef.by_op(result.result))
+        else:
+            console.print(graphdef.by_node(result.result, nodes, most))
+        console.print()
+        console.print(graphdef.summary(result))
+        if tensorboard is not None:
+            folder = tensorboard if number == 0 else tensorboard / f"graph_{number}"
+            graphdef.write_tensorboard(folder, result.before, result.result)
+    if tensorboard is not None:
+        _say_where(console, tensorboard)
+
+
+def _is_json(path: Path) -> bool:
+    """Whether a file is an object in JSON, by its first character."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(100).lstrip().startswith(b"{")
+
+
+def _view_record(console: Console, path: Path, most: int, logdir: Path | None) -> None:
+    """Shows the record of a JAX program."""
+    from duotone.graph.record import Record
+    from duotone.views import text
+
+    try:
+        record = Record.from_json(path.read_text())
+    except (ArgumentError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{path}: {error}") from error
+    console.print(text.table(record, most=most))
+    if logdir is not None:
+        from duotone.views import tensorboard
+
+        tensorboard.write_record(logdir, record)
+        _say_where(console, logdir)
+
+
+def _say_where(console: Console, logdir: Path) -> None:
+    console.print(
+        f"Now run [bold]tensorboard --logdir {logdir}[/bold], open Graphs, and set "
+        "Color by to Device (precision) or XLA cluster (list)."
+    )

@@ -1,0 +1,187 @@
+"""What a rewrite did to TensorFlow graphs: tables for a terminal, graphs for TensorBoard.
+
+Who calls this: ``duotone rewrite`` and ``duotone view``, and anyone with a result of
+:func:`duotone.tensorflow.rewrite`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from duotone.tensorflow.record import RULES, BodyResult, Decision, RewriteResult
+from duotone.tensorflow.rewrite_file import GraphResult
+from duotone.views import tensorboard
+from duotone.views.tensorboard import CAST, Shown
+from duotone.views.text import amount
+
+_STYLE = {"f16": "green", "bf16": "green", "f32": "yellow"}
+_HALF = {"f16": "half (float16)", "bf16": "half (bfloat16)"}
+_FULL = "full (float32)"
+_SHOWN = 3
+
+
+def bodies(result: RewriteResult) -> Iterator[tuple[str, BodyResult]]:
+    """The graph, named ``""``, and the functions of its library by name."""
+    yield "", result
+    yield from result.functions.items()
+
+
+def summary(graph: GraphResult) -> Table:
+    """Totals of one graph: nodes painted, casts and their bytes, changes of ops."""
+    result = graph.result
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    if graph.tags:
+        table.add_row("tags", ", ".join(graph.tags))
+    what = "kept (nothing reads them)" if graph.guessed else "fetched"
+    table.add_row(what, _some(graph.fetch))
+    if graph.feed:
+        table.add_row("fed", _some(graph.feed))
+    everything = [body for _, body in bodies(result)]
+    half = sum(_half_nodes(body) for body in everything)
+    full = sum(len(body.painting) for body in everything) - half
+    table.add_row("nodes half", f"{half} of {half + full} with float32 types")
+    casts = [cast for body in everything for cast in body.casts]
+    to_half = sum(cast.to != "f32" for cast in casts)
+    table.add_row("casts", f"{len(casts)}: {to_half} to half, {len(casts) - to_half} to float32")
+    unknown = sum(cast.bytes is None for cast in casts)
+    known = (
+        "unknown shapes"
+        if casts and unknown == len(casts)
+        else amount(sum(cast.bytes or 0 for cast in casts), "B")
+    )
+    more = f", {unknown} of unknown shape not counted" if 0 < unknown < len(casts) else ""
+    table.add_row("cast bytes", known + more)
+    changes = Counter(pair for body in everything for pair in body.op_changes.values())
+    shown = (f"{a} to {b} ({count})" for (a, b), count in sorted(changes.items()))
+    table.add_row("op changes", ", ".join(shown) or "none")
+    if not half:
+        rules = Counter(d.rule for body in everything for d in body.decisions)
+        reasons = [RULES.get(rule, rule) for rule, _ in rules.most_common(2)]
+        table.add_row("why none", "; ".join(reasons) or "there is no float32 in the graph")
+    if result.functions:
+        table.add_row("functions", f"{len(result.functions)}, each painted on its own")
+    return table
+
+
+def by_op(result: RewriteResult) -> Table:
+    """One line for each op, list and reason: how many types became half and how many did not."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for _, body in bodies(result):
+        for decision in body.decisions:
+            rows = counts.setdefault((decision.op, decision.list), Counter())
+            rows["half" if decision.colour != "f32" else decision.rule] += 1
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("op", "list"):
+        table.add_column(name)
+    table.add_column("half", justify="right", style="green")
+    table.add_column("float32", justify="right", style="yellow")
+    table.add_column("why float32", overflow="fold")
+    for (op, kind), rows in sorted(counts.items()):
+        reasons = [(rule, count) for rule, count in rows.most_common() if rule != "half"]
+        table.add_row(
+            op,
+            kind,
+            str(rows["half"] or ""),
+            str(sum(count for _, count in reasons) or ""),
+            "; ".join(RULES.get(rule, rule) for rule, _ in reasons),
+        )
+    return table
+
+
+def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Group:
+    """One line for each type attribute of the nodes whose names fit a pattern.
+
+    Args:
+        result: of a rewrite.
+        pattern: shell wildcards; nodes of functions are named ``function/node``.
+        most: how many lines are shown.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("node", "op", "type", "list", "paint", "why"):
+        table.add_column(name, overflow="fold")
+    rows = [
+        (where, decision)
+        for where, body in bodies(result)
+        for decision in body.decisions
+        if fnmatch.fnmatchcase(_path(where, decision.node), pattern)
+    ]
+    for where, d in rows[:most]:
+        paint = Text(d.colour, style=_STYLE[d.colour])
+        table.add_row(
+            _path(where, d.node), d.op, d.attribute, d.list, paint, RULES.get(d.rule, d.rule)
+        )
+    hidden = len(rows) - len(rows[:most])
+    more = [Text(f"… and {hidden} more")] if hidden else []
+    return Group(table, *more) if rows else Group(Text(f"no node fits {pattern!r}"))
+
+
+def write_tensorboard(logdir: str | Path, before: Any, result: RewriteResult) -> tuple[Path, Path]:
+    """Writes a graph before and after its rewrite, as the runs ``before`` and ``after``.
+
+    Args:
+        logdir: folder that TensorBoard is started on; made where missing.
+        before: the GraphDef that was rewritten.
+        result: what :func:`duotone.tensorflow.rewrite` returned.
+
+    Returns:
+        The two event files.
+
+    Raises:
+        ArgumentError: the folder is a file, or cannot be made.
+    """
+    shown: dict[str, Shown] = {}
+    for where, body in bodies(result):
+        for node, decisions in _by_node(body).items():
+            shown[_path(where, node)] = _shown(decisions)
+    was = {name: s._replace(precision=_FULL) for name, s in shown.items()}
+    first = tensorboard.write_graph(Path(logdir) / "before", tensorboard.painted(before, was))
+    for where, body in bodies(result):
+        for cast in body.casts:
+            why = {"casts": cast.source, "to": cast.to}
+            shown[_path(where, cast.name)] = Shown(CAST, "", why)
+    after = tensorboard.painted(result.graph_def, shown)
+    return first, tensorboard.write_graph(Path(logdir) / "after", after)
+
+
+def _by_node(body: BodyResult) -> Mapping[str, list[Decision]]:
+    found: dict[str, list[Decision]] = {}
+    for decision in body.decisions:
+        found.setdefault(decision.node, []).append(decision)
+    return found
+
+
+def _shown(decisions: list[Decision]) -> Shown:
+    """How a node with these decisions is shown."""
+    colours = {decision.colour for decision in decisions}
+    half = next((_HALF[colour] for colour in colours if colour in _HALF), "")
+    precision = (f"{half} and float32" if "f32" in colours else half) if half else _FULL
+    kind = decisions[0].list
+    why = {
+        f"_paint_{d.attribute}": f"{d.colour}: {d.list}; {RULES.get(d.rule, d.rule)}"
+        for d in decisions
+    }
+    return Shown(precision, kind if kind == "unlisted" else f"{kind} list", why)
+
+
+def _half_nodes(body: BodyResult) -> int:
+    return sum(any(c != "f32" for c in colours.values()) for colours in body.painting.values())
+
+
+def _path(where: str, node: str) -> str:
+    return f"{where}/{node}" if where else node
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """The first few names."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more if names else "nothing"

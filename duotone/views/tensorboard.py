@@ -1,0 +1,211 @@
+"""Painted graphs for TensorBoard's *Graphs* dashboard, coloured by precision.
+
+TensorBoard colours nodes by their structure, their device or their XLA cluster, and by nothing
+else. So a *copy for display* says in these two fields what there is to see::
+
+    Color by: Device         the precision: half, float32, cast ...
+    Color by: XLA cluster    the list that the op is on: allow, infer, deny, clear, unlisted
+
+A click on a node shows why, in its attributes. The copy is not the graph: devices are those of the
+painting (the real one is an attribute) and large constants are left out.
+
+Who calls this: ``views.graphdef`` for TensorFlow graphs, ``Explanation.to_tensorboard`` for JAX
+programs. What goes wrong: without the ``tensorboard`` package
+:class:`~duotone.errors.MissingExtraError`; a log folder that is a file
+(:class:`~duotone.errors.ArgumentError`).
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duotone._files import prepare_folder, write_atomically
+from duotone.errors import MissingExtraError
+from duotone.graph.record import CastRecord, OperationRecord, Record
+
+try:
+    from tensorboard.compat.proto import event_pb2, graph_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError as error:
+    raise MissingExtraError("a graph for TensorBoard", "tensorboard", "tensorboard") from error
+
+_EVENT: Any = event_pb2
+_GRAPH: Any = graph_pb2
+
+CAST = "cast"
+_LARGEST_ATTRIBUTE = 1024
+_numbers = itertools.count()
+
+
+class Shown(NamedTuple):
+    """How one node is shown.
+
+    Attributes:
+        precision: what it is coloured by, such as ``"half (float16)"``.
+        list: the list that decides its other colour; empty for none.
+        why: more attributes, by name.
+    """
+
+    precision: str
+    list: str = ""
+    why: Mapping[str, str] = {}
+
+
+def write_graph(folder: str | Path, graph: Any) -> Path:
+    """Writes an event file that holds a graph; a folder of the log folder is a run.
+
+    Args:
+        folder: of the run; made where missing.
+        graph: a GraphDef.
+
+    Returns:
+        The file.
+
+    Raises:
+        ArgumentError: the folder is a file, or cannot be made.
+    """
+    folder = prepare_folder(Path(folder))
+    content = io.BytesIO()
+    writer = RecordWriter(content)
+    now = time.time()
+    for event in (
+        _EVENT.Event(wall_time=now, file_version="brain.Event:2"),
+        _EVENT.Event(wall_time=now, graph_def=graph.SerializeToString()),
+    ):
+        writer.write(event.SerializeToString())
+    # TensorBoard takes files of this form, the newest last.
+    number = f"{os.getpid()}.{next(_numbers)}"
+    file = folder / f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{number}"
+    write_atomically(file, content.getvalue())
+    return file
+
+
+def painted(graph_def: Any, shown: Mapping[str, Shown]) -> Any:
+    """A copy of a GraphDef for display.
+
+    Args:
+        graph_def: the graph; functions of its library are shown as well.
+        shown: how each node is shown, by name; in a function by ``"function/node"``.
+
+    Returns:
+        The copy.
+    """
+    graph = _GRAPH.GraphDef.FromString(graph_def.SerializeToString())
+    for node in graph.node:
+        _paint(node, shown.get(node.name))
+    for function in graph.library.function:
+        for node in function.node_def:
+            _paint(node, shown.get(f"{function.signature.name}/{node.name}"))
+    return graph
+
+
+def _paint(node: Any, shown: Shown | None) -> None:
+    """Puts colours and reasons where TensorBoard looks for them."""
+    for name in [name for name in node.attr if node.attr[name].ByteSize() > _LARGEST_ATTRIBUTE]:
+        del node.attr[name]
+    if node.device:
+        node.attr["_device"].s = node.device.encode()
+    node.device = shown.precision if shown is not None else ""
+    if shown is not None:
+        if shown.list:
+            node.attr["_XlaCluster"].s = shown.list.encode()
+        for name, reason in shown.why.items():
+            node.attr[name].s = reason.encode()
+
+
+def write_record(logdir: str | Path, record: Record, *, run: str = "duotone") -> Path:
+    """Writes the graph of a JAX program, one node for each operation and each cast.
+
+    Name scopes become groups. What only carries a value into or out of a nested program is left
+    out; a loop shows as a circle.
+
+    Args:
+        logdir: folder that TensorBoard is started on.
+        record: what :func:`duotone.explain` returned.
+        run: name of the run.
+
+    Returns:
+        The event file.
+    """
+    return write_graph(Path(logdir) / run, graph_of_record(record))
+
+
+def graph_of_record(record: Record) -> Any:
+    """The graph of a record as a GraphDef for display."""
+    names = {o.index: _name(o.scope, f"{o.operation}.{o.index}") for o in record.operations}
+    between: dict[tuple[int, int], str] = {}
+    beforehand: dict[int, list[str]] = {}  # casts of what no operation makes, by their readers
+    graph = _GRAPH.GraphDef()
+    for number, cast in enumerate(record.casts):
+        name = _add_cast(graph, number, cast, names)
+        for target in cast.targets:
+            between.update({(source, target): name for source in cast.sources})
+            if not cast.sources:
+                beforehand.setdefault(target, []).append(name)
+    for operation in record.operations:
+        index = operation.index
+        reads = [between.get((source, index), names[source]) for source in operation.reads]
+        reads += beforehand.get(index, [])
+        _add_operation(graph, operation, names[index], reads, record.summary.half_dtype)
+    graph.versions.producer = 1
+    return graph
+
+
+def _add_cast(graph: Any, number: int, cast: CastRecord, names: Mapping[int, str]) -> str:
+    """Adds a cast beside the first operation that reads it."""
+    first = next((names[target] for target in cast.targets), "")
+    name = _name(first.rpartition("/")[0], f"cast.{number}_to_{cast.to}")
+    node = graph.node.add(name=name, op="cast", device=CAST)
+    node.input.extend(names[source] for source in cast.sources)
+    node.attr["to"].s = cast.to.encode()
+    node.attr["value"].s = f"{cast.maker}[{','.join(cast.shape)}]".encode()
+    return name
+
+
+def _add_operation(
+    graph: Any, operation: OperationRecord, name: str, reads: list[str], half: str
+) -> None:
+    o = operation
+    node = graph.node.add(name=name, op=o.operation, input=dict.fromkeys(reads))
+    _paint(
+        node,
+        Shown(
+            _precision(o.paint, o.stored, half),
+            f"{o.list} list" if o.list != "unlisted" else o.list,
+            {
+                "rule": o.rule,
+                "reason": o.reason,
+                "source": o.source,
+                "result": f"{o.dtype}[{','.join(o.shape)}]",
+                "runs": str(o.runs),
+                "FLOPs": f"{o.flops:.6g}",
+                "bytes": f"{o.bytes} ({o.bytes_full} in float32)",
+            },
+        ),
+    )
+    if all(dimension.isdigit() for dimension in o.shape):
+        shape = node.attr["_output_shapes"].list.shape.add()
+        for dimension in o.shape:
+            shape.dim.add(size=int(dimension))
+
+
+def _precision(compute: str, stored: str, half: str) -> str:
+    """What a node is coloured by."""
+    words = {"half": f"half ({half})", "full": "full (float32)"}
+    if compute == stored:
+        return words[compute]
+    return f"computes {compute}, stores {stored}"
+
+
+def _name(scope: str, last: str) -> str:
+    """A name as TensorBoard takes it: no spaces, no colons, groups by slashes."""
+    parts = [part for part in scope.split("/") if part]
+    return "/".join(re.sub(r"[^A-Za-z0-9_.()\-]", "_", part) for part in (*parts, last))

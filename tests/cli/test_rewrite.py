@@ -1,0 +1,171 @@
+"""``duotone rewrite`` and ``duotone view``: options, tables, errors in one line."""
+
+from __future__ import annotations
+
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+import duotone
+from duotone.cli import main
+from duotone.cli.rewrite import names, parse_device
+from duotone.errors import ArgumentError
+from duotone.tensorflow import files
+from duotone.tensorflow.devices import Device
+from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF
+from tests.tensorflow import graphs
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    """Runs the command line in a folder with a graph; gives (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    files.write(tmp_path / "graph.pb", graphs.chain())
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            main.run(words)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def _type(path, node):
+    return graphs.node_named(files.read_graph(path), node).attr["T"].type
+
+
+def test_rewrite_says_what_it_did(call):
+    status, out, _ = call("rewrite", "graph.pb", "--out", "half.pb")
+    assert status == 0
+    rows = {line[:26].strip(): line[26:].strip() for line in out.splitlines()}
+    assert rows["kept (nothing reads them)"] == "result"
+    assert rows["nodes half"] == "2 of 5 with float32 types"
+    assert rows["casts"] == "3: 2 to half, 1 to float32"
+    assert rows["op changes"] == "none"
+    assert "Rewritten in" in out
+    assert "half.pb (GraphDef)" in out
+    assert _type("half.pb", "relu") == HALF
+
+
+def test_options_of_rewrite(call):
+    words = ("--fetch", "relu, result", "--feed", "x", "--dtype", "bfloat16", "--device", "cpu")
+    status, out, _ = call("rewrite", "graph.pb", "-o", "half.pbtxt", *words)
+    assert status == 0
+    assert "relu, result" in out
+    assert _type("half.pbtxt", "relu") == FLOAT
+    assert _type("half.pbtxt", "product") == BFLOAT16
+    assert call("rewrite", "graph.pb", "-o", "cut.pb", "--painter", "mincut")[0] == 0
+
+
+def test_a_saved_model(call, tmp_path):
+    (tmp_path / "model").mkdir()
+    files.write(tmp_path / "model" / "saved_model.pb", graphs.saved_model())
+    status, out, _ = call("rewrite", "model", "--out", "half")
+    assert status == 0
+    assert "serve" in out
+    assert "half (SavedModel)" in out
+    assert _type("half", "product") == HALF
+
+
+def test_why_nothing_became_half(call, tmp_path):
+    graph = graphs.chain()
+    del graph.node[2:]
+    files.write(tmp_path / "none.pb", graph)
+    _, out, _ = call("rewrite", "none.pb", "--out", "half.pb")
+    assert "why none" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("missing.pb",), "missing.pb does not exist"),
+        (("graph.pb", "--fetch", "relo"), "graph.pb: fetch 'relo': the graph has no node 'relo'"),
+        (("graph.pb", "--device", "tpu"), "--device tpu: it takes cpu, gpu"),
+        (("graph.pb", "--dtype", "float8"), "float8"),
+        (("graph.pb", "--painter", "van Gogh"), "van Gogh"),
+    ],
+)
+def test_errors_are_one_line_and_write_nothing(words, says, call, tmp_path):
+    status, out, err = call("rewrite", *words, "--out", "half.pb")
+    assert status == 2
+    assert says in err
+    assert out == ""
+    assert not (tmp_path / "half.pb").exists()
+
+
+def test_the_output_is_asked_for(call):
+    status, _, err = call("rewrite", "graph.pb")
+    assert status == 2
+    assert "--out" in err
+
+
+@pytest.mark.parametrize("command", ["rewrite", "view"])
+def test_help_has_examples(command, call):
+    _, out, _ = call(command, "--help")
+    assert f"duotone {command} " in out
+    assert "--dtype" in out
+
+
+def test_view_by_op_and_by_node(call, tmp_path):
+    status, out, _ = call("view", "graph.pb")
+    assert status == 0
+    assert "MatMul" in out
+    assert "its op is on the deny list" in out
+    _, out, _ = call("view", "graph.pb", "--nodes", "re*", "--most", "1")
+    assert "a clear op next to half ones" in out
+    assert "… and 1 more" in out
+    _, out, _ = call("view", "graph.pb", "--nodes", "nothing*")
+    assert "no node fits 'nothing*'" in out
+    assert [p.name for p in tmp_path.iterdir()] == ["graph.pb"]
+
+
+def test_view_for_tensorboard(call, tmp_path):
+    status, out, _ = call("view", "graph.pb", "--tensorboard", "logs")
+    assert status == 0
+    assert "tensorboard --logdir logs" in out
+    assert sorted(p.name for p in (tmp_path / "logs").iterdir()) == ["after", "before"]
+
+
+def test_view_of_a_jax_program(call, tmp_path):
+    seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((4, 4)), dtype="float16")
+    (tmp_path / "e.json").write_text(seen.to_json())
+    status, out, _ = call("view", "e.json", "--tensorboard", "logs")
+    assert status == 0
+    assert "dot_general" in out
+    assert [p.name for p in (tmp_path / "logs").iterdir()] == ["duotone"]
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"summary": 1}', '{"a": [', "{\udcff"])
+def test_json_of_something_else(content, call, tmp_path):
+    (tmp_path / "e.json").write_text(content, errors="surrogateescape")
+    status, _, err = call("view", "e.json")
+    assert status == 2
+    assert err.startswith("error: e.json: ")
+
+
+def test_without_the_protobuf_messages(call, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("duotone.tensorflow")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("duotone.views.graphdef", "duotone.views.tensorboard"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
+    status, _, err = call("rewrite", "graph.pb", "--out", "half.pb")
+    assert status == 2
+    assert "pip install 'duotone[tensorboard]'" in err
+
+
+def test_devices():
+    assert parse_device(None) == Device()
+    assert parse_device("cpu") == Device("cpu")
+    assert parse_device("GPU") == Device("gpu")
+    assert parse_device("gpu:9.0") == Device("gpu", compute_capability=(9, 0))
+    for text in ("", "gpu:9", "gpu:a.b", "cpu:0", "cuda"):
+        with pytest.raises(ArgumentError, match="--device"):
+            parse_device(text)
+
+
+def test_names():
+    assert names(" a, b:0 ,,") == ("a", "b:0")
