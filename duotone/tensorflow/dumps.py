@@ -8,7 +8,8 @@ Files have TensorFlow's names, so that scripts which read them go on working::
 
 The item is ``tf_graph`` or the name of a function of the library, each of which is rewritten on its
 own. The time is in milliseconds. Text is parsable: the first line of TensorFlow's own is not, and
-is left out. Log lines have TensorFlow's wording; they stand by pass and there in the graph's order.
+is left out. Log lines have TensorFlow's wording; they stand by pass and there in the graph's order,
+for float32 types only, and a type that several passes paint is in the line of the last.
 
 Who calls this: ``road``, twice for each body. What goes wrong: a folder that cannot be written to
 (``OSError``); the policy has checked that it exists.
@@ -20,20 +21,23 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf import text_format
 
 from duotone._files import write_atomically
 from duotone.policy import Policy
+from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.lists import Lists
-from duotone.tensorflow.protos import GraphDef
+from duotone.tensorflow.protos import GraphDef, NodeDef
 from duotone.tensorflow.record import BodyResult, Decision
 
 logger = logging.getLogger("duotone.painter")
 
-_VARIABLES = ("Const", "Variable", "VariableV2")
+_VARIABLES = frozenset(
+    {"Variable", "VariableV2", "AutoReloadVariable", "VarHandleOp", "ReadVariableOp"}
+)
 # The rules of each pass, in the order of the passes, with the line that opens the pass.
 _PASSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Beginning pass 1 to add allowlist ops", ("allow_list", "forced")),
@@ -59,7 +63,7 @@ _PASSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("Forcing color match between data structure ops", ("tensor_list",)),
     ("Forcing color match on loop edges", ("loop",)),
-    ("Finding existing casts that can be made allow", ("existing_cast",)),
+    ("Finding existing casts that can be made allow", ()),
 )
 
 
@@ -93,6 +97,8 @@ class Dump:
             dtype: ``"float16"`` or ``"bfloat16"``.
         """
         if self.log:
+            name = "auto_mixed_precision" + ("_onednn_bfloat16" if dtype == "bfloat16" else "")
+            _log([f"Running {name} graph optimizer on {self.item}"])
             _log(log_lines(graph, result, dtype))
         if self.folder is None or not _found_work(result):
             return
@@ -153,28 +159,40 @@ def log_lines(graph: GraphDef, result: BodyResult, dtype: str) -> Iterator[str]:
     if not _found_work(result):
         yield "No allowlist ops found, nothing to do"
         return
-    for opening, rules in _PASSES:
+    for number, (opening, rules) in enumerate(_PASSES, start=1):
         yield opening
         for decision in result.decisions:
             if decision.rule in rules:
                 yield from _painting(decision)
+        if f"pass {number}" in opening:
+            yield f"Finished pass {number}"
     yield "Beginning final pass to change type attributes and insert Cast ops at paint boundaries"
     changed = [decision for decision in result.decisions if decision.colour != "f32"]
     for decision in changed:
         where = f"type {decision.attribute} of {decision.op} node {decision.node}"
         yield f"Changing {where} to {half}"
-    ops = {node.name: node.op for node in graph.node}
+    nodes_by_name = {node.name: node for node in graph.node}
     counted = 0
     for cast in result.casts:
-        op = ops.get(cast.source.rpartition(":")[0], "")
-        yield f"Inserting cast to {'DT_FLOAT' if cast.to == 'f32' else half} at {op} {cast.source}"
-        counted += cast.to != "f32" and op not in _VARIABLES
+        source = nodes_by_name[cast.source.rpartition(":")[0]]
+        dtype_to = "DT_FLOAT" if cast.to == "f32" else half
+        yield f"Inserting cast to {dtype_to} at {source.op} {cast.source}"
+        counted += cast.to != "f32" and not _is_stored(source, nodes_by_name)
     nodes = len({decision.node for decision in changed})
     yield (
         f"Converted {nodes}/{len(graph.node) - len(result.casts)} nodes to {dtype} precision using "
         f"{counted} cast(s) to {dtype} (excluding Const and Variable casts)"
     )
     yield "Finished final pass"
+
+
+def _is_stored(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
+    """Whether a node gives a constant or a variable, so that its cast is not counted."""
+    for op in ("Enter", "Identity"):  # a variable is read through one or both, in this order
+        if node.op == op and node.input:
+            behind = nodes.get(node_of(node.input[0]))
+            node = node if behind is None else behind
+    return node.op == "Const" or node.op in _VARIABLES
 
 
 def _skipped(decisions: Iterable[Decision]) -> Iterator[str]:
@@ -208,7 +226,6 @@ def _painting(decision: Decision) -> Iterator[str]:
         reason = {
             "tensor_list": f" because at least one of its siblings is {colour}",
             "loop": " to match the color of its output Merge node(s)",
-            "existing_cast": " because all of its consumers are ALLOW",
         }.get(decision.rule, "")
         yield f"Painting type {attribute} of {op} node {node} {colour}{reason}"
 

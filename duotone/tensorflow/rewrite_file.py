@@ -5,8 +5,7 @@
     read            GraphDef, MetaGraphDef or SavedModel, by content
     for each graph: keep    what signatures, savers and collections name; of a plain graph
                             whose results nobody named, the nodes that nothing reads
-                    check   the graph's shape
-                    rewrite
+                    rewrite (which checks the graph first)
     write           whole or not at all, in the kind that was read
 
 Who calls this: ``duotone.tensorflow`` and the command line. What goes wrong: an error of a graph
@@ -24,7 +23,7 @@ from typing import Any
 from duotone.errors import GraphDefError
 from duotone.policy import Policy
 from duotone.tensorflow import files
-from duotone.tensorflow.checks import check_graph, check_names, node_of
+from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.protos import GraphDef
 from duotone.tensorflow.record import RewriteResult
@@ -64,7 +63,7 @@ class FileResult:
         out: what was written, or None.
         kind: ``"GraphDef"``, ``"MetaGraphDef"`` or ``"SavedModel"``.
         graphs: one for each graph in the file.
-        seconds: that checking and rewriting took, without reading and writing.
+        seconds: that rewriting took, without reading and writing.
     """
 
     path: Path
@@ -118,7 +117,6 @@ def rewrite_file(
     for graph, meta_graph in _graphs_of(source):
         try:
             kept = _kept(graph, meta_graph, fetch, feed)
-            check_graph(graph)
             result = rewrite(
                 graph,
                 fetch=kept.fetch,
@@ -171,8 +169,6 @@ def _graphs_of(source: files.GraphFile) -> list[tuple[GraphDef, Any]]:
 def _kept(
     graph: GraphDef, meta_graph: Any, fetch: Sequence[str] | None, feed: Sequence[str]
 ) -> _Kept:
-    check_names(graph, "fetch", fetch or ())
-    check_names(graph, "feed", feed)
     fetched = {node_of(name) for name in fetch or ()}
     fed = {node_of(name) for name in feed}
     if meta_graph is not None:
