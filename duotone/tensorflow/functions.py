@@ -66,6 +66,8 @@ def _reached(graph: GraphDef) -> tuple[dict[str, FunctionDef], set[str]]:
 
 def drop_unreachable(graph: GraphDef) -> tuple[str, ...]:
     """Removes the functions that a graph does not reach; returns their names."""
+    if not graph.library.function:
+        return ()
     library, found = _reached(graph)
     dropped = tuple(name for name in library if name not in found)
     if dropped:
@@ -83,6 +85,8 @@ def drop_unreachable(graph: GraphDef) -> tuple[str, ...]:
 
 def rewritable(graph: GraphDef) -> list[str]:
     """The functions of a graph's library that a rewrite concerns, in the order of the library."""
+    if not graph.library.function:
+        return []
     library, found = _reached(graph)
     everywhere = [*graph.node, *(n for name in found for n in library[name].node_def)]
     launched = [node for node in everywhere if node.op == "XlaLaunch"]

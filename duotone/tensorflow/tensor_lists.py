@@ -69,6 +69,8 @@ def element_unit(units: Units, node: int) -> int | None:
 def find_clusters(facts: Facts) -> list[Cluster]:
     """All clusters of a graph that have a processed member."""
     units = facts.units
+    if not any("TensorList" in node.op for node in units.nodes):
+        return []
     neighbours = [b + a for b, a in zip(units.before, units.after, strict=True)]
     seen: set[int] = set()
     clusters = []

@@ -52,7 +52,7 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
     """
     nodes = units.nodes
     shapes: list[Sequence[Shape]] = [()] * len(nodes)
-    values: list[Numbers] = [None] * len(nodes)
+    values: list[Sequence[Numbers]] = [()] * len(nodes)
     for position in import_order(nodes):
         node = nodes[position]
         count = len(units.outputs[position])
@@ -60,15 +60,15 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
         operation = Operation(
             node,
             [shapes[n][p] if p < len(shapes[n]) else None for n, p in sources],
-            [values[n] if p == 0 else None for n, p in sources],
+            [values[n][p] if p < len(values[n]) else None for n, p in sources],
             count,
             guess,
         )
         shapes[position] = _shapes(operation, RULES.get(node.op))
         rule = VALUES.get(node.op)
         if rule is not None:
-            value = rule(operation)
-            values[position] = value if value is None or len(value) <= LARGEST_VALUE else None
+            found = rule(operation)
+            values[position] = [None if v and len(v) > LARGEST_VALUE else v for v in found]
     return shapes
 
 

@@ -66,7 +66,7 @@ class Operation:
 
 
 Rule = Callable[[Operation], Sequence[Shape]]
-ValueRule = Callable[[Operation], Numbers]
+ValueRule = Callable[[Operation], Sequence[Numbers]]
 
 
 def shape_of_proto(proto: Any) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 
 from duotone.tensorflow.protos import NodeDef
 from duotone.tensorflow.shapes.operation import (
@@ -71,15 +72,24 @@ def _product(operation: Operation) -> Numbers:
     return (total,)
 
 
+def _each_shape(operation: Operation) -> Sequence[Numbers]:
+    return list(operation.shapes)
+
+
+def _first(rule: Callable[[Operation], Numbers]) -> ValueRule:
+    """A rule for an op with one output."""
+    return lambda operation: [rule(operation)]
+
+
 VALUES: dict[str, ValueRule] = {
-    "Const": lambda operation: constant_value(operation.node),
-    "Identity": lambda operation: operation.value(0),
-    "Cast": lambda operation: operation.value(0),
-    "Shape": lambda operation: operation.shape(0),
-    "ShapeN": lambda operation: operation.shape(0),
-    "Pack": _packed,
-    "ConcatV2": _joined,
-    "StridedSlice": _picked,
-    "Prod": _product,
+    "Const": _first(lambda operation: constant_value(operation.node)),
+    "Identity": _first(lambda operation: operation.value(0)),
+    "Cast": _first(lambda operation: operation.value(0)),
+    "Shape": _each_shape,
+    "ShapeN": _each_shape,
+    "Pack": _first(_packed),
+    "ConcatV2": _first(_joined),
+    "StridedSlice": _first(_picked),
+    "Prod": _first(_product),
 }
 """How small vectors of whole numbers come about that say how large something is."""

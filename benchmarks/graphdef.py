@@ -1,0 +1,91 @@
+# python -m benchmarks.graphdef
+"""How fast are TensorFlow graphs rewritten, and how many bytes does the minimum cut save?
+
+Two tables: seconds and casts for a ResNet-50 training graph and for a net of 100,000 nodes, with
+both painters; and, for each graph of ``tests/data/tensorflow_amp`` in both modes, the casts and
+what they read and write, by TensorFlow's painting and by minimum cut. Bytes are counted where the
+graph tells the shape; an unknown dimension counts as 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+from benchmarks._common import Bar, Result, table, write
+from benchmarks._graphdefs import cases, deep_net, resnet50
+from duotone.tensorflow import RewriteResult, rewrite
+from duotone.tensorflow.protos import new_graph
+
+QUESTION = "How fast are TensorFlow graphs rewritten, and what does the minimum cut save?"
+PAINTERS = ("tensorflow", "mincut")
+MODES = ("float16", "bfloat16")
+LIMITS = {"ResNet-50, training": 1.0, "net of 100,000 nodes": 30.0}
+REPEATS = 3
+
+
+def cost(result: RewriteResult) -> tuple[int, int]:
+    """Casts of a rewrite and their bytes, functions included."""
+    bodies = [result, *result.functions.values()]
+    return sum(len(body.casts) for body in bodies), sum(body.cast_bytes for body in bodies)
+
+
+def timed_row(name: str, graph: Any, painter: str) -> list[Any]:
+    """One graph and painter: nodes, seconds (the least of several), casts and their bytes."""
+    spent = []
+    result = rewrite(graph, painter=painter)
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        result = rewrite(graph, painter=painter)
+        spent.append(time.perf_counter() - start)
+    return [f"{name}, {painter}", len(graph.node), min(spent), *cost(result)]
+
+
+def case_rows() -> list[list[Any]]:
+    """Each observed graph and mode: casts and bytes of both painters."""
+    rows = []
+    for name, graph_text, answer in cases():
+        graph = new_graph.FromString(graph_text)
+        fetch = json.loads(answer)["fetch"]
+        for dtype in MODES:
+            results = [rewrite(graph, fetch=fetch, dtype=dtype, painter=by) for by in PAINTERS]
+            (casts, size), (fewer, smaller) = map(cost, results)
+            rows.append([f"{name}, {dtype}", casts, fewer, size, smaller])
+    return rows
+
+
+def geometric_mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def main() -> None:
+    """Measures and writes."""
+    graphs = {"ResNet-50, training": resnet50(), "net of 100,000 nodes": deep_net(100_000)}
+    times = [timed_row(name, graphs[name], by) for name in graphs for by in PAINTERS]
+    rows = case_rows()
+    bytes_ratios = [row[4] / row[3] for row in rows if row[3]]
+    cast_ratios = [row[2] / row[1] for row in rows if row[1]]
+    bars = [
+        Bar(f"seconds, {row[0]}", row[2], LIMITS[row[0].rpartition(", ")[0]], "s") for row in times
+    ]
+    bars += [
+        Bar("bytes of casts, worst case, cut over TensorFlow", max(bytes_ratios), 1.0, "times"),
+        Bar("bytes of casts, geometric mean", geometric_mean(bytes_ratios), 0.999, "times"),
+    ]
+    fewer = f"{sum(r < 1 for r in bytes_ratios)} of {len(bytes_ratios)} with fewer bytes"
+    text = "\n\n".join(
+        [
+            table(["graph, painter", "nodes", "seconds", "casts", "bytes"], times),
+            table(["case", "casts", "cut", "bytes", "cut"], rows),
+            f"{fewer}; casts in geometric mean {geometric_mean(cast_ratios):.3f} times",
+        ]
+    )
+    figures = {"times": times, "cases": rows, "casts_mean": geometric_mean(cast_ratios)}
+    write(Result("graphdef", QUESTION, "python -m benchmarks.graphdef", bars, text, figures))
+
+
+if __name__ == "__main__":
+    main()
