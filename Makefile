@@ -11,6 +11,7 @@ WORKERS ?= 2
 ARGS ?=
 VENV := .venv
 VENV312 := .venv-3.12
+VENVTF := .venv-tensorflow
 # The version that .venv has or will have, and the second Python unless .venv is itself a 3.12.
 # (`=`: looked up only by the targets that use it.)
 PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -20,24 +21,27 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # Python 3.11 tests the oldest supported versions of some libraries, Python 3.12 the newest.
 OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.txt)
 PYTEST := -m pytest -n $(WORKERS)
+# What the second Python need not repeat unless it is asked for everything: it has no JAX in it, or
+# is what a person runs once.
+SAME := cli samples benchmarks graph targets tensorflow views test_docs.py test_examples.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format types docs bench clean
+.PHONY: help demo test test-all test-tensorflow lint format types docs bench clean
 .DELETE_ON_ERROR:
 
 help:  ## show this list
 	@echo "duotone: automatic mixed precision for JAX"
 	@echo
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed-demo  ## train on real handwritten digits in float32, float16 and bfloat16
 	@$(VENV)/bin/duotone demo $(ARGS)
 
 test: $(VENV)/.installed-dev  ## run the tests, on Python 3.12 with the newest JAX too where it is there
-	@$(MAKE) --no-print-directory pytest SELECT=
+	@$(MAKE) --no-print-directory pytest SELECT= SKIP='$(SAME:%=--ignore=tests/%)'
 
 test-all: $(VENV)/.installed-dev  ## the same with the slow tests
-	@$(MAKE) --no-print-directory pytest SELECT='-m ""'
+	@$(MAKE) --no-print-directory pytest SELECT='-m ""' SKIP=
 
 .PHONY: pytest pytest-first pytest-second
 pytest: pytest-first pytest-second
@@ -54,8 +58,12 @@ pytest-second: pytest-first
 	else \
 		$(MAKE) --no-print-directory --silent $(VENV312)/.installed-dev PYTHON312="$$second" && \
 		$(VENV312)/bin/python -c 'import jax, sys; print("== Python %d.%d, JAX" % sys.version_info[:2], jax.__version__)' && \
-		$(VENV312)/bin/python $(PYTEST) $(SELECT) $(ARGS); \
+		$(VENV312)/bin/python $(PYTEST) $(SELECT) $(SKIP) $(ARGS); \
 	fi
+
+test-tensorflow: $(VENVTF)/.installed-tensorflow  ## run rewritten graphs in TensorFlow (optional: installs tensorflow-cpu, 2 GB)
+	DUOTONE_TEST_TENSORFLOW=1 KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=2 \
+		$(VENVTF)/bin/python -m pytest tests/tensorflow/test_in_tensorflow.py $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## check style and imports with ruff
 	$(VENV)/bin/ruff check .
@@ -79,7 +87,7 @@ bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result, R
 	@$(VENV)/bin/python scripts/readme_results.py
 
 clean:  ## remove the virtual environments, caches and build outputs
-	rm -rf $(VENV) $(VENV312) site dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV312) $(VENVTF) site dist build .pytest_cache .ruff_cache .hypothesis
 
 # Installed once per change of pyproject.toml. Editable: the code itself needs no new installation.
 $(VENV)/bin/python:
@@ -101,4 +109,11 @@ $(VENV312)/bin/python:
 $(VENV312)/.installed-%: pyproject.toml | $(VENV312)/bin/python
 	@echo "installing duotone[$*] into $(VENV312)"
 	@$(VENV312)/bin/python $(PIP_INSTALL) --editable '.[$*]'
+	@touch $@
+
+# Beside .venv and not in it: no other test may come to need TensorFlow.
+$(VENVTF)/.installed-tensorflow: pyproject.toml
+	@echo "installing tensorflow-cpu into $(VENVTF)"
+	@$(PYTHON) -m venv $(VENVTF)
+	@$(VENVTF)/bin/python $(PIP_INSTALL) --editable '.[tensorboard]' 'tensorflow-cpu>=2.21' pytest
 	@touch $@

@@ -215,7 +215,7 @@ def test_lookahead():
     same_bits(state.inner, other.inner)
 
 
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("half", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", ["momentum", "adam", "muon", "sam", "accumulated", "lbfgs", "plateau"]
 )

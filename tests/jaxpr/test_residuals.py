@@ -242,7 +242,7 @@ def test_a_function_with_its_own_derivative(kept: Callable[[], None]) -> None:
     del kept
 
 
-@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("explicit", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_sharded_programs(explicit: bool) -> None:
     kinds = jax.sharding.AxisType
     kind = kinds.Explicit if explicit else kinds.Auto

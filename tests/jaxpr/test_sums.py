@@ -75,7 +75,7 @@ def test_the_gradient_of_a_recurrent_weight_is_made_behind_the_loop(dtype):
     assert any((HIDDEN, HIDDEN) in shapes for shapes in full)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_it_is_as_exact_as_the_loop(dtype, monkeypatch):
     params, xs = arguments()
     with jax.enable_x64(True):
