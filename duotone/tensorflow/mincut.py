@@ -59,7 +59,7 @@ def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colo
     allow = {
         unit: colours.allow.get(unit, "cut")
         for unit in range(len(facts.units))
-        if chosen[variables.of_unit[unit]]
+        if chosen[variables.of_unit(unit)]
     }
     # Units of other types have no colour of their own, and stay as the passes left them.
     allow |= {u: rule for u, rule in colours.allow.items() if not facts.is_float(u)}
@@ -103,36 +103,39 @@ class _Variables:
     """Which choice each unit takes part in.
 
     Attributes:
-        of_unit: by unit, its variable; 0 and 1 for given colours.
-        count: of all variables.
+        count: of all variables, given colours included.
     """
 
     def __init__(self, facts: Facts, colours: Colours) -> None:
         self.count = 2
-        self.of_unit = [_FULL] * len(facts.units)
+        self._of_unit = [_FULL] * len(facts.units)
         below = _below_allow(facts, colours)
         casts = _user_casts(facts)
         for unit in range(len(facts.units)):
             if not facts.is_float(unit):
                 continue
             if unit in colours.allow and facts.kind(unit) is Kind.ALLOW:
-                self.of_unit[unit] = _HALF
+                self._of_unit[unit] = _HALF
             elif unit in casts or _is_open(facts, colours, unit, below):
-                self.of_unit[unit] = self.count
+                self._of_unit[unit] = self.count
                 self.count += 1
+        self._tied = list(range(self.count))
         for group in (*(c.members for c in colours.clusters), *_loops(facts)):
             self._tie(group)
 
+    def of_unit(self, unit: int) -> int:
+        """The variable of a unit; 0 and 1 stand for given colours."""
+        variable = self._of_unit[unit]
+        while self._tied[variable] != variable:
+            variable = self._tied[variable]
+        return variable
+
     def _tie(self, group: Iterable[int]) -> None:
         """Gives units one variable; one that must be full makes all of them full."""
-        found = {self.of_unit[unit] for unit in group}
-        if len(found) < 2:
-            return
+        found = {self.of_unit(unit) for unit in group}
         one = _FULL if _FULL in found else min(found)
-        if one == _FULL or len(found) > 1:
-            for unit, variable in enumerate(self.of_unit):
-                if variable in found and variable != _HALF:
-                    self.of_unit[unit] = one
+        for variable in found - {_HALF}:
+            self._tied[variable] = one
 
 
 def _below_allow(facts: Facts, colours: Colours) -> set[int]:
@@ -199,8 +202,8 @@ def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[
             if units.dtype[unit] != FLOAT:
                 continue
             cost = max(elements(node, port) or 1, 1)
-            producer = variables.of_unit[unit]
-            read = {variables.of_unit[units.inputs[r.node][r.slot]] for r in readers}
+            producer = variables.of_unit(unit)
+            read = {variables.of_unit(units.inputs[r.node][r.slot]) for r in readers}
             read.discard(producer)
             if read:
                 _pay_for_casts(labels, producer, read, cost)

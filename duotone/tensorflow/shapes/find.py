@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from duotone.tensorflow.functions import import_order
 from duotone.tensorflow.shapes.algebra import ALGEBRA
 from duotone.tensorflow.shapes.arrays import ARRAYS
 from duotone.tensorflow.shapes.networks import NETWORKS
@@ -28,6 +27,9 @@ from duotone.tensorflow.shapes.operation import (
 )
 from duotone.tensorflow.shapes.values import LARGEST_VALUE, VALUES
 from duotone.tensorflow.units import Units
+
+LOOP_BACK = ("NextIteration", "RefNextIteration")
+"""Ops whose readers do not wait for them."""
 
 ElementCount = Callable[[int, int], int | None]
 """(node, port) -> number of elements, None where the shape is not known."""
@@ -53,7 +55,7 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
     nodes = units.nodes
     shapes: list[Sequence[Shape]] = [()] * len(nodes)
     values: list[Sequence[Numbers]] = [()] * len(nodes)
-    for position in import_order(nodes):
+    for position in _running_order(units):
         node = nodes[position]
         count = len(units.outputs[position])
         sources = units.sources[position]
@@ -70,6 +72,24 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
             found = rule(operation)
             values[position] = [None if v and len(v) > LARGEST_VALUE else v for v in found]
     return shapes
+
+
+def _running_order(units: Units) -> list[int]:
+    """Nodes behind what they read; what a loop hands back does not count."""
+    readers: list[list[int]] = [[] for _ in units.nodes]
+    waiting = [0] * len(units.nodes)
+    for position, sources in enumerate(units.sources):
+        for source, _ in sources:
+            if units.nodes[source].op not in LOOP_BACK:
+                readers[source].append(position)
+                waiting[position] += 1
+    order = [position for position, count in enumerate(waiting) if count == 0]
+    for position in order:  # it grows on the way
+        for reader in readers[position]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                order.append(reader)
+    return order
 
 
 def _shapes(operation: Operation, rule: Rule | None) -> Sequence[Shape]:
