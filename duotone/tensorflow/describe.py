@@ -46,6 +46,8 @@ def describe(
 
 def _rule(facts: Facts, colours: Colours, unit: int) -> str:
     """Why a unit has its colour, a key of ``record.RULES``."""
+    if unit in colours.chosen:
+        return "cut"
     if unit in colours.allow:
         return colours.allow[unit]
     if not facts.is_processed(unit):

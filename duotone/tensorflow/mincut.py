@@ -70,7 +70,8 @@ def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colo
         before = cast_elements(facts, colours.allow, count, unknown)
         if cast_elements(facts, allow, count, unknown) > before - least:
             return colours
-    return Colours(allow, colours.deny, colours.clusters)
+    opened = frozenset(u for u in range(len(facts.units)) if variables.of_unit(u) > _FULL)
+    return Colours(allow, colours.deny, colours.clusters, chosen=opened)
 
 
 def cast_elements(

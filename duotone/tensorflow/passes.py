@@ -46,12 +46,14 @@ class Colours:
         deny: the units that deny reached, each with the rule.
         clusters: the lists of tensors.
         found_work: whether there is any allow-list unit; without one nothing is changed.
+        chosen: the units whose colour, half or full, a minimum cut chose.
     """
 
     allow: dict[int, str]
     deny: dict[int, str]
     clusters: list[Cluster]
     found_work: bool = True
+    chosen: frozenset[int] = frozenset()
 
 
 def paint(facts: Facts) -> Colours:

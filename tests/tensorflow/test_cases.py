@@ -44,7 +44,7 @@ def test_tensorflow_s_answer(name, mode):
         c["name"]: {**c, "consumers": sorted(c["consumers"])} for c in expected["casts"]
     }
     assert {k: list(v) for k, v in result.op_changes.items()} == expected["op_changes"]
-    functions = {
+    functions: dict[str, Any] = {
         name: {"attrs": as_observed(done.painting), "new_nodes": done.new_nodes}
         for name, done in result.functions.items()
     }
