@@ -5,6 +5,7 @@
     read            GraphDef, MetaGraphDef or SavedModel, by content
     for each graph: keep    what signatures, savers and collections name; of a plain graph
                             whose results nobody named, the nodes that nothing reads
+                            and what a While or If hands to its functions
                     rewrite (which checks the graph first)
     write           whole or not at all, in the kind that was read
 
@@ -23,6 +24,7 @@ from typing import Any
 from duotone.errors import GraphDefError
 from duotone.policy import Policy
 from duotone.tensorflow import files
+from duotone.tensorflow.calls import function_names, keep_calls, release
 from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 from duotone.tensorflow.protos import GraphDef
@@ -117,8 +119,11 @@ def rewrite_file(
     for graph, meta_graph in _graphs_of(source):
         try:
             kept = _kept(graph, meta_graph, fetch, feed)
+            marked = type(graph)()
+            marked.CopyFrom(graph)
+            marks = keep_calls(marked)
             result = rewrite(
-                graph,
+                marked,
                 fetch=kept.fetch,
                 feed=kept.feed,
                 dtype=dtype,
@@ -131,6 +136,7 @@ def rewrite_file(
             )
         except GraphDefError as error:
             raise GraphDefError(f"{source.file}: {error}") from error
+        release(result.graph_def, marks, function_names(graph))
         tags = () if meta_graph is None else tuple(meta_graph.meta_info_def.tags)
         before = type(graph)()
         before.CopyFrom(graph)

@@ -1,0 +1,127 @@
+"""Control flow that was not lowered: keeps the types of what a While or If hands to its functions.
+
+In a session TensorFlow turns ``While`` and ``If`` into loops and switches before its pass sees the
+graph. Files hold them as they are. The pass itself then makes half a list of tensors whose reader,
+in the body of the loop, expects float32, and the graph fails when it runs. So in files::
+
+    caller   = a node that names a function in an attribute (While, If, Case, a map of a dataset)
+    kept     = callers, and the TensorList ops that a list can reach from or to a caller
+
+Who calls this: ``rewrite_file``, around the rewrite. ``rewrite`` alone does as TensorFlow's pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from duotone.tensorflow.checks import node_of
+from duotone.tensorflow.protos import GraphDef, NodeDef
+
+KEEP = "_grappler_do_not_remove"
+"""The attribute by which TensorFlow's own tools keep a node out of every rewrite."""
+
+# Their arguments and results are out of sight for the painter already.
+_KNOWN = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+# Ops through which the handle of a list runs unchanged.
+_CARRIERS = frozenset(
+    """Enter Exit Identity IdentityN Merge NextIteration Select SelectV2 Snapshot StopGradient
+    Switch""".split()
+)
+
+Marks = list[tuple[int, str]]
+
+
+def keep_calls(graph: GraphDef) -> Marks:
+    """Marks what must keep its types, in the graph and in the functions of its library.
+
+    Args:
+        graph: a GraphDef; marks are added to its nodes.
+
+    Returns:
+        The nodes that :func:`release` takes the marks off again: number of the body, name.
+
+    Example:
+        >>> from duotone.tensorflow.protos import new_graph
+        >>> graph = new_graph()
+        >>> node = graph.node.add(name="list", op="TensorListReserve")
+        >>> loop = graph.node.add(name="loop", op="While", input=["list"])
+        >>> loop.attr["body"].func.name = "f"
+        >>> keep_calls(graph)
+        [(0, 'list'), (0, 'loop')]
+    """
+    marks: Marks = []
+    for number, nodes in enumerate(_bodies(graph)):
+        for node in _to_keep(nodes):
+            if not (KEEP in node.attr and node.attr[KEEP].b):
+                node.attr[KEEP].b = True
+                marks.append((number, node.name))
+    return marks
+
+
+def release(graph: GraphDef, marks: Marks, functions: Sequence[str]) -> None:
+    """Takes marks off after a rewrite.
+
+    Args:
+        graph: the rewritten graph.
+        marks: what :func:`keep_calls` returned.
+        functions: names of the functions of the graph that was marked, in its order.
+    """
+    names: dict[str, set[str]] = {}
+    for number, node in marks:
+        names.setdefault(functions[number - 1] if number else "", set()).add(node)
+    for where, nodes in zip(("", *function_names(graph)), _bodies(graph), strict=True):
+        for node in nodes if where in names else ():
+            if node.name in names[where]:
+                del node.attr[KEEP]
+
+
+def function_names(graph: GraphDef) -> list[str]:
+    """The names of a graph's functions, in order."""
+    return [function.signature.name for function in graph.library.function]
+
+
+def _bodies(graph: GraphDef) -> Iterator[Any]:
+    """The nodes of the graph, then those of each function."""
+    yield graph.node
+    for function in graph.library.function:
+        yield function.node_def
+
+
+def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
+    """Callers, and TensorList ops that are joined to one by ops that may carry a list."""
+    callers = {node.name for node in nodes if _calls(node)}
+    if not callers:
+        return []
+    neighbours: dict[str, list[str]] = {}
+    for node in nodes:
+        for text in node.input:
+            if not text.startswith("^"):
+                source = node_of(text)
+                neighbours.setdefault(source, []).append(node.name)
+                neighbours.setdefault(node.name, []).append(source)
+    carriers = {node.name for node in nodes if _holds_list(node) or node.op in _CARRIERS}
+    reached = set(callers)
+    waiting = list(callers)
+    while waiting:
+        for name in neighbours.get(waiting.pop(), ()):
+            if name in carriers and name not in reached:
+                reached.add(name)
+                waiting.append(name)
+    return [
+        node
+        for node in nodes
+        if node.name in callers or (node.name in reached and _holds_list(node))
+    ]
+
+
+def _holds_list(node: NodeDef) -> bool:
+    return "TensorList" in node.op
+
+
+def _calls(node: NodeDef) -> bool:
+    """Whether a node calls a function that an attribute names."""
+    return node.op not in _KNOWN and any(
+        value.HasField("func") or (value.HasField("list") and len(value.list.func))
+        for value in node.attr.values()
+    )
