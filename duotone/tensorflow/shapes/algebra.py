@@ -142,15 +142,15 @@ def shape_vector(operation: Operation) -> Sequence[Shape]:
 _FAMILIES: dict[Rule, str] = {
     same: """Abs Acos Asin Atan Cast Ceil CheckNumerics ClipByValue Cos Cosh Cumprod Cumsum Digamma
         Elu Enter EnsureShape Erf Erfc Exit Exp Expm1 Floor Identity Imag Inv Invert IsFinite
-        IsInf IsNan L2Normalize LeakyRelu Lgamma Log Log1p LogSoftmax LogicalNot Neg NextIteration
+        IsInf IsNan L2Normalize LeakyRelu Lgamma Log Log1p LogSoftmax LogicalNot MatrixBandPart Neg NextIteration
         OnesLike PreventGradient Real ReadVariableOp Reciprocal RefEnter RefExit RefIdentity
         RefNextIteration Relu Relu6 Reverse ReverseSequence ReverseV2 Rint Round Rsqrt Selu Sigmoid
         Sign Sin Sinh Snapshot Softmax Softplus Softsign Sqrt Square StopGradient Switch RefSwitch
         Tan Tanh ZerosLike PlaceholderWithDefault Assign AssignAdd AssignSub
-        ApplyGradientDescent ApplyMomentum ApplyAdam ResizeBilinearGrad MirrorPadGrad
+        ApplyGradientDescent ApplyMomentum ApplyAdam MirrorPadGrad
         ReluGrad Relu6Grad EluGrad SeluGrad SigmoidGrad TanhGrad SoftplusGrad SoftsignGrad
         LeakyReluGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad AddN AccumulateNV2""",
-    each: "IdentityN _SwitchN",
+    each: "IdentityN _SwitchN While StatelessWhile",
     merged: "Merge RefMerge",
     broadcast: """Add AddV2 Atan2 BitwiseAnd BitwiseOr Div DivNoNan Equal FloorDiv FloorMod Greater
         GreaterEqual Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul MulNoNan NotEqual

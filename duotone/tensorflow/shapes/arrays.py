@@ -34,8 +34,9 @@ def reshape(operation: Operation) -> Sequence[Shape]:
 def transpose(operation: Operation) -> Sequence[Shape]:
     """Transpose by a constant permutation."""
     shape, order = operation.shape(0), operation.value(1)
-    if shape is None or order is None:
-        return [None]
+    if order is None:
+        return [None if shape is None else (None,) * len(shape)]
+    shape = shape or (None,) * len(order)
     return [tuple(shape[i] for i in order if i is not None)]
 
 

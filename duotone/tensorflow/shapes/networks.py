@@ -52,7 +52,7 @@ def depthwise_convolution(operation: Operation) -> Sequence[Shape]:
 def _convolved(operation: Operation, *, depthwise: bool) -> Sequence[Shape]:
     shape, filters = operation.shape(0), operation.shape(1)
     if shape is None:
-        return [None]
+        return [(None,) * len(operation.integers("strides"))]
     filters = filters or (None,) * len(shape)
     result = list(shape)
     strides, dilations = operation.integers("strides"), operation.integers("dilations")
@@ -127,6 +127,25 @@ def normalisation(operation: Operation) -> Sequence[Shape]:
     return [shape, *[vector] * (operation.outputs - 1)]
 
 
+def normalisation_gradient(operation: Operation) -> Sequence[Shape]:
+    """FusedBatchNormGrad: its last two outputs are empty."""
+    return [*normalisation(operation)[:3], (0,), (0,)]
+
+
+def biased(operation: Operation) -> Sequence[Shape]:
+    """BiasAdd: the bias tells how many channels there are."""
+    shape, bias = operation.shape(0), operation.shape(1)
+    if shape is None or bias is None:
+        return [shape]
+    axis = _channel_axis(operation, len(shape))
+    return [tuple(bias[0] if i == axis and d is None else d for i, d in enumerate(shape))]
+
+
+def like_second(operation: Operation) -> Sequence[Shape]:
+    """Gradients that take what was resized second."""
+    return [operation.shape(1)]
+
+
 def loss(operation: Operation) -> Sequence[Shape]:
     """Softmax cross entropy: a loss per example and the gradient of the logits."""
     shape = operation.shape(0)
@@ -156,7 +175,7 @@ def resize(operation: Operation) -> Sequence[Shape]:
 
 
 def block_cell(operation: Operation) -> Sequence[Shape]:
-    """LSTMBlockCell: all outputs are as large as the state."""
+    """LSTMBlockCell, GRUBlockCell: all outputs are as large as the state."""
     return [operation.shape(1)] * operation.outputs
 
 
@@ -179,16 +198,17 @@ _FAMILIES: dict[Rule, str] = {
     pooling_gradient: "MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad MaxPoolGradV2",
     average_gradient: "AvgPoolGrad AvgPool3DGrad",
     bias_gradient: "BiasAddGrad",
-    normalisation: """FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad
-        FusedBatchNormGradV2 FusedBatchNormGradV3""",
+    normalisation: "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3",
+    normalisation_gradient: "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3",
+    biased: "BiasAdd BiasAddV1",
+    like_second: "ResizeBilinearGrad ResizeBicubicGrad",
     loss: "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
     to_scalar: "L2Loss Rank Size",
     top_k: "TopKV2",
     resize: "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea",
-    block_cell: "LSTMBlockCell",
+    block_cell: "LSTMBlockCell GRUBlockCell",
     block_sequence: "BlockLSTM BlockLSTMV2",
 }
 
 NETWORKS: dict[str, Rule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
 """By op."""
-NETWORKS["BiasAdd"] = NETWORKS["BiasAddV1"] = lambda operation: [operation.shape(0)]
