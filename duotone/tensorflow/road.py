@@ -17,9 +17,11 @@ names the node, :class:`~duotone.errors.PolicyError` the option.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
+import re
 from collections.abc import Collection, Mapping, Sequence
 
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, PolicyError
 from duotone.policy import Policy
 from duotone.tensorflow import dumps
 from duotone.tensorflow.casts import apply
@@ -64,6 +66,7 @@ class _Settings:
     lists: Lists
     functions: Mapping[str, OpDefinition]
     skipped: bool
+    kept_full: tuple[re.Pattern[str], ...]
 
     def find_op(self, name: str) -> OpDefinition | None:
         """The definition of an op or function."""
@@ -92,7 +95,8 @@ def rewrite(
         painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the colours
             with the fewest bytes of casts under the same deny rules.
         device: where nodes without a device run, and which ops are fast there.
-        policy: list edits, level and ``ignore_performance``; the environment is merged into it.
+        policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names) and
+            where to write what was done; the environment is merged into it.
         keep_functions: keep the functions of the library that the graph does not reach, which
             TensorFlow drops. A SavedModel calls such functions by name.
 
@@ -153,11 +157,29 @@ def _settings(
         function.signature.name: define_function(function.signature)
         for function in graph.library.function
     }
-    lists = make_lists(dtype, resolved, merged, op_names() | functions.keys())
-    slow = not (resolved.is_fast or (resolved.type == "gpu" and merged.ignore_performance))
+    _check_policy(merged)
+    fast = resolved.is_fast or (resolved.type == "gpu" and merged.ignore_performance)
     return _Settings(
-        dtype, painter, resolved, merged, lists, functions, dtype == "float16" and slow
+        dtype,
+        painter,
+        resolved,
+        merged,
+        lists=make_lists(dtype, resolved, merged, op_names() | functions.keys()),
+        functions=functions,
+        skipped=dtype == "float16" and not fast,
+        kept_full=tuple(re.compile(fnmatch.translate(name)) for name in merged.keep_full),
     )
+
+
+def _check_policy(policy: Policy) -> None:
+    """Refuses what a policy says and this road does not know, rather than pass over it."""
+    for field in ("keep_half", "ranges", "calibration"):
+        if getattr(policy, field):
+            raise PolicyError(
+                f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "
+                "it out. To make more ops half, put them on the allow, infer or clear list; to "
+                "keep nodes full there is keep_full."
+            )
 
 
 def _rewrite_body(
@@ -179,6 +201,7 @@ def _rewrite_body(
         not settings.skipped
         and node.name not in preserved
         and not is_kept(node)
+        and not any(pattern.match(node.name) for pattern in settings.kept_full)
         and placement(node.device, default).is_on(WANTED[settings.dtype])
         for node in graph.node
     )

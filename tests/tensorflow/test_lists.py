@@ -99,3 +99,17 @@ def test_the_packed_registry_is_small_and_whole():
     assert _FILE.stat().st_size < 100_000
     assert lzma.decompress(_FILE.read_bytes())[:1] == b"{"
     assert len(op_names()) == 1910
+
+
+def test_nodes_can_be_kept_full_by_name():
+    b = Builder()
+    m = b.add("MatMul", placeholder(b), "x", name="block_0/m")
+    b.add("MatMul", m, m, name="block_1/m")
+    assert half(rewrite(b.graph, policy=Policy(keep_full=["block_0/*"]))) == ["block_1/m"]
+
+
+def test_what_a_policy_says_of_jax_alone_is_refused():
+    with pytest.raises(PolicyError, match=r"keep_half=.* is for JAX programs.*allow, infer"):
+        rewrite(chain(), policy=Policy(keep_half=["*"]))
+    with pytest.raises(PolicyError, match=r"ranges=.* is for JAX programs"):
+        rewrite(chain(), policy=Policy(ranges={"x": (0, 1)}))

@@ -143,8 +143,9 @@ _FAMILIES: dict[Rule, str] = {
     same: """Abs Acos Asin Atan Cast Ceil CheckNumerics ClipByValue Cos Cosh Cumprod Cumsum Digamma
         Elu Enter EnsureShape Erf Erfc Exit Exp Expm1 Floor Identity Imag Inv Invert IsFinite
         IsInf IsNan L2Normalize LeakyRelu Lgamma Log Log1p LogSoftmax LogicalNot Neg NextIteration
-        MatrixBandPart OnesLike PreventGradient Real ReadVariableOp Reciprocal RefEnter RefExit RefIdentity
-        RefNextIteration Relu Relu6 Reverse ReverseSequence ReverseV2 Rint Round Rsqrt Selu Sigmoid
+        MatrixBandPart OnesLike PreventGradient Real ReadVariableOp Reciprocal RefEnter RefExit
+        RefIdentity RefNextIteration Relu Relu6 Reverse ReverseSequence ReverseV2 Rint Round Rsqrt
+        Selu Sigmoid
         Sign Sin Sinh Snapshot Softmax Softplus Softsign Sqrt Square StopGradient Switch RefSwitch
         Tan Tanh ZerosLike PlaceholderWithDefault Assign AssignAdd AssignSub
         ApplyGradientDescent ApplyMomentum ApplyAdam MirrorPadGrad
