@@ -95,7 +95,7 @@ def rewrite(
         painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the colours
             with the fewest bytes of casts under the same deny rules.
         device: where nodes without a device run, and which ops are fast there.
-        policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names) and
+        policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names),
             where to write what was done; the environment is merged into it.
         keep_functions: keep the functions of the library that the graph does not reach, which
             TensorFlow drops. A SavedModel calls such functions by name.
