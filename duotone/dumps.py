@@ -51,7 +51,7 @@ def paint_buckets(graph: Graph, classes: Classes, painting: Painting) -> str:
     buckets: dict[str, list[str]] = {}
     for node in graph.nodes:
         colour = painting.compute[node.index]
-        bucket = f"{classes.nodes[node.index].kind.value.upper()} painted {colour}"
+        bucket = f"{classes.nodes[node.index].listed.value.upper()} painted {colour}"
         line = f"{node.index} {node.op} {node.scope or '-'} {painting.rules[node.index]}"
         buckets.setdefault(bucket, []).append(line)
     parts = [f"{name} ({len(lines)})\n" + "\n".join(lines) for name, lines in buckets.items()]
@@ -68,7 +68,7 @@ def log_decisions(graph: Graph, classes: Classes, painting: Painting) -> None:
         rule = painting.rules[node.index]
         logger.info(
             "painting %s %s %s: %s (%s) at %s",
-            classes.nodes[node.index].kind.value,
+            classes.nodes[node.index].listed.value,
             node.op,
             painting.compute[node.index],
             RULES[rule],

@@ -31,6 +31,7 @@ class NodeClass:
         stores_half: its result, computed in full, may be stored in half and read in half: it
             provably fits and loses nothing that matters (rule 4). No taint leaves such a node.
         range: what is known of its result, in words; for people, where ranges decided something.
+        origin: the list it stands on, where a constant, its range or the device denied it.
     """
 
     entry: Entry
@@ -38,11 +39,17 @@ class NodeClass:
     rule: str = ""
     stores_half: bool = False
     range: str = ""
+    origin: Kind | None = None
 
     @property
     def kind(self) -> Kind:
-        """The list."""
+        """The list whose rules hold for it."""
         return self.entry.kind
+
+    @property
+    def listed(self) -> Kind:
+        """The list on which people find it."""
+        return self.origin or self.kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,7 +168,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
 def _denied(found: NodeClass, number: float, half: HalfType, taint: Taint) -> NodeClass:
     reason = f"the constant {number:.4g} is out of the range of {half.name}"
     entry = dataclasses.replace(found.entry, kind=Kind.DENY, reason=reason, taint=taint)
-    return NodeClass(entry, rule="constant")
+    return NodeClass(entry, rule="constant", origin=found.kind)
 
 
 def check_classes(classes: Classes, graph: Graph) -> Classes:

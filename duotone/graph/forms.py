@@ -21,7 +21,7 @@ import dataclasses
 
 from duotone.graph.classes import Classes, NodeClass
 from duotone.graph.graph import Graph, Node, Paint
-from duotone.graph.lists import Entry, Kind, Taint
+from duotone.graph.lists import Kind, Taint
 from duotone.graph.painting import Painting
 
 
@@ -68,7 +68,7 @@ def decline(classes: Classes, graph: Graph, forms: Forms) -> Classes:
     if forms == EVERYTHING:
         return classes
     found = list(classes.nodes)
-    passive: dict[str, NodeClass] = {}
+    passive: dict[tuple[str, Kind], NodeClass] = {}
     for node in graph.nodes:
         known = found[node.index]
         if known.pin is not None or known.entry.source == "policy":
@@ -76,12 +76,13 @@ def decline(classes: Classes, graph: Graph, forms: Forms) -> Classes:
         if known.kind is Kind.ALLOW:
             refused = _refusal(node, graph, forms)
             if refused is not None:
-                found[node.index] = _denied(known.entry, *refused)
+                found[node.index] = _denied(known, *refused)
         elif forms.only_allow and known.kind is not Kind.UNLISTED:
-            if known.entry.op not in passive:
+            key = (known.entry.op, known.listed)
+            if key not in passive:
                 reason = f"{forms.device}: only large dots gain from half"
-                passive[known.entry.op] = _denied(known.entry, "device", reason)
-            found[node.index] = passive[known.entry.op]
+                passive[key] = _denied(known, "device", reason)
+            found[node.index] = passive[key]
     return dataclasses.replace(classes, nodes=tuple(found))
 
 
@@ -101,9 +102,9 @@ def _refusal(node: Node, graph: Graph, forms: Forms) -> tuple[str, str] | None:
     return None
 
 
-def _denied(entry: Entry, rule: str, reason: str) -> NodeClass:
-    refused = dataclasses.replace(entry, kind=Kind.DENY, taint=Taint.NONE, reason=reason)
-    return NodeClass(refused, rule=rule)
+def _denied(found: NodeClass, rule: str, reason: str) -> NodeClass:
+    refused = dataclasses.replace(found.entry, kind=Kind.DENY, taint=Taint.NONE, reason=reason)
+    return NodeClass(refused, rule=rule, origin=found.listed)
 
 
 def hand_on_full(painting: Painting, classes: Classes, forms: Forms) -> Painting:

@@ -279,7 +279,7 @@ def _operation(
         stored=str(painting.store[node.index]),
         rule=rule,
         reason=f"{RULES[rule]}: {detail}" if detail else RULES[rule],
-        list=classes.nodes[node.index].kind.value,
+        list=classes.nodes[node.index].listed.value,
         scope=node.scope,
         source=str(node.source),
         shape=_shape(graph, first.index) if first else (),

@@ -127,3 +127,11 @@ def test_declining_makes_new_classes() -> None:
     declined = decline(classes, graph, CPU)
     assert classes == kept != declined
     assert declined.half is HALF_TYPES["float16"]
+
+
+def test_people_see_the_list_on_which_a_declined_operation_stands() -> None:
+    t = Tiny()
+    t.returns(_dot(t, 1.0, t.op("tanh", t.input()), t.input()))
+    declined = decline(t.paint(forms=EVERYTHING).classes, t.graph(), CPU)
+    assert [found.kind for found in declined.nodes] == [Kind.DENY, Kind.DENY]
+    assert [found.listed for found in declined.nodes] == [Kind.INFER, Kind.ALLOW]

@@ -363,4 +363,5 @@ def _deny_node(
         entry=dataclasses.replace(entry, kind=Kind.DENY, reason=reason, taint=taint),
         rule=rule,
         range=reason,
+        origin=found.listed,
     )
