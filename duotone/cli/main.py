@@ -56,6 +56,8 @@ _VIEW_EPILOG = """
 
   duotone view model/ --nodes '*/dense/*'            node by node
 
+  duotone view model/ --compare                      casts of both painters
+
   duotone view model/ --tensorboard logs             before and after, in TensorBoard
 
   duotone view explanation.json --tensorboard logs   a JAX program: explain(...).to_json()

@@ -42,6 +42,9 @@ def view(
             help="Show these nodes one by one; wildcards as in '*/conv1/*'.", metavar="PATTERN"
         ),
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show casts and their bytes for every painter.")
+    ] = False,
     most: Annotated[int, typer.Option(min=1, help="How many lines to show at most.")] = 100,
     tensorboard: Annotated[
         Path | None,
@@ -65,6 +68,9 @@ def view(
         return
     from duotone.views import graphdef
 
+    if compare:
+        _compare(console, graph, fetch, feed, dtype, device)
+        return
     done = carry_out(console, graph, None, fetch, feed, dtype, painter, device)
     for number, result in enumerate(done.graphs):
         if nodes is None:
@@ -78,6 +84,26 @@ def view(
             graphdef.write_tensorboard(folder, result.before, result.result)
     if tensorboard is not None:
         _say_where(console, tensorboard)
+
+
+def _compare(
+    console: Console,
+    graph: Path,
+    fetch: str | None,
+    feed: str,
+    dtype: HalfTypeChoice,
+    device: str | None,
+) -> None:
+    """Shows what each painter makes of each graph of a file."""
+    from duotone.views import graphdef
+
+    painted = {
+        choice.value: carry_out(console, graph, None, fetch, feed, dtype, choice, device).graphs
+        for choice in PainterChoice
+    }
+    for number in range(len(painted[PainterChoice.TENSORFLOW])):
+        results = {name: graphs[number].result for name, graphs in painted.items()}
+        console.print(graphdef.comparison(results))
 
 
 def _is_json(path: Path) -> bool:

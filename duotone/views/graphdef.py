@@ -10,7 +10,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
@@ -34,6 +34,49 @@ def bodies(result: RewriteResult) -> Iterator[tuple[str, BodyResult]]:
     yield from result.functions.items()
 
 
+class Totals(NamedTuple):
+    """The figures of one rewrite, the functions of its library included.
+
+    Attributes:
+        half: nodes with a half type.
+        nodes: nodes with a type that is or was float32.
+        to_half: casts to half.
+        to_full: casts to float32.
+        bytes: what casts read and write, as far as shapes are known.
+        unknown: casts of unknown shape.
+    """
+
+    half: int
+    nodes: int
+    to_half: int
+    to_full: int
+    bytes: int
+    unknown: int
+
+    @property
+    def cast_bytes(self) -> str:
+        """The bytes of casts in words."""
+        if self.unknown and self.unknown == self.to_half + self.to_full:
+            return "unknown, as the shapes are"
+        more = f", {self.unknown} of unknown shape not counted" if self.unknown else ""
+        return amount(self.bytes, "B") + more
+
+
+def totals(result: RewriteResult) -> Totals:
+    """The figures of one rewrite."""
+    everything = [body for _, body in bodies(result)]
+    casts = [cast for body in everything for cast in body.casts]
+    to_half = sum(cast.to != "f32" for cast in casts)
+    return Totals(
+        sum(_half_nodes(body) for body in everything),
+        sum(len(body.painting) for body in everything),
+        to_half,
+        len(casts) - to_half,
+        sum(cast.bytes or 0 for cast in casts),
+        sum(cast.bytes is None for cast in casts),
+    )
+
+
 def summary(graph: GraphResult) -> Table:
     """Totals of one graph: nodes painted, casts and their bytes, changes of ops."""
     result = graph.result
@@ -46,30 +89,36 @@ def summary(graph: GraphResult) -> Table:
     table.add_row(what, _some(graph.fetch))
     if graph.feed:
         table.add_row("fed", _some(graph.feed))
+    t = totals(result)
+    table.add_row("nodes half", f"{t.half} of {t.nodes} with float32 types")
+    table.add_row("casts", f"{t.to_half + t.to_full}: {t.to_half} to half, {t.to_full} to float32")
+    table.add_row("cast bytes", t.cast_bytes)
     everything = [body for _, body in bodies(result)]
-    half = sum(_half_nodes(body) for body in everything)
-    full = sum(len(body.painting) for body in everything) - half
-    table.add_row("nodes half", f"{half} of {half + full} with float32 types")
-    casts = [cast for body in everything for cast in body.casts]
-    to_half = sum(cast.to != "f32" for cast in casts)
-    table.add_row("casts", f"{len(casts)}: {to_half} to half, {len(casts) - to_half} to float32")
-    unknown = sum(cast.bytes is None for cast in casts)
-    known = (
-        "unknown shapes"
-        if casts and unknown == len(casts)
-        else amount(sum(cast.bytes or 0 for cast in casts), "B")
-    )
-    more = f", {unknown} of unknown shape not counted" if 0 < unknown < len(casts) else ""
-    table.add_row("cast bytes", known + more)
     changes = Counter(pair for body in everything for pair in body.op_changes.values())
     shown = (f"{a} to {b} ({count})" for (a, b), count in sorted(changes.items()))
     table.add_row("op changes", ", ".join(shown) or "none")
-    if not half:
+    if not t.half:
         rules = Counter(d.rule for body in everything for d in body.decisions)
         reasons = [RULES.get(rule, rule) for rule, _ in rules.most_common(2)]
         table.add_row("why none", "; ".join(reasons) or "there is no float32 in the graph")
     if result.functions:
         table.add_row("functions", f"{len(result.functions)}, each painted on its own")
+    return table
+
+
+def comparison(results: Mapping[str, RewriteResult]) -> Table:
+    """Rewrites of one graph side by side.
+
+    Args:
+        results: by the name of the painter.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("painter")
+    for name in ("nodes half", "casts to half", "to float32", "cast bytes"):
+        table.add_column(name, justify="right", overflow="fold")
+    for name, result in results.items():
+        t = totals(result)
+        table.add_row(name, str(t.half), str(t.to_half), str(t.to_full), t.cast_bytes)
     return table
 
 

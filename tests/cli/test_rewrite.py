@@ -122,6 +122,13 @@ def test_view_by_op_and_by_node(call, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["graph.pb"]
 
 
+def test_view_of_both_painters(call):
+    status, out, _ = call("view", "graph.pb", "--compare")
+    assert status == 0
+    names = [line.split()[0] for line in out.splitlines()]
+    assert names == ["painter", "tensorflow", "mincut"]
+
+
 def test_view_for_tensorboard(call, tmp_path):
     status, out, _ = call("view", "graph.pb", "--tensorboard", "logs")
     assert status == 0
