@@ -1,20 +1,19 @@
 # python -m benchmarks.graphdef
 """How fast are TensorFlow graphs rewritten, and how many bytes does the minimum cut save?
 
-Two tables: seconds and casts for a ResNet-50 training graph and for a net of 100,000 nodes, with
-both painters; and, for each graph of ``tests/data/tensorflow_amp`` in both modes, the casts and
-what they read and write, by TensorFlow's painting and by minimum cut. Bytes are counted where the
-graph tells the shape; an unknown dimension counts as 1.
+Two tables: processor seconds and casts for a ResNet-50 training graph and for a net of 100,000
+nodes, with both painters; and, for each graph of ``tests/data/tensorflow_amp`` in both modes, the
+casts and what they read and write, by TensorFlow's painting and by minimum cut. Bytes are counted
+where the graph tells the shape; an unknown dimension counts as 1.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from typing import Any
 
-from benchmarks._common import Bar, Result, table, write
+from benchmarks._common import Bar, Result, seconds, table, write
 from benchmarks._graphdefs import cases, deep_net, resnet50
 from duotone.tensorflow import RewriteResult, rewrite
 from duotone.tensorflow.protos import new_graph
@@ -33,13 +32,12 @@ def cost(result: RewriteResult) -> tuple[int, int]:
 
 
 def timed_row(name: str, graph: Any, painter: str) -> list[Any]:
-    """One graph and painter: nodes, seconds (the least of several), casts and their bytes."""
+    """One graph and painter: nodes, the least processor seconds of several runs, casts, bytes."""
     spent = []
     result = rewrite(graph, painter=painter)
     for _ in range(REPEATS):
-        start = time.perf_counter()
-        result = rewrite(graph, painter=painter)
-        spent.append(time.perf_counter() - start)
+        _, busy, result = seconds(lambda: rewrite(graph, painter=painter))
+        spent.append(busy)
     return [f"{name}, {painter}", len(graph.node), min(spent), *cost(result)]
 
 
@@ -69,7 +67,8 @@ def main() -> None:
     bytes_ratios = [row[4] / row[3] for row in rows if row[3]]
     cast_ratios = [row[2] / row[1] for row in rows if row[1]]
     bars = [
-        Bar(f"seconds, {row[0]}", row[2], LIMITS[row[0].rpartition(", ")[0]], "s") for row in times
+        Bar(f"processor seconds, {row[0]}", row[2], LIMITS[row[0].rpartition(", ")[0]], "s")
+        for row in times
     ]
     bars += [
         Bar("bytes of casts, worst case, cut over TensorFlow", max(bytes_ratios), 1.0, "times"),

@@ -48,16 +48,15 @@ def apply(
     names = set(units.index)
     casts: list[CastRecord] = []
     for position, node in enumerate(units.nodes):
-        ports_of: dict[int, list[int]] = {}
-        for port, unit in enumerate(units.outputs[position]):
-            ports_of.setdefault(unit, []).append(port)
         for unit in units.of_node[position]:
             if units.dtype[unit] != FLOAT:
                 continue
             half = unit in allow
             if half:
                 _make_half(units, unit, facts.half)
-            for port in ports_of.get(unit, ()):
+            for port, owner in enumerate(units.outputs[position]):
+                if owner != unit:
+                    continue
                 readers = [
                     reader
                     for reader in units.readers[position].get(port, ())

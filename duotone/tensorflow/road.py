@@ -16,10 +16,12 @@ names the node, :class:`~duotone.errors.PolicyError` the option.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
+import gc
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from duotone.errors import ArgumentError, PolicyError
 from duotone.policy import Policy
@@ -123,7 +125,30 @@ def rewrite(
     check_graph(graph_def)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
-    preserved = find_preserved(graph, fetch, feed)
+    with _no_garbage_collection():
+        return _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Holds off the search for cycles.
+
+    A rewrite makes hundreds of thousands of small lists and no cycle of them; to look through them
+    again and again took as long as to make them.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _rewrite_all(
+    graph: GraphDef, preserved: Collection[str], settings: _Settings, keep_functions: bool
+) -> RewriteResult:
+    """Rewrites a graph in place, then the functions that it reaches."""
     main = _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
     dropped = () if keep_functions else drop_unreachable(graph)
     functions: dict[str, FunctionResult] = {}

@@ -136,9 +136,9 @@ def make_units(graph: GraphDef, find_op: FindOp) -> Units:
         nodes,
         {node.name: i for i, node in enumerate(nodes)},
         [],
-        [[] for _ in range(count)],
-        [[] for _ in range(count)],
-        [[] for _ in range(count)],
+        [],
+        [],
+        [],
         [[] for _ in range(count)],
         [{} for _ in range(count)],
         [],
@@ -147,8 +147,9 @@ def make_units(graph: GraphDef, find_op: FindOp) -> Units:
         [],
         [],
     )
-    for position, node in enumerate(nodes):
-        _add_node(units, position, node, _definition(node, find_op))
+    layouts: dict[str, _Layout] = {}
+    for node in nodes:
+        _add_node(units, node, _definition(node, find_op), layouts)
     for position in range(count):
         _add_edges(units, position)
     units.remove_doubles()
@@ -181,40 +182,72 @@ def type_of(node: NodeDef, definition: OpDefinition, attribute: TypeAttribute) -
     return default[attribute.position] if isinstance(default, list) else INVALID
 
 
-def _add_node(units: Units, position: int, node: NodeDef, definition: OpDefinition) -> None:
-    """Adds the units of one node, in the order of its inputs, outputs and other attributes."""
-    units.definitions.append(definition)
+class _Layout(NamedTuple):
+    """The units of a node: their attributes, and which of them each port belongs to."""
+
+    attributes: tuple[TypeAttribute, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def _layout(node: NodeDef, definition: OpDefinition) -> _Layout:
+    """The units of one node, in the order of its inputs, outputs and other attributes."""
     found: dict[TypeAttribute, int] = {}
 
-    def unit_of(attribute: TypeAttribute) -> int:
-        unit = found.get(attribute)
-        if unit is None:
-            unit = found[attribute] = len(units.node)
-            units.node.append(position)
-            units.attribute.append(attribute)
-            units.dtype.append(type_of(node, definition, attribute))
-            units.before.append([])
-            units.after.append([])
-        return unit
+    def ports(arguments: Sequence[Argument]) -> tuple[int, ...]:
+        types = [t for argument in arguments for t in _types(node, definition, argument)]
+        return tuple(found.setdefault(t, len(found)) for t in types)
 
-    for argument in definition.inputs:
-        units.inputs[position] += map(unit_of, _types(node, definition, argument))
-    for argument in definition.outputs:
-        units.outputs[position] += map(unit_of, _types(node, definition, argument))
+    inputs, outputs = ports(definition.inputs), ports(definition.outputs)
     for name, attribute in definition.attributes.items():
-        if attribute.kind == "type":
-            if name in node.attr or attribute.has_default:
-                unit_of(TypeAttribute(name))
+        if attribute.kind == "type" and (name in node.attr or attribute.has_default):
+            found.setdefault(TypeAttribute(name), len(found))
         elif attribute.kind == "list(type)":
             for i in range(_length(node, definition, name)):
-                unit_of(TypeAttribute(name, i))
+                found.setdefault(TypeAttribute(name, i), len(found))
+    return _Layout(tuple(found), inputs, outputs)
+
+
+def _is_uniform(definition: OpDefinition) -> bool:
+    """Whether all nodes of an op have the same layout: it has no lists and no counts."""
+    lists = any(a.kind == "list(type)" for a in definition.attributes.values())
+    arguments = (*definition.inputs, *definition.outputs)
+    return not lists and not any(a.number_attr or a.type_list_attr for a in arguments)
+
+
+def _add_node(
+    units: Units, node: NodeDef, definition: OpDefinition, layouts: dict[str, _Layout]
+) -> None:
+    """Adds the units of one node.
+
+    Args:
+        units: of the nodes before it.
+        node: the node.
+        definition: of its op.
+        layouts: those that are the same for all nodes of an op; found ones are added.
+    """
+    layout = layouts.get(node.op)
+    if layout is None or any(t.name and t.name not in node.attr for t in layout.attributes):
+        layout = _layout(node, definition)
+        if _is_uniform(definition):
+            layouts[node.op] = layout
+    first, position = len(units.node), len(units.definitions)
+    units.definitions.append(definition)
+    units.of_node.append([first + i for i in range(len(layout.attributes))])
+    units.inputs.append([first + i for i in layout.inputs])
+    units.outputs.append([first + i for i in layout.outputs])
+    for attribute in layout.attributes:
+        units.node.append(position)
+        units.attribute.append(attribute)
+        units.dtype.append(type_of(node, definition, attribute))
+        units.before.append([])
+        units.after.append([])
     for name in node.attr:
-        if not name.startswith("_") and name not in definition.attributes:
+        if name not in definition.attributes and not name.startswith("_"):
             raise GraphDefError(
                 f"node {node.name!r}: the op {node.op} has no attribute {name!r} in TensorFlow "
                 "2.21; remove it from the node."
             )
-    units.of_node[position] = list(found.values())
 
 
 def _length(node: NodeDef, definition: OpDefinition, name: str) -> int:
