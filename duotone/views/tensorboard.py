@@ -104,7 +104,22 @@ def painted(graph_def: Any, shown: Mapping[str, Shown]) -> Any:
     for function in graph.library.function:
         for node in function.node_def:
             _paint(node, shown.get(f"{function.signature.name}/{node.name}"))
+    _fix_colours(graph)
     return graph
+
+
+def _fix_colours(graph: Any) -> None:
+    """Puts one node of each precision first: TensorBoard hands out colours as it meets devices."""
+    first: dict[str, int] = {}
+    for position, node in enumerate(graph.node):
+        first.setdefault(node.device, position)
+    wanted = ("full (float32)", "half (float16)", "half (bfloat16)", CAST)
+    rank = {first[device]: number for number, device in enumerate(wanted) if device in first}
+    order = sorted(range(len(graph.node)), key=lambda i: (rank.get(i, len(wanted)), i))
+    nodes = [graph.node[i] for i in order]
+    copy = _GRAPH.GraphDef(node=nodes)
+    del graph.node[:]
+    graph.node.MergeFrom(copy.node)
 
 
 def _paint(node: Any, shown: Shown | None) -> None:
@@ -156,6 +171,7 @@ def graph_of_record(record: Record) -> Any:
         reads += beforehand.get(index, [])
         _add_operation(graph, operation, names[index], reads, record.summary.half_dtype)
     graph.versions.producer = 1
+    _fix_colours(graph)
     return graph
 
 

@@ -44,6 +44,17 @@ def test_a_tensorflow_graph_before_and_after(tmp_path):
     assert graph.node[2].device == "/device:GPU:0"  # the graph itself is not touched
 
 
+def test_a_precision_has_the_same_colour_in_every_graph(seen, tmp_path):
+    graph = graphs.chain()
+    result = rewrite(graph, fetch=["result"])
+    _, after = map(_read, write_tensorboard(tmp_path, graph, result))
+    jax_graph = _read(write_record(tmp_path, seen))
+    # TensorBoard hands out colours in the order in which it meets the names.
+    for found in (after, jax_graph):
+        names = list(dict.fromkeys(node.device for node in found.node))
+        assert names[:3] == ["full (float32)", "half (float16)", "cast"]
+
+
 def test_functions_are_coloured_and_large_constants_left_out(tmp_path):
     graph = graphs.chain()
     graphs.add_function(graph, "f")
