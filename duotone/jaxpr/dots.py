@@ -113,24 +113,26 @@ def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
     columns = [rhs.shape[axis] for axis in rhs_kept]
     inner = math.prod(lhs.shape[axis] for axis in lhs_contracted)
     left = _ordered(lhs, (*lhs_batch, *lhs_kept, *lhs_contracted))
-    left = left.reshape(math.prod(batch), math.prod(rows), inner)
+    left = lax.reshape(left, (math.prod(batch), math.prod(rows), inner))
     as_it_is = (*rhs_batch, *rhs_kept, *rhs_contracted) == tuple(range(rhs.ndim))
     if as_it_is:
-        right = rhs.reshape(math.prod(batch), math.prod(columns), inner)
+        right = lax.reshape(rhs, (math.prod(batch), math.prod(columns), inner))
     else:
         right = _ordered(rhs, (*rhs_batch, *rhs_contracted, *rhs_kept))
-        right = right.reshape(math.prod(batch), inner, math.prod(columns))
+        right = lax.reshape(right, (math.prod(batch), inner, math.prod(columns)))
     product = _matmul(left, right, contracted=2 if as_it_is else 1)
-    return lax.convert_element_type(product.reshape(*batch, *rows, *columns), dtype)
+    return lax.convert_element_type(lax.reshape(product, (*batch, *rows, *columns)), dtype)
 
 
 def _matmul(left: Any, right: Any, contracted: int) -> Any:
     """(batch, m, k) by (batch, k, n) or (batch, n, k) to float32 (batch, m, n)."""
     if left.shape[0] == 1:
-        left, right = (_behind_barrier(x).reshape(x.shape[1:]) for x in (left, right))
+        left, right = (lax.reshape(_behind_barrier(x), x.shape[1:]) for x in (left, right))
         numbers = (((1,), (contracted - 1,)), ((), ()))
     else:
-        left, right = (_behind_barrier(x[None]).reshape(x.shape) for x in (left, right))
+        left, right = (
+            lax.reshape(_behind_barrier(lax.expand_dims(x, (0,))), x.shape) for x in (left, right)
+        )
         numbers = (((2,), (contracted,)), ((0,), (0,)))
     product = lax.dot_general(left, right, numbers, preferred_element_type=FULL_DTYPE)
     return _behind_barrier(product)
