@@ -141,6 +141,7 @@ class Body:
         self._definitions: dict[str, OpDefinition | None] = {
             node.name: find_op(node.op) for node in function.node_def
         }
+        self._nodes = {node.name: node for node in function.node_def}
         self._arguments = {argument.name for argument in function.signature.input_arg}
         self.graph = new_graph()
         self.preserved = {*self._arguments, *function.control_ret.values()}
@@ -191,7 +192,7 @@ class Body:
         if name in self._arguments:
             return name
         definition = self._definitions.get(name)
-        node = next((n for n in self._function.node_def if n.name == name), None)
+        node = self._nodes.get(name)
         if definition is not None and node is not None:
             first = 0
             for argument in definition.outputs:

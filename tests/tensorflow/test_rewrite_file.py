@@ -150,3 +150,14 @@ def test_stages_are_told_in_order(tmp_path):
     stages: list[str] = []
     rewrite_file(tmp_path / "in.pb", tmp_path / "out.pb", on_stage=stages.append)
     assert stages == ["reading", "rewriting", "writing"]
+
+
+def test_an_attribute_that_makes_no_sense_leaves_a_shape_unknown(tmp_path):
+    graph = graphs.chain()
+    product = graphs.node_named(graph, "product")
+    product.op = "Einsum"
+    product.attr["N"].i = 2
+    product.attr["equation"].s = b"ab,bc->#"
+    files.write(tmp_path / "in.pb", graph)
+    (done,) = rewrite_file(tmp_path / "in.pb", painter="mincut").graphs
+    assert done.result.painting["product"] == {"T": "f16"}

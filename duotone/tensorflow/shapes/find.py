@@ -101,9 +101,9 @@ def _shapes(operation: Operation, rule: Rule | None) -> Sequence[Shape]:
             return known
     try:
         found = list(rule(operation)) if rule is not None else []
-    except (IndexError, TypeError, ValueError, ZeroDivisionError):
-        # The shapes contradict each other, or one has not the rank that the op needs: such a graph
-        # fails at run time, which is not for a rewrite to say.
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        # The shapes contradict each other, one has not the rank that the op needs, or an equation is
+        # none: such a graph fails at run time, which is not for a rewrite to say.
         found = []
     found = (found + [None] * count)[:count]
     if operation.guess and None in found:
