@@ -102,7 +102,7 @@ def _shapes(operation: Operation, rule: Rule | None) -> Sequence[Shape]:
     try:
         found = list(rule(operation)) if rule is not None else []
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        # The shapes contradict each other, one has not the rank that the op needs, or an equation is
+        # The shapes contradict each other, one lacks the rank that the op needs, or an equation is
         # none: such a graph fails at run time, which is not for a rewrite to say.
         found = []
     found = (found + [None] * count)[:count]
