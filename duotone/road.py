@@ -4,7 +4,7 @@
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
              ─ refine ─► Classes ─ paint ─► Painting ─ cast_beforehand ─► Graph, Painting
-             ─ plan_casts ─► CastPlan ─ plan_residuals ─► Recompute
+             ─ plan_casts ─► CastPlan ─ plan_residuals ─► Recompute ─ plan_factors ─► Factored
              ─ rewrite ─► jaxpr ─ run ─► results
 
 Each stage takes earlier values and returns a new one; a check runs on each result. Who calls this:
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from duotone.errors import RewriteError
 from duotone.graph.beforehand import cast_beforehand
 from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
+from duotone.graph.factors import Factored, plan_factors
 from duotone.graph.forms import NOTHING_GAINS, decline, hand_on_full
 from duotone.graph.graph import HALF_TYPES, Boundary, Graph, HalfType, Paint, check_graph
 from duotone.graph.lists import Kind, OpLists
@@ -50,6 +51,7 @@ class Painted:
     painting: Painting
     plan: CastPlan
     recompute: Recompute
+    factored: Mapping[int, Factored]
     half: HalfType
     forms: DeviceForms
 
@@ -106,12 +108,13 @@ def paint_jaxpr(
         built = Built(check_graph(graph), built.program)
         painting = check_painting(painting, graph)
     plan = plan_casts(graph, classes, painting, hold=forms.holds)
-    recompute = NOTHING
+    recompute, factored = NOTHING, {}
     if policy.painter != "tensorflow" and not forms.worth.only_allow:
         recompute = plan_residuals(graph, classes, painting)
+        factored = plan_factors(graph, classes, painting) if forms.holds else {}
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
-    return Painted(built, classes, painting, plan, recompute, half, forms)
+    return Painted(built, classes, painting, plan, recompute, factored, half, forms)
 
 
 def _assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
@@ -139,6 +142,7 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
         painted.half.name,
         repaint,
         painted.recompute,
+        painted.factored,
         painted.forms.dots,
         dict(painted.forms.math),
     )

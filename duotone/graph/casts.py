@@ -33,9 +33,9 @@ class Cast:
         exact: to full, of a value from which an operation selects in half. A compiler may drop the
             rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
             above 0, or far below it for every element.
-        held: to full, for several readers, of what a dot or a copy gave in half: it is in memory as
-            it is, and every reader widens it for itself. A compiler would rather widen it once, in
-            memory, for all of them.
+        held: to full, for several readers, of what a dot or a copy gave in half, or of what dots
+            read half: it is in memory as it is, and every reader widens it for itself. A compiler
+            would rather widen it once, in memory, for all of them.
     """
 
     value: int
@@ -107,8 +107,13 @@ def plan_casts(
             exact=to is Paint.FULL and value in selected,
             held=hold
             and to is Paint.FULL
-            and len({node for node in nodes if node >= 0}) > 1
-            and _is_in_memory(graph, classes, value),
+            and (
+                _is_operand(graph, painting, value)
+                or (
+                    len({node for node in nodes if node >= 0}) > 1
+                    and _is_in_memory(graph, classes, value)
+                )
+            ),
         )
         for (value, to, body), nodes in readers.items()
     )
@@ -123,6 +128,12 @@ def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set
         if classes.nodes[node.index].entry.selects and painting.compute[node.index] is Paint.HALF
         for value in node.inputs
     }
+
+
+def _is_operand(graph: Graph, painting: Painting, value: int) -> bool:
+    """Whether a value is stored half because dots read it so."""
+    producer = graph.values[value].producer
+    return producer >= 0 and painting.rules[producer] == "operand"
 
 
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:

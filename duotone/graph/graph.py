@@ -184,6 +184,7 @@ class Node:
     ``places``       for each axis of the operand of a broadcast, where it is in the result
     ``permutation``  of a transposition
     ``length``       of the dimension along which a counter counts
+    ``addends``      how many updates of a scatter one place gets at most; absent if unknown
     ``fill``         what a gather gives for places outside of its operand, NaN if absent
     ===============  ==========================================================================
 

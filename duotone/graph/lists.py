@@ -74,6 +74,7 @@ class Entry:
         only: half types for which the entry holds; empty for all.
         compares: asks whether two calculated values are equal (``x == max(x)``): must see both as
             they were calculated first, since a second calculation may differ by a bit.
+        adds_up: its results are sums of its operand's elements, in which roundings even out.
         divides: divides by its second operand: a large one makes the result small, a small one
             makes it large.
     """
@@ -92,6 +93,7 @@ class Entry:
     pointwise: Pointwise = Pointwise.NO
     only: tuple[str, ...] = ()
     compares: bool = False
+    adds_up: bool = False
     divides: bool = False
 
 

@@ -26,6 +26,7 @@ RULES = {
     "taint": "a denied value reaches it along a dominant operand",
     "downstream": "its dominant operand is half and nothing denied reaches it",
     "mixed": "stores half like its dominant operand, computes full like another operand",
+    "operand": "computes full, stores half: dots read it half, and all else only adds it up",
     "inner": "all that read it compute full: it is not worth storing, so half would only round",
     "cut": "left open by the rules; this colour moves the fewest bytes (minimum cut)",
     "upstream": "all that read its result read it half, and the cast costs no more before it",

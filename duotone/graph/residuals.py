@@ -17,6 +17,9 @@ a barrier that keeps the compiler from finding the first calculation.
     v is calculated again for its far readers if its chain holds a transcendental operation and the
     roots that nothing else keeps are no more bytes than v
 
+What was divided by its sum, and dots read the quotient now and later, is calculated from that
+quotient: of a softmax neither exponentials nor scores are kept then.
+
 What is cheap throughout is left to the compiler, which does the same unasked. Nothing but pointwise
 operations is ever calculated again: nothing random and nothing with effects.
 
@@ -37,8 +40,27 @@ from duotone.graph.lists import Pointwise
 from duotone.graph.painting import Painting
 
 _LONGEST_CHAIN = 48
+_RESHAPES = ("reshape", "broadcast_in_dim", "expand_dims", "squeeze", "copy")
 _SMALL = 8
 """A value is small beside one with so many times its elements."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Product:
+    """What is calculated again as ``quotient * (divisor / sum(quotient))``.
+
+    The quotient was rounded, so its sum is not quite 1. Gradients of a softmax are differences from
+    a mean weighted with it: were that not divided by the sum, all of the mean would count in them.
+
+    Attributes:
+        quotient: of the value and its sum.
+        divisor: its sum.
+        axes: along which it was added up.
+    """
+
+    quotient: int
+    divisor: int
+    axes: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,11 +72,16 @@ class Recompute:
             level of one body: what is calculated again there is shared.
         again: for each place, the values that are calculated again.
         roots: for each place, the large values from which they are calculated.
+        products: values that are calculated again from two others, a quotient of them and its
+            divisor, their sum along some axes.
+        halved: roots that are taken in half though they are stored full, since all read them so.
     """
 
     reads: Mapping[tuple[int, int], int]
     again: Mapping[int, frozenset[int]]
     roots: Mapping[int, frozenset[int]]
+    products: Mapping[int, Product] = dataclasses.field(default_factory=dict)
+    halved: frozenset[int] = frozenset()
 
     def nodes(self, graph: Graph) -> set[int]:
         """The nodes that must be carried out one by one: readers, and what they read comes from."""
@@ -99,6 +126,7 @@ class _Planner:
         self.reads: dict[tuple[int, int], int] = {}
         self.again: dict[int, set[int]] = {}
         self.roots: dict[int, set[int]] = {}
+        self.products: dict[int, Product] = {}
         for node in graph.nodes:
             if self.levels.anchors[node.index]:
                 self.kept.update(node.inputs)
@@ -115,6 +143,12 @@ class _Planner:
             self.reads,
             {place: frozenset(values) for place, values in self.again.items()},
             {place: frozenset(values) for place, values in self.roots.items()},
+            self.products,
+            frozenset(
+                made.quotient
+                for made in self.products.values()
+                if self._is_read_half(made.quotient)
+            ),
         )
 
     def _share(self) -> None:
@@ -167,6 +201,9 @@ class _Planner:
         here = all(self._may_read_again(reader, node.body) for reader in far)
         # A key, a token or a reference is not hidden from the compiler.
         numbers = all(self._bytes(root) for root in roots)
+        if needed and here and numbers and (product := self._product(node, value, far)):
+            self.products[value.index] = product
+            chain, roots, needed = {value.index}, {product.quotient}, 0
         if not (here and roots and numbers) or needed > self._bytes(value.index):
             self.kept.add(value.index)
             return
@@ -177,6 +214,44 @@ class _Planner:
             self.reads[reader, value.index] = place
             self.again.setdefault(place, set()).update(chain)
             self.roots.setdefault(place, set()).update(roots)
+
+    def _product(self, node: Node, value: Value, far: list[int]) -> Product | None:
+        """A quotient that is in memory anyway, from which a value is calculated.
+
+        Of the exponentials of a softmax, dots read the quotient, now and later. Only where ranges
+        say that half holds the value (so its sum is finite), divided by its sum (so that the
+        quotient is as exact as anything that the value is weighed with), and only multiplied with.
+        """
+        multiplied = all(self.graph.nodes[reader].op == "mul" for reader in far)
+        if not multiplied or not self.classes.nodes[node.index].stores_half:
+            return None
+        for reader, slot in self.readers[value.index]:
+            by = self.graph.nodes[reader]
+            if by.op != "div" or slot or by.body != node.body:
+                continue
+            quotient, divisor = by.outputs[0], by.inputs[1]
+            small = self._costs_nothing(self.graph.values[divisor], value)
+            axes = self._summed_axes(divisor, value.index)
+            if small and axes and self._is_kept(quotient):
+                return Product(quotient, divisor, axes)
+        return None
+
+    def _summed_axes(self, divisor: int, value: int) -> tuple[int, ...]:
+        """The axes along which ``divisor`` is a sum of ``value``, reshaped at most."""
+        while (producer := self.graph.values[divisor].producer) >= 0:
+            node = self.graph.nodes[producer]
+            if node.op == "reduce_sum" and node.inputs[0] == value:
+                axes = node.attributes.get("axes", ())
+                return axes if isinstance(axes, tuple) else ()
+            if node.op not in _RESHAPES:
+                break
+            divisor = node.inputs[0]
+        return ()
+
+    def _is_read_half(self, value: int) -> bool:
+        """Whether all that read a value read it in half."""
+        paints = self.painting.compute
+        return all(paints[reader] is Paint.HALF for reader, _ in self.readers[value])
 
     def _may_read_again(self, reader: int, body: int) -> bool:
         node = self.graph.nodes[reader]
@@ -199,6 +274,9 @@ class _Planner:
                 continue
             if index != value.index and index in self.kept:
                 roots.add(index)
+            elif index in self.products:
+                chain.add(index)
+                roots.add(self.products[index].quotient)
             elif held.body == node.body and self._pointwise(index) is not Pointwise.NO:
                 chain.add(index)
                 stack.extend(self.graph.nodes[held.producer].inputs)

@@ -10,12 +10,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
+from duotone.jaxpr.indices import addends
 
 
-def attributes_of(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    """The attributes of a first-order equation."""
+def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[str, Attribute]:
+    """The attributes of a first-order equation.
+
+    Args:
+        eqn: the equation.
+        indices: of a scatter that adds, if they are known before any call.
+    """
+    if indices is not None:
+        count = addends(eqn, indices)
+        return NO_ATTRIBUTES if count is None else {"addends": float(count)}
     read = _ATTRIBUTES.get(eqn.primitive.name)
     return NO_ATTRIBUTES if read is None else read(eqn)
 

@@ -29,6 +29,7 @@ from duotone.graph.graph import (
     Value,
 )
 from duotone.jaxpr.attributes import attributes_of
+from duotone.jaxpr.indices import SCATTER_ADD, Integers
 from duotone.jaxpr.operations import (
     CONSTANT_CHOOSING,
     CONSTANT_KEEPING,
@@ -62,6 +63,7 @@ class Builder:
         self.nodes: list[Node] = []
         self.values: list[Value] = []
         self.bodies: list[Body] = []
+        self._integers = Integers()
         self._scopes: dict[tuple[tuple[str, ...], Any], tuple[str, str, tuple[str, ...]]] = {}
 
     def add_body(self, parent: int, kind: BodyKind, trips: int) -> int:
@@ -171,12 +173,14 @@ class Builder:
         constants = []
         for var, array in zip(opened.constvars, _jax.consts_of(jaxpr), strict=True):
             env[var] = self.value(var.aval, body=body, constant=_array_magnitude(array))
+            self._integers.constant(env[var], array)
             constants.append((env[var], array))
 
         def read(atom: _jax.Atom) -> int:
             if not _jax.is_literal(atom):
                 return env[atom]
             literal = self.value(atom.aval, body=body, constant=_scalar_magnitude(atom.val))
+            self._integers.constant(literal, atom.val)
             constants.append((literal, atom.val))
             return literal
 
@@ -200,10 +204,14 @@ class Builder:
         first = len(self.nodes)
         name = eqn.primitive.name
         what = describe(eqn, [self.values[value] for value in inputs])
+        scattered = name in SCATTER_ADD
+        indices = self._integers.find(inputs[1]) if scattered else None
+        attributes = attributes_of(eqn, indices)
+        moves = attributes.get("addends") in (0.0, 1.0) and self._is_zero(inputs[0])
         outputs = self._add(
             eqn,
             name,
-            what.listed_as,
+            "scatter_once" if moves else what.listed_as,
             inputs,
             [var.aval for var in eqn.outvars],
             what.half_inputs,
@@ -213,9 +221,14 @@ class Builder:
             what.flops,
             what.fixed,
             constant=self._kept_constant(eqn, inputs),
-            attributes=attributes_of(eqn),
+            attributes=attributes,
         )
-        return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1)
+        self._integers.made(eqn, inputs, outputs)
+        return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1, indices=indices)
+
+    def _is_zero(self, value: int) -> bool:
+        constant = self.values[value].constant
+        return constant is not None and constant.low == constant.high == 0.0
 
     def _kept_constant(self, eqn: _jax.Eqn, inputs: tuple[int, ...]) -> Magnitude | None:
         """The magnitudes of a result that only moves a constant."""

@@ -8,6 +8,10 @@ of each row (every cross-entropy with whole-number labels). Compiled, it is a ke
 writes the constant out, reads it and writes it again, in float32; as a select it is part of
 the kernel that reads it.
 
+Where the indices are known before any call and no place gets more than one update, as in the
+derivative of ``x[rows, columns]`` with constant ``rows`` and ``columns``, it is a gather from the
+updates: of each place it is known which update it gets, if any.
+
 Who calls this: the form of a leaf in :mod:`duotone.jaxpr.half_rules`.
 """
 
@@ -23,14 +27,13 @@ from jax.lax import GatherScatterMode
 
 from duotone import _jax
 from duotone.graph.graph import Graph, Node
+from duotone.jaxpr.indices import SCATTER_ADD, positions, targets
 from duotone.jaxpr.program import Step
-
-_SCATTER_ADD = ("scatter-add", "scatter_add")  # the name differs between versions of JAX
 
 
 def may_have_exact_form(graph: Graph, node: Node) -> bool:
     """Whether :func:`exact_form` may apply to the equation of a node."""
-    return node.op in _SCATTER_ADD and graph.values[node.inputs[0]].constant is not None
+    return node.op in SCATTER_ADD and graph.values[node.inputs[0]].constant is not None
 
 
 def exact_form(graph: Graph, step: Step, operands: Sequence[Any]) -> list[Any] | None:
@@ -43,7 +46,41 @@ def exact_form(graph: Graph, step: Step, operands: Sequence[Any]) -> list[Any] |
     """
     if not may_have_exact_form(graph, graph.nodes[step.nodes[0]]):
         return None
-    return _one_hot(step.eqn, operands)
+    found = _gathered(step, operands)
+    return _one_hot(step.eqn, operands) if found is None else found
+
+
+def _gathered(step: Step, operands: Sequence[Any]) -> list[Any] | None:
+    """``select(known to get one, operand + updates[which], operand)``.
+
+    Returns:
+        ``None`` if indices are unknown, or a place gets more than one update.
+    """
+    eqn = step.eqn
+    if step.indices is None or not all(_is_plain(array) for array in operands):
+        return None
+    found = targets(eqn, step.indices)
+    operand, _, updates = operands
+    if found is None or np.unique(found[found >= 0]).size < np.sum(found >= 0) or not found.size:
+        return None
+    numbers = eqn.params["dimension_numbers"]
+    scattered = sorted(numbers.scatter_dims_to_operand_dims)
+    which = positions([operand.shape[axis] for axis in scattered], found)
+    rows = [axis for axis in range(updates.ndim) if axis not in numbers.update_window_dims]
+    flat = lax.transpose(updates, (*numbers.update_window_dims, *rows))
+    flat = lax.reshape(flat, (*flat.shape[: flat.ndim - len(rows)], found.size))
+    window = tuple(range(flat.ndim - 1))
+    taken = lax.gather(
+        flat,
+        np.maximum(which, 0)[..., None],
+        lax.GatherDimensionNumbers(window, (len(window),), (len(window),)),
+        (*flat.shape[:-1], 1),
+        mode=GatherScatterMode.PROMISE_IN_BOUNDS,
+    )
+    axes = [axis for axis in range(operand.ndim) if axis not in scattered] + scattered
+    taken = lax.transpose(taken, np.argsort(axes))
+    hit = lax.broadcast_in_dim(which >= 0, operand.shape, scattered)
+    return [lax.select(hit, lax.add(operand, taken), operand)]
 
 
 def _one_hot(eqn: _jax.Eqn, operands: Sequence[Any]) -> list[Any] | None:

@@ -16,9 +16,11 @@ from jax import lax
 
 from duotone import _jax
 from duotone.errors import RewriteError
-from duotone.graph.graph import FULL_DTYPE, Paint
+from duotone.graph.factors import Factored
+from duotone.graph.graph import FULL_DTYPE, Node, Paint
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.exact_forms import exact_form
+from duotone.jaxpr.orders import operand_in_order, result_in_order
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.rewrite import Env, Rewriter, form
 
@@ -29,19 +31,33 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
-    operands = [
-        r.read(r.source(env, node, value), value, r.wanted(node, slot))
-        for slot, value in enumerate(step.inputs)
-    ]
-    results = exact_form(r.graph, step, operands)
-    if results is None:
-        computes_full = r.painting.compute[node] is Paint.FULL
-        results = (_in_full if computes_full else _in_half)(r, step, operands)
+    if node in r.factored:
+        results = [_factored(r, step, env, r.factored[node])]
+    else:
+        operands = [
+            r.read(r.source(env, node, value), value, r.wanted(node, slot))
+            for slot, value in enumerate(step.inputs)
+        ]
+        results = exact_form(r.graph, step, operands)
+        if results is None:
+            computes_full = r.painting.compute[node] is Paint.FULL
+            results = (_in_full if computes_full else _in_half)(r, step, operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
         (paint, r.match(array, var.aval, paint))
         for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
     ]
+
+
+def _factored(r: Rewriter, step: Step, env: Env, plan: Factored) -> Any:
+    """A sum, multiplied afterwards with what all of its terms have in common."""
+    pairs = ((plan.value, plan.reader), *plan.factors)
+    operand, *factors = [r.read(r.source(env, n, value), value, Paint.FULL) for value, n in pairs]
+    (result,) = _jax.bind(step.eqn, [operand])
+    for factor in factors:
+        each = lax.squeeze(factor, step.eqn.params["axes"]) if jax.numpy.ndim(factor) else factor
+        result = jax.numpy.multiply(result, each)
+    return lax.neg(result) if plan.negative else result
 
 
 def _in_full(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
@@ -141,7 +157,7 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
         dims = _hashable(step.eqn.params["dimension_numbers"])
         return [rows_dot(*operands, dims, result.name, _is_transposed_next(r, step, dims))]
     if result == r.half:
-        return _bind(r, step, operands)
+        return [_in_order(r, step, operands, _half_parameters(r, step.eqn.params))]
     eqn, half_params = step.eqn, _half_parameters(r, step.eqn.params)
     wide_params = {**eqn.params, "preferred_element_type": result}
 
@@ -150,7 +166,7 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
         pair = (lhs, rhs)
         if r.dots != "plain":
             pair = [_jax.convert(operand, FULL_DTYPE) for operand in pair]
-        return _jax.bind(eqn, pair, wide_params)[0]
+        return _in_order(r, step, pair, wide_params)
 
     def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
         lhs, rhs = primals
@@ -162,6 +178,33 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 
     dot_half_to_full.defjvp(derivative)
     return [dot_half_to_full(*operands)]
+
+
+def _in_order(r: Rewriter, step: Step, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+    """A dot whose large operand or result has the order that the program has it in."""
+
+    def dot(lhs: Any, rhs: Any, dims: Any) -> Any:
+        changed = {**params, "dimension_numbers": _hashable(dims)}
+        return _jax.bind(step.eqn, (lhs, rhs), changed)[0]
+
+    dims = params["dimension_numbers"]
+    found = None
+    if r.dots == "plain" and params.get("out_sharding") is None and takes_rows(*operands):
+        reader = r.only_reader(step.outputs[0])
+        if reader is not None and reader.op == "transpose":
+            found = result_in_order(dot, operands, dims, _permutation(reader))
+        for slot, value in enumerate(step.inputs):
+            producer = r.graph.values[value].producer
+            if found is None and producer >= 0 and r.graph.nodes[producer].op == "transpose":
+                by = _permutation(r.graph.nodes[producer])
+                found = operand_in_order(dot, operands, dims, slot, by)
+    return dot(operands[0], operands[1], dims) if found is None else found
+
+
+def _permutation(node: Node) -> tuple[int, ...]:
+    found = node.attributes["permutation"]
+    assert isinstance(found, tuple)
+    return found
 
 
 def _is_transposed_next(r: Rewriter, step: Step, dims: Any) -> bool:

@@ -1,10 +1,11 @@
 """The lists for JAX primitives: allow, infer, deny, clear, each entry with its reason and source.
 
 To add a primitive, add one line to the family it belongs to. Operations on no list stay float32 and
-are reported. Four names here are not primitives but meanings that the front end tells apart:
+are reported. Five names here are not primitives but meanings that the front end tells apart:
 ``square`` (also ``mul`` of a value with itself), ``convert_exact`` (a ``convert_element_type`` that
-half loses nothing in), ``exact_power`` (``integer_pow`` with exponent 0, 1 or -1) and
-``eq_calculated`` (``eq`` of two floating point values of which none is a literal).
+half loses nothing in), ``exact_power`` (``integer_pow`` with exponent 0, 1 or -1),
+``eq_calculated`` (``eq`` of two floating point values of which none is a literal) and
+``scatter_once`` (a ``scatter-add`` to zeros of which no place gets more than one update).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
 and oneDNN modes); NVIDIA, "Training with Mixed Precision", user guide DU-08617, section on the
@@ -141,9 +142,16 @@ _DENY = [
     ),
     *_entries(
         Kind.DENY,
-        "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum",
+        "reduce_sum",
         "accumulates many terms",
-        f"{TF} Sum, Mean; {TORCH} sum, prod, cumsum, cumprod",
+        f"{TF} Sum, Mean; {TORCH} sum",
+        adds_up=True,
+    ),
+    *_entries(
+        Kind.DENY,
+        "reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum",
+        "accumulates many terms",
+        f"{TF} Sum, Mean; {TORCH} prod, cumsum, cumprod",
     ),
     *_entries(
         Kind.DENY,
@@ -209,6 +217,13 @@ _CLEAR = [
         repeats=True,
     ),
     *_entries(Kind.CLEAR, "scatter", "moves data", f"{TF} bfloat16 ScatterNd", commutes=True),
+    *_entries(
+        Kind.CLEAR,
+        "scatter_once",
+        "adds one update at most to each place of zeros: " + _MOVES,
+        f"{OWN}: counted, where the indices are constants",
+        commutes=True,
+    ),
     *_entries(Kind.CLEAR, "select_n max min", _PICKS, f"{TF} SelectV2, Maximum", commutes=True),
     *_entries(Kind.CLEAR, "neg abs", "changes the sign bit", f"{TF} Neg, Abs", commutes=True),
     *_entries(

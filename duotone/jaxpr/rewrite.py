@@ -26,6 +26,7 @@ from jax import lax
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.casts import CastPlan
+from duotone.graph.factors import Factored
 from duotone.graph.graph import Boundary, Graph, Node, Paint
 from duotone.graph.painting import Painting
 from duotone.graph.residuals import NOTHING, Recompute
@@ -86,6 +87,7 @@ class Rewriter:
         half: the half dtype.
         repaint: paints a derivative rule by the same policy.
         recompute: which reads take a value calculated again.
+        factored: the sums from which factors are taken out.
         dots: the form in which dots with half operands are bound, see :mod:`duotone.jaxpr.dots`.
         math: by operation, the algorithm or precision in which it calculates where it stays full.
     """
@@ -98,6 +100,7 @@ class Rewriter:
         half: Any,
         repaint: Repaint,
         recompute: Recompute = NOTHING,
+        factored: Mapping[int, Factored] = MappingProxyType({}),
         dots: str = "plain",
         math: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -108,6 +111,7 @@ class Rewriter:
         self.half = np.dtype(half)
         self.repaint = repaint
         self.recompute = recompute
+        self.factored = factored
         self.dots = dots
         self.math = math
         self._exact = {cast.value for cast in plan.casts if cast.exact}
@@ -119,6 +123,7 @@ class Rewriter:
             int(
                 Paint.HALF in pair
                 or node.index in apart
+                or node.index in factored
                 or may_have_exact_form(self.graph, node)
                 or node.op in math
             )
@@ -261,8 +266,17 @@ class Rewriter:
         if again.holds(value):
             return
         if value in self.recompute.roots[place]:
-            paint = self.stored(value)
+            halved = value in self.recompute.halved
+            paint = Paint.HALF if halved else self.stored(value)
             again.write(value, paint, lax.optimization_barrier(self.read(again, value, paint)))
+        elif value in self.recompute.again[place] and value in self.recompute.products:
+            made = self.recompute.products[value]
+            for factor in (made.quotient, made.divisor):
+                self._calculate_again(again, place, factor)
+            quotient = self.read(again, made.quotient, Paint.FULL)
+            rest = jax.numpy.sum(quotient, made.axes, keepdims=True)
+            divisor = self.read(again, made.divisor, Paint.FULL)
+            again.write(value, Paint.FULL, quotient * (divisor / rest))
         elif value in self.recompute.again[place]:
             step = self._steps[self.graph.values[value].producer]
             for operand in step.inputs:

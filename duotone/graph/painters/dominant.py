@@ -12,6 +12,7 @@
     arithmetic with a float32 operand beside the half one         (rule 6)
         computes full and stores half; arithmetic whose one reader
         computes full is full itself
+    what only dots and sums read is stored half
     casts move backward through clear operations that commute     (fewer bytes cast)
         with them, if all readers are half; not through those that
         repeat elements, whose transpose would then add up in half
@@ -52,6 +53,7 @@ def paint_dominant(graph: Graph, classes: Classes) -> Painting:
     spread_half(canvas, tainted)
     keep_state_full(canvas)
     compute_full_store_half(canvas)
+    store_operands_half(canvas)
     move_casts_up(canvas)
     keep_wide(canvas)
     name_the_rest(canvas, tainted)
@@ -231,6 +233,35 @@ def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
     same_body = canvas.graph.nodes[reader].body == node.body
     known = canvas.graph.nodes[reader].op not in STRUCTURAL and canvas.open[reader]
     return same_body and known and canvas.compute[reader] is Paint.FULL
+
+
+def store_operands_half(canvas: Canvas) -> None:
+    """Rule 6, for operands of allow operations: these are in memory in half anyway.
+
+    So what else reads such a value reads it in half too, if it only adds up its elements (the bias
+    gradient beside a weight gradient): in a sum, roundings even out. In full it would be in memory
+    a second time, twice as large.
+    """
+    outputs = {value for value, _ in canvas.graph.outputs}
+    for node in canvas.graph.nodes:
+        full = canvas.compute[node.index] is Paint.FULL and canvas.store[node.index] is None
+        passive = canvas.open[node.index] and canvas.kind(node.index) in PASSIVE
+        if not (full and passive) or canvas.rules[node.index] == "state":
+            continue
+        if len(node.outputs) == 1 and all(node.half_outputs) and outputs.isdisjoint(node.outputs):
+            readers = {reader for reader, _ in canvas.consumers[node.outputs[0]]}
+            if _are_dots_and_sums(canvas, node, readers):
+                canvas.rules[node.index] = "operand"
+                canvas.store[node.index] = Paint.HALF
+
+
+def _are_dots_and_sums(canvas: Canvas, node: Node, readers: set[int]) -> bool:
+    """Whether there are allow operations in half and sums among ``readers``, and nothing else."""
+    adding = {r for r in readers if canvas.classes.nodes[r].entry.adds_up}
+    others = readers - adding
+    half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in others)
+    here = all(canvas.graph.nodes[r].body == node.body for r in readers)
+    return bool(adding) and bool(others) and half and here
 
 
 def move_casts_up(canvas: Canvas) -> None:

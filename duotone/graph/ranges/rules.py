@@ -283,10 +283,13 @@ def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
 
 @_rule("scatter_add", "scatter-add", "scatter_sub", "scatter-sub")
 def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """All updates may go to one place."""
+    """All updates may go to one place, if nothing else is known."""
     x, update = known[0], known[2]
-    updates = _count(values[node.inputs[2]])
-    if x is None or update is None or not updates:
+    if "addends" in node.attributes:
+        updates = int(_number(node, "addends"))
+    elif not (updates := _count(values[node.inputs[2]])):
+        return None
+    if x is None or update is None:
         return None
     if node.op.endswith("sub"):
         update = -update[1], -update[0]

@@ -1,0 +1,97 @@
+"""Factors: what is taken out of a sum, since it is the same for all that is added up.
+
+::
+
+    sum(-(g * s)) = -(s * sum(g)),    s of size 1 along the axes that the sum removes
+
+The gradient of a mean, behind a norm whose scale is one number a channel, is such a sum, and that
+of the bias next to it is ``sum(g)`` itself. Taken out, both are one sum, which a compiler finds;
+otherwise it reads ``g`` once more. Both sums are in float32, so only where roundings fall differs.
+
+Who calls this: :mod:`duotone.road`. Only where all of it is calculated full and in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from duotone.graph.classes import Classes
+from duotone.graph.graph import Graph, Node, Paint
+from duotone.graph.levels import find_levels
+from duotone.graph.painting import Painting
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Factored:
+    """A sum with factors before it.
+
+    Attributes:
+        value: what is added up.
+        reader: the node that reads it in the original program.
+        factors: values to multiply the sum with, each with the node that reads it.
+        negative: whether the sum's sign changes.
+    """
+
+    value: int
+    reader: int
+    factors: tuple[tuple[int, int], ...]
+    negative: bool
+
+
+def plan_factors(graph: Graph, classes: Classes, painting: Painting) -> Mapping[int, Factored]:
+    """Finds sums whose terms have a common factor.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        painting: its colours.
+
+    Returns:
+        By the index of the sum's node.
+    """
+    levels = find_levels(graph, classes)
+    found: dict[int, Factored] = {}
+    for node in graph.nodes:
+        if node.op != "reduce_sum" or not _is_full(painting, node):
+            continue
+        value, reader, factors, negative = node.inputs[0], node.index, [], False
+        while (made := _plain(graph, painting, node, value)) is not None:
+            operand, factor = _parts(graph, made, node)
+            if operand is None or levels.is_far(operand, node.index):
+                break
+            value, reader = operand, made.index
+            negative ^= factor is None
+            if factor is not None:
+                factors.append((factor, made.index))
+        if factors:
+            found[node.index] = Factored(value, reader, tuple(factors), negative)
+    return found
+
+
+def _plain(graph: Graph, painting: Painting, node: Node, value: int) -> Node | None:
+    """The node that makes ``value``, if it stands beside ``node`` and is full as well."""
+    producer = graph.values[value].producer
+    if producer < 0:
+        return None
+    made = graph.nodes[producer]
+    return made if made.body == node.body and _is_full(painting, made) else None
+
+
+def _is_full(painting: Painting, node: Node) -> bool:
+    paints = (painting.compute[node.index], painting.store[node.index])
+    return all(node.half_outputs) and not node.fixed and paints == (Paint.FULL, Paint.FULL)
+
+
+def _parts(graph: Graph, made: Node, node: Node) -> tuple[int | None, int | None]:
+    """What ``made`` multiplies, and by what common factor; ``None`` for a change of sign."""
+    if made.op == "neg":
+        return made.inputs[0], None
+    axes, shape = node.attributes.get("axes", ()), graph.values[made.outputs[0]].shape
+    if made.op == "mul" and isinstance(axes, tuple):
+        for operand, factor in (made.inputs, made.inputs[::-1]):
+            sizes = graph.values[factor].shape
+            common = len(sizes) == len(shape) and all(sizes[axis] == 1 for axis in axes)
+            if graph.values[operand].shape == shape and (common or not sizes):
+                return operand, factor
+    return None, None
