@@ -46,8 +46,10 @@ def test_gradients_of_a_mean_and_of_a_bias_are_one_sum() -> None:
     assert len(summed) > len(set(summed))
     kept = carried_out(gradient, WEIGHTS, SCALE, BIAS, X, device="cpu")
     assert not kept[0]
+    # A sum that differs in its last bit may be rounded to half the other way, here and there.
+    tolerance = float(jnp.finfo(jnp.bfloat16).eps) / 8
     for g, k in zip(got, kept[2], strict=True):
-        np.testing.assert_allclose(g, k, rtol=0, atol=1e-5 * float(jnp.abs(k).max()))
+        np.testing.assert_allclose(g, k, rtol=0, atol=tolerance * float(jnp.abs(k).max()))
 
 
 @pytest.mark.parametrize("kind", ["varies", "far", "half"])
