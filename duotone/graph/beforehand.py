@@ -69,7 +69,7 @@ class _Search:
         self, graph: Graph, classes: Classes, painting: Painting, static: Collection[int]
     ) -> None:
         self._graph, self._classes, self._painting = graph, classes, painting
-        self._readers = graph.consumers()
+        self._readers = graph.consumers
         self._returned = {value for value, _ in graph.outputs}
         self._moved = {value for value in static if graph.values[value].paintable}
         self.candidates: set[int] = set()

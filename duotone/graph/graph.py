@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -258,7 +259,7 @@ class Body:
     trips: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)  # without slots: what readers ask for again is kept
 class Graph:
     """A program: nodes in program order, values, nested bodies.
 
@@ -276,7 +277,8 @@ class Graph:
     inputs: tuple[int, ...]
     outputs: tuple[tuple[int, Boundary], ...]
 
-    def consumers(self) -> list[list[tuple[int, int]]]:
+    @functools.cached_property
+    def consumers(self) -> Sequence[Sequence[tuple[int, int]]]:
         """For each value, the (node, slot) pairs that read it, in program order."""
         readers: list[list[tuple[int, int]]] = [[] for _ in self.values]
         for node in self.nodes:

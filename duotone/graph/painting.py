@@ -75,7 +75,7 @@ class Canvas:
     def __init__(self, graph: Graph, classes: Classes) -> None:
         self.graph = graph
         self.classes = classes
-        self.consumers = graph.consumers()
+        self.consumers = graph.consumers
         self.compute = [Paint.FULL] * len(graph.nodes)
         self.store: list[Paint | None] = [None] * len(graph.nodes)
         self.rules = [""] * len(graph.nodes)

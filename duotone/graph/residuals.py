@@ -117,7 +117,7 @@ class _Planner:
         self.graph = graph
         self.classes = classes
         self.painting = painting
-        self.readers = graph.consumers()
+        self.readers = graph.consumers
         self.levels = find_levels(graph, classes)
         nodes = self.levels.nodes
         self.furthest = [max((nodes[r] for r, _ in rs), default=0) for rs in self.readers]

@@ -162,7 +162,7 @@ class _Finder:
         self.graph = graph
         self.classes = classes
         self.levels = levels
-        self.consumers = graph.consumers()
+        self.consumers = graph.consumers
         self.full = {v for v, boundary in graph.outputs if boundary is Boundary.FULL}
         self.kept = {v for v, boundary in graph.outputs if boundary is not Boundary.FULL}
         self.roots: list[int] = list(range(len(graph.values)))

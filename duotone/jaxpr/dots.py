@@ -61,11 +61,8 @@ def takes_rows(*operands: Any) -> bool:
     return True
 
 
-# Most dots of a network have the shapes of another one. A call that was traced before is read from
-# the cache of ``jit``, which takes a fifth of the time; inlined, it leaves no trace in the program.
-@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, swapped: bool) -> Any:
+def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, swapped: bool) -> Any:
     """A dot in the form ``rows``, with derivatives in the same form.
 
     Args:
@@ -86,7 +83,7 @@ def rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, swapped: bool) -> An
     return lax.transpose(product, order)
 
 
-@functools.partial(rows_dot.__wrapped__.defjvp, symbolic_zeros=True)
+@functools.partial(_rows_dot.defjvp, symbolic_zeros=True)
 def _rows_dot_derivative(
     numbers: Dims, dtype: str, swapped: bool, primals: Any, tangents: Any
 ) -> tuple[Any, Any]:
@@ -99,6 +96,11 @@ def _rows_dot_derivative(
         if not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
     ]
     return result, sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
+
+
+# Most dots of a network have the shapes of another one. A call that was traced before is read from
+# the cache of ``jit``, which takes a fifth of the time; inlined, it leaves no trace in the program.
+rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:

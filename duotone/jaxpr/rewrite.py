@@ -162,13 +162,9 @@ class Rewriter:
         half = self.graph.nodes[node].half_outputs[slot]
         return self.painting.store[node] if half else Paint.FULL
 
-    @functools.cached_property
-    def _readers(self) -> list[list[tuple[int, int]]]:
-        return self.graph.consumers()
-
     def only_reader(self, value: int) -> Node | None:
         """The node that reads a value, if there is exactly one reader."""
-        readers = self._readers[value]
+        readers = self.graph.consumers[value]
         return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
 
     def dtype(self, aval: Any, paint: Paint) -> Any:

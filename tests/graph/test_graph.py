@@ -32,7 +32,7 @@ def test_half_types_agree_with_their_formats() -> None:
 
 def test_consumers_name_node_and_slot() -> None:
     graph = _graph()
-    assert graph.consumers()[graph.nodes[0].outputs[0]] == [(1, 0)]
+    assert graph.consumers[graph.nodes[0].outputs[0]] == [(1, 0)]
 
 
 def test_stored() -> None:

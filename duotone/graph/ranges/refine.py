@@ -288,7 +288,7 @@ def _deny(
 
     These are values whose bounds are to be believed: stated, measured, or wholly out of range.
     """
-    consumers = graph.consumers()
+    consumers = graph.consumers
     for value in sorted(suspects):
         held = graph.values[value]
         known_to_rule_8 = not held.paintable or held.constant is not None
