@@ -65,7 +65,14 @@ def through_flax(state: Any, target: Any, folder: Path) -> Any:
     "scale",
     [pytest.param(name, marks=[] if name == "dynamic" else pytest.mark.slow) for name in SCALES],
 )
-@pytest.mark.parametrize("through", [through_pickle, through_numpy, through_orbax, through_flax])
+@pytest.mark.parametrize(
+    "through",
+    [
+        through_numpy,
+        through_orbax,
+        *[pytest.param(f, marks=pytest.mark.slow) for f in (through_pickle, through_flax)],
+    ],
+)
 def test_training_goes_on_bit_for_bit(through, scale, tmp_path):
     """Catches: a state of other things than arrays; a scale, count or flag that is not in it."""
     tx = make(SCALES[scale])

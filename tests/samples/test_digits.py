@@ -59,7 +59,9 @@ def test_without_scikit_learn_the_error_says_how_to_install_it(monkeypatch):
         digits.load_digits()
 
 
-@pytest.mark.parametrize("precision", [Precision.FLOAT16, Precision.BFLOAT16])
+@pytest.mark.parametrize(
+    "precision", [Precision.FLOAT16, pytest.param(Precision.BFLOAT16, marks=pytest.mark.slow)]
+)
 def test_a_step_keeps_the_state_full_and_learns(precision, few):
     optimizer = optax.sgd(0.05)
     step = digits.make_train_step(precision, optimizer)
