@@ -13,12 +13,22 @@ raises :class:`~duotone.errors.GraphDefError`, naming both.
 from __future__ import annotations
 
 from duotone.errors import GraphDefError
+from duotone.tensorflow.journal import Journal, Painted
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.units import Units
 
 
-def agree_on_loops(units: Units, allow: dict[int, str]) -> None:
-    """Makes NextIterations and Merges agree, in the order of the nodes; changes ``allow``."""
+def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> None:
+    """Makes NextIterations and Merges agree, in the order of the nodes.
+
+    Args:
+        units: the graph.
+        allow: the units that are half, with the rule; it is changed.
+        journal: of the passes so far; what changes is added.
+
+    Raises:
+        GraphDefError: see the module.
+    """
     for position, node in enumerate(units.nodes):
         if node.op != "NextIteration":
             continue
@@ -33,10 +43,14 @@ def agree_on_loops(units: Units, allow: dict[int, str]) -> None:
                 )
             merges.append(units.inputs[reader.node][reader.slot])
         if all(merge in allow for merge in merges):
-            allow.setdefault(carried, "loop")
-        else:
-            for unit in (*merges, carried):
-                allow.pop(unit, None)
+            if carried not in allow:
+                allow[carried] = "loop"
+                journal.append(Painted("loop", carried))
+            continue
+        for unit in (*merges, carried):
+            if allow.pop(unit, None):
+                cause = None if unit == carried else carried
+                journal.append(Painted("loop", unit, deny=True, cause=cause))
 
 
 def shorten_casts(units: Units, allow: dict[int, str]) -> None:

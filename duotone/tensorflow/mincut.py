@@ -31,6 +31,7 @@ from duotone.graph.graph import Paint
 from duotone.graph.lists import Kind
 from duotone.graph.reach import reach
 from duotone.tensorflow.facts import Facts
+from duotone.tensorflow.journal import Painted
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.passes import Colours, reads_variable
 from duotone.tensorflow.protos import FLOAT
@@ -64,14 +65,16 @@ def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colo
     # Units of other types have no colour of their own, and stay as the passes left them.
     allow |= {u: rule for u, rule in colours.allow.items() if not facts.is_float(u)}
     _keep_user_casts(facts, allow)
-    agree_on_loops(facts.units, allow)
+    agree_on_loops(facts.units, allow, [])
     shorten_casts(facts.units, allow)
     for count, unknown, least in ((guessed, 1, 1), (elements, 1, 0), (elements, 0, 0)):
         before = cast_elements(facts, colours.allow, count, unknown)
         if cast_elements(facts, allow, count, unknown) > before - least:
             return colours
     opened = frozenset(u for u in range(len(facts.units)) if variables.of_unit(u) > _FULL)
-    return Colours(allow, colours.deny, colours.clusters, chosen=opened)
+    changed = sorted(allow.keys() ^ colours.allow.keys())
+    journal = [*colours.journal, *(Painted("cut", u, deny=u not in allow) for u in changed)]
+    return Colours(allow, colours.deny, colours.clusters, journal, chosen=opened)
 
 
 def cast_elements(

@@ -32,6 +32,7 @@ import dataclasses
 from duotone.graph.lists import Kind
 from duotone.graph.reach import reach
 from duotone.tensorflow.facts import Facts
+from duotone.tensorflow.journal import Journal, Painted, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.tensor_lists import Cluster, agree, find_clusters, hidden_edges
 from duotone.tensorflow.units import Units
@@ -45,6 +46,7 @@ class Colours:
         allow: the units that become half if they are float32, each with the rule that said so.
         deny: the units that deny reached, each with the rule.
         clusters: the lists of tensors.
+        journal: what was painted when, also what was taken back later.
         found_work: whether there is any allow-list unit; without one nothing is changed.
         chosen: the units whose colour, half or full, a minimum cut chose.
     """
@@ -52,6 +54,7 @@ class Colours:
     allow: dict[int, str]
     deny: dict[int, str]
     clusters: list[Cluster]
+    journal: Journal
     found_work: bool = True
     chosen: frozenset[int] = frozenset()
 
@@ -72,25 +75,26 @@ def paint(facts: Facts) -> Colours:
     clusters = find_clusters(facts)
     deny = {unit: "tensor_list" for c in clusters if c.unsafe for unit in c.roots}
     units.join(hidden_edges(facts, clusters))
-    allow = _listed(facts)
+    journal: Journal = []
+    allow = _listed(facts, journal)
     if not allow:
-        return Colours({}, deny, clusters, found_work=False)
+        return Colours({}, deny, clusters, journal, found_work=False)
     if not facts.lists.force_all:
-        _spread_deny(facts, deny)
+        _spread_deny(facts, deny, journal)
     for cluster in clusters:
-        agree(cluster, allow, deny)
-    _fill_between(facts, allow, deny)
-    _follow_allow(facts, allow, deny)
-    _spread_allow(facts, allow, deny)
-    _remove_impossible(facts, allow)
+        agree(cluster, allow, deny, journal, "lists_after_deny")
+    _fill_between(facts, allow, deny, journal)
+    _follow_allow(facts, allow, deny, journal)
+    _spread_allow(facts, allow, deny, journal)
+    _remove_impossible(facts, allow, journal)
     for cluster in clusters:
-        agree(cluster, allow, deny)
-    agree_on_loops(units, allow)
+        agree(cluster, allow, deny, journal, "lists_after_all")
+    agree_on_loops(units, allow, journal)
     shorten_casts(units, allow)
-    return Colours(allow, deny, clusters)
+    return Colours(allow, deny, clusters, journal)
 
 
-def _listed(facts: Facts) -> dict[int, str]:
+def _listed(facts: Facts, journal: Journal) -> dict[int, str]:
     """Pass 1."""
     allow = {}
     for unit in range(len(facts.units)):
@@ -100,19 +104,21 @@ def _listed(facts: Facts) -> dict[int, str]:
             allow[unit] = "allow_list"
         elif facts.is_forced(unit):
             allow[unit] = "forced"
+    journal.extend(Painted("allow_list", unit) for unit in allow)
     return allow
 
 
-def _spread_deny(facts: Facts, deny: dict[int, str]) -> None:
+def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
     """Pass 2; what is denied already neither spreads nor lets deny through."""
     units = facts.units
     stops = [u for u in range(len(units)) if facts.kind(u) in (Kind.DENY, Kind.INFER)]
     above = reach(stops, units.before, lambda u: facts.kind(u) is Kind.CLEAR).union(stops)
     roots = [u for u in stops if facts.kind(u) is Kind.DENY and u not in deny]
-    spread = reach(roots, units.after, lambda u: u in above and u not in deny)
+    spread = walk(roots, lambda u: sorted(units.after[u]), lambda u: u in above and u not in deny)
     deny.update(dict.fromkeys(roots, "deny_list"))
-    for unit in sorted(spread):
+    for unit in spread:
         deny.setdefault(unit, "deny")
+        journal.append(Painted("deny", unit, deny=True))
 
 
 def _may_become_half(facts: Facts, unit: int, deny: dict[int, str]) -> bool:
@@ -121,7 +127,9 @@ def _may_become_half(facts: Facts, unit: int, deny: dict[int, str]) -> bool:
     return facts.can_be_half(unit)
 
 
-def _fill_between(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+def _fill_between(
+    facts: Facts, allow: dict[int, str], deny: dict[int, str], journal: Journal
+) -> None:
     """Pass 3."""
     units = facts.units
     roots = [
@@ -136,13 +144,15 @@ def _fill_between(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> 
     below = reach(roots, units.after, passable).union(roots)
     # The allow-list units are set anew, also one that a list of tensors has denied meanwhile: what
     # reads it is painted by it, until the list agrees again.
-    for unit in roots:
-        allow.setdefault(unit, "allow_list")
-    for unit in sorted(reach(roots, units.before, below.__contains__)):
-        allow.setdefault(unit, "between")
+    for unit in walk(roots, lambda u: sorted(units.before[u]), below.__contains__):
+        if unit not in allow:
+            allow[unit] = "allow_list" if facts.kind(unit) is Kind.ALLOW else "between"
+            journal.append(Painted("between", unit))
 
 
-def _follow_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+def _follow_allow(
+    facts: Facts, allow: dict[int, str], deny: dict[int, str], journal: Journal
+) -> None:
     """Pass 4."""
     units = facts.units
     for unit in range(len(units)):
@@ -155,6 +165,7 @@ def _follow_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> 
             continue
         if facts.allows_half(unit):
             allow[unit] = "follow"
+            journal.append(Painted("follow", unit))
 
 
 def reads_variable(units: Units, node: int) -> bool:
@@ -168,10 +179,12 @@ def reads_variable(units: Units, node: int) -> bool:
     return units.nodes[units.sources[node][0][0]].op in ("Variable", "VariableV2")
 
 
-def _spread_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> None:
+def _spread_allow(
+    facts: Facts, allow: dict[int, str], deny: dict[int, str], journal: Journal
+) -> None:
     """Pass 5."""
     units = facts.units
-    roots = [unit for unit in allow if facts.is_processed(unit)]
+    roots = [unit for unit in sorted(allow) if facts.is_processed(unit)]
 
     def passable(unit: int) -> bool:
         return (
@@ -181,13 +194,18 @@ def _spread_allow(facts: Facts, allow: dict[int, str], deny: dict[int, str]) -> 
             and not reads_variable(units, units.node[unit])
         )
 
-    neighbours = [b + a for b, a in zip(units.before, units.after, strict=True)]
-    for unit in sorted(reach(roots, neighbours, passable)):
-        allow[unit] = "clear"
+    def neighbours(unit: int) -> list[int]:
+        return sorted(units.before[unit]) + sorted(units.after[unit])
+
+    for unit in walk(roots, neighbours, passable):
+        if unit not in allow:
+            allow[unit] = "clear"
+            journal.append(Painted("clear", unit))
 
 
-def _remove_impossible(facts: Facts, allow: dict[int, str]) -> None:
+def _remove_impossible(facts: Facts, allow: dict[int, str], journal: Journal) -> None:
     """Pass 6."""
-    for unit in [u for u in allow if facts.kind(u) is Kind.ALLOW]:
+    for unit in [u for u in sorted(allow) if facts.kind(u) is Kind.ALLOW]:
         if not facts.allows_half(unit) or facts.is_quantized(unit):
             del allow[unit]
+            journal.append(Painted("impossible", unit, deny=True))

@@ -33,6 +33,7 @@ from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
 from duotone.tensorflow.facts import HALF_TYPES, Facts
 from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
 from duotone.tensorflow.lists import Lists, make_lists
+from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.mincut import paint_mincut
 from duotone.tensorflow.passes import paint
 from duotone.tensorflow.preparation import (
@@ -52,8 +53,6 @@ from duotone.tensorflow.registry import OpDefinition, define_function, find_op, 
 from duotone.tensorflow.shapes import element_count
 from duotone.tensorflow.units import make_units
 
-MAIN_GRAPH = "tf_graph"
-"""What TensorFlow calls the graph itself, beside its functions."""
 PAINTERS = ("tensorflow", "mincut")
 
 
@@ -222,13 +221,17 @@ def _rewrite_body(
     if not settings.skipped:
         dump.before(graph)
     default = settings.device.type or "gpu"
+    kept = tuple(
+        node.name in preserved
+        or is_kept(node)
+        or any(pattern.match(node.name) for pattern in settings.kept_full)
+        for node in graph.node
+    )
     processed = tuple(
         not settings.skipped
-        and node.name not in preserved
-        and not is_kept(node)
-        and not any(pattern.match(node.name) for pattern in settings.kept_full)
+        and not is_preserved
         and placement(node.device, default).is_on(WANTED[settings.dtype])
-        for node in graph.node
+        for node, is_preserved in zip(graph.node, kept, strict=True)
     )
     changes = use_second_versions(graph, processed)
     write_default_types(graph, settings.find_op)
@@ -251,5 +254,5 @@ def _rewrite_body(
     casts = apply(graph, facts, colours.allow, elements)
     result = BodyResult(painting, casts, changes, decisions)
     if not settings.skipped:
-        dump.after(graph, settings.lists, result, settings.dtype)
+        dump.after(graph, facts, colours, result, kept)
     return result

@@ -19,6 +19,7 @@ import dataclasses
 from duotone.errors import GraphDefError
 from duotone.graph.reach import reach
 from duotone.tensorflow.facts import Facts
+from duotone.tensorflow.journal import Journal, Painted, Stage
 from duotone.tensorflow.protos import FLOAT, VARIANT
 from duotone.tensorflow.units import TypeAttribute, Units
 
@@ -139,8 +140,18 @@ def _written(units: Units, writer: int, reader: int) -> int:
     return element
 
 
-def agree(cluster: Cluster, allow: dict[int, str], deny: dict[int, str]) -> None:
-    """Gives all members one colour; changes ``allow`` and ``deny``."""
+def agree(
+    cluster: Cluster, allow: dict[int, str], deny: dict[int, str], journal: Journal, stage: Stage
+) -> None:
+    """Gives all members one colour.
+
+    Args:
+        cluster: the members.
+        allow: the units that are half, with the rule; it is changed.
+        deny: the units that are denied, with the rule; it is changed.
+        journal: of the passes so far; all members are added if any has a colour.
+        stage: which time this is.
+    """
     if any(member in deny for member in cluster.members):
         for member in cluster.members:
             allow.pop(member, None)
@@ -148,3 +159,6 @@ def agree(cluster: Cluster, allow: dict[int, str], deny: dict[int, str]) -> None
     elif any(member in allow for member in cluster.members):
         for member in cluster.members:
             allow.setdefault(member, "tensor_list")
+    else:
+        return
+    journal.extend(Painted(stage, member, deny=member in deny) for member in cluster.members)

@@ -92,7 +92,7 @@ def test_lines_have_tensorflows_wording(caplog, monkeypatch, dtype):
     half = {"float16": "half", "bfloat16": "bfloat16"}[dtype]
     lines = _lines(caplog, graphs.chain(), fetch=["result"], dtype=dtype)
     mode = {"float16": "", "bfloat16": "_onednn_bfloat16"}[dtype]
-    assert lines[0] == f"Running auto_mixed_precision{mode} graph optimizer on tf_graph"
+    assert f"Running auto_mixed_precision{mode} graph optimizer" in lines[:2]
     assert lines[-2] == (
         f"Converted 2/5 nodes to {dtype} precision using 2 cast(s) to {dtype} "
         "(excluding Const and Variable casts)"
