@@ -5,8 +5,8 @@
     nodes that are not processed, ops that change      lists of tensors, once for each of their ops
     each pass, and what it painted when it did so      the final pass: types, ports, casts
 
-Lines are TensorFlow's, in its order, but where it takes that from a hash table: functions, the types
-of one node and what is walked to from them, the ports of one type, the ops of one list of tensors.
+Lines are TensorFlow's, in its order, but where it takes that from a hash table: functions, the
+types of one node and what is walked to from them, the ports of one type, the ops of one list.
 A minimum cut, which TensorFlow does not have, adds a part of its own.
 
 Who calls this: ``dumps``.
