@@ -4,8 +4,8 @@
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
              ─ refine ─► Classes ─ paint ─► Painting ─ cast_beforehand ─► Graph, Painting
-             ─ plan_casts ─► CastPlan ─ plan_residuals ─► Recompute ─ plan_factors ─► Factored
-             ─ rewrite ─► jaxpr ─ run ─► results
+             ─ plan_casts ─► CastPlan ─ plan_factors ─► Factored ─ plan_epilogues ─► joined
+             ─ plan_residuals ─► Recompute ─ rewrite ─► jaxpr ─ run ─► results
 
 Each stage takes earlier values and returns a new one; a check runs on each result. Who calls this:
 :mod:`duotone.api`.
@@ -25,6 +25,7 @@ from duotone.errors import RewriteError
 from duotone.graph.beforehand import cast_beforehand
 from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
+from duotone.graph.epilogues import plan_epilogues
 from duotone.graph.factors import Factored, plan_factors
 from duotone.graph.forms import NOTHING_GAINS, decline, hand_on_full
 from duotone.graph.graph import HALF_TYPES, Boundary, Graph, HalfType, Paint, check_graph
@@ -52,6 +53,7 @@ class Painted:
     plan: CastPlan
     recompute: Recompute
     factored: Mapping[int, Factored]
+    joined: frozenset[int]
     half: HalfType
     forms: DeviceForms
 
@@ -108,13 +110,14 @@ def paint_jaxpr(
         built = Built(check_graph(graph), built.program)
         painting = check_painting(painting, graph)
     plan = plan_casts(graph, classes, painting, hold=forms.holds)
-    recompute, factored = NOTHING, {}
+    recompute, factored, joined = NOTHING, {}, frozenset()
     if policy.painter != "tensorflow" and not forms.worth.only_allow:
-        recompute = plan_residuals(graph, classes, painting)
         factored = plan_factors(graph, classes, painting) if forms.holds else {}
+        joined = plan_epilogues(graph, classes, painting) if forms.joins else joined
+        recompute = plan_residuals(graph, classes, painting, joined)
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
-    return Painted(built, classes, painting, plan, recompute, factored, half, forms)
+    return Painted(built, classes, painting, plan, recompute, factored, joined, half, forms)
 
 
 def _assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
@@ -143,6 +146,7 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
         repaint,
         painted.recompute,
         painted.factored,
+        painted.joined,
         painted.forms.dots,
         dict(painted.forms.math),
     )

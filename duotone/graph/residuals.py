@@ -96,27 +96,33 @@ class Recompute:
 NOTHING = Recompute({}, {}, {})
 
 
-def plan_residuals(graph: Graph, classes: Classes, painting: Painting) -> Recompute:
+def plan_residuals(
+    graph: Graph, classes: Classes, painting: Painting, joined: frozenset[int] = frozenset()
+) -> Recompute:
     """Finds the values that are cheaper to calculate again than to keep.
 
     Args:
         graph: the program.
         classes: what each node is.
         painting: its colours.
+        joined: additions that the operation before them carries out.
 
     Returns:
         The reads that take a second calculation, and what that needs.
     """
-    return _Planner(graph, classes, painting).plan()
+    return _Planner(graph, classes, painting, joined).plan()
 
 
 class _Planner:
     """The analysis of one program; values are looked at in program order."""
 
-    def __init__(self, graph: Graph, classes: Classes, painting: Painting) -> None:
+    def __init__(
+        self, graph: Graph, classes: Classes, painting: Painting, joined: frozenset[int]
+    ) -> None:
         self.graph = graph
         self.classes = classes
         self.painting = painting
+        self.joined = joined
         self.readers = graph.consumers
         self.levels = find_levels(graph, classes)
         nodes = self.levels.nodes
@@ -296,7 +302,8 @@ class _Planner:
 
     def _pointwise(self, value: int) -> Pointwise:
         producer = self.graph.values[value].producer
-        if producer < 0 or len(self.graph.nodes[producer].outputs) != 1:
+        single = producer >= 0 and len(self.graph.nodes[producer].outputs) == 1
+        if not single or producer in self.joined:
             return Pointwise.NO
         return self.classes.nodes[producer].entry.pointwise
 

@@ -35,18 +35,24 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         results = [_factored(r, step, env, r.factored[node])]
     else:
         operands = [
-            r.read(r.source(env, node, value), value, r.wanted(node, slot))
+            r.read(r.source(env, node, value), value, _asked(r, node, slot, value))
             for slot, value in enumerate(step.inputs)
         ]
         results = exact_form(r.graph, step, operands)
         if results is None:
             computes_full = r.painting.compute[node] is Paint.FULL
-            results = (_in_full if computes_full else _in_half)(r, step, operands)
+            how = _joined if node in r.joined else _in_full if computes_full else _in_half
+            results = how(r, step, operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
         (paint, r.match(array, var.aval, paint))
         for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
     ]
+
+
+def _asked(r: Rewriter, node: int, slot: int, value: int) -> Paint:
+    """The precision in which a node reads an operand."""
+    return r.stored(value) if node in r.joined else r.wanted(node, slot)
 
 
 def _factored(r: Rewriter, step: Step, env: Env, plan: Factored) -> Any:
@@ -58,6 +64,13 @@ def _factored(r: Rewriter, step: Step, env: Env, plan: Factored) -> Any:
         each = lax.squeeze(factor, step.eqn.params["axes"]) if jax.numpy.ndim(factor) else factor
         result = jax.numpy.multiply(result, each)
     return lax.neg(result) if plan.negative else result
+
+
+def _joined(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+    """A sum in half, which the convolution before it adds up; its derivative is in full."""
+    shape = step.eqn.outvars[0].aval.shape
+    wide = [jax.numpy.broadcast_to(operand, shape) for operand in operands]
+    return _jax.bind(step.eqn, [_jax.convert(operand, r.half) for operand in wide])
 
 
 def _in_full(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:

@@ -88,6 +88,7 @@ class Rewriter:
         repaint: paints a derivative rule by the same policy.
         recompute: which reads take a value calculated again.
         factored: the sums from which factors are taken out.
+        joined: additions that the operation before them carries out.
         dots: the form in which dots with half operands are bound, see :mod:`duotone.jaxpr.dots`.
         math: by operation, the algorithm or precision in which it calculates where it stays full.
     """
@@ -101,6 +102,7 @@ class Rewriter:
         repaint: Repaint,
         recompute: Recompute = NOTHING,
         factored: Mapping[int, Factored] = MappingProxyType({}),
+        joined: frozenset[int] = frozenset(),
         dots: str = "plain",
         math: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -112,6 +114,7 @@ class Rewriter:
         self.repaint = repaint
         self.recompute = recompute
         self.factored = factored
+        self.joined = joined
         self.dots = dots
         self.math = math
         self._exact = {cast.value for cast in plan.casts if cast.exact}

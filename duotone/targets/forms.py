@@ -41,6 +41,8 @@ class DeviceForms:
             :func:`current_forms`.
         holds: whether a half value that several operations widen is held in memory in half. On a
             CPU it gains nothing, and keeps the compiler from dropping the rounding.
+        joins: whether convolutions add what is added to their results themselves, if it is half. On
+            TPUs they do whatever its type.
     """
 
     device: str
@@ -51,6 +53,7 @@ class DeviceForms:
     source: str
     math: tuple[tuple[str, str], ...] = ()
     holds: bool = False
+    joins: bool = False
 
 
 _BOTH = ("float16", "bfloat16")
@@ -65,6 +68,7 @@ TABLE = {
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
         holds=True,
+        joins=True,
     ),
     "tpu": DeviceForms(
         "TPU",

@@ -232,6 +232,17 @@ def test_arithmetic_that_two_operations_read_is_stored_half() -> None:
     assert t.paint()[shifted] == "half downstream"
 
 
+@pytest.mark.parametrize(("op", "paint"), [("mul", "full inner"), ("add", "half downstream")])
+def test_a_product_that_two_full_operations_read_is_full_and_a_sum_is_not(
+    op: str, paint: str
+) -> None:
+    """A sum may be a residual stream, which is in memory; a product is calculated by each."""
+    t = Tiny()
+    made = t.op(op, t.dot(), t.dot())
+    t.returns(t.dot(t.op("exp", made), t.op("exp", made)))
+    assert t.paint()[made] == paint
+
+
 # ----------------------------------------- casts move up
 
 

@@ -38,7 +38,7 @@ from duotone.graph.graph import (
     Value,
     check_graph,
 )
-from duotone.graph.lists import Entry, Kind, OpLists, Taint
+from duotone.graph.lists import Entry, Kind, OpLists, Pointwise, Taint
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
 
@@ -55,7 +55,7 @@ ENTRIES = (
     _entry("dot", Kind.ALLOW, wide=True),
     _entry("conv", Kind.ALLOW),
     _entry("add", Kind.INFER, additive=True),
-    _entry("mul", Kind.INFER),
+    _entry("mul", Kind.INFER, pointwise=Pointwise.CHEAP),
     _entry("div", Kind.INFER, divides=True),
     _entry("tanh", Kind.INFER),
     _entry("exp", Kind.DENY),

@@ -11,7 +11,7 @@
         is full again, if only such operations read it
     arithmetic with a float32 operand beside the half one         (rule 6)
         computes full and stores half; arithmetic whose one reader
-        computes full is full itself
+        computes full is full itself, and so is a product that only full ones read
     what only dots and sums read is stored half
     casts move backward through clear operations that commute     (fewer bytes cast)
         with them, if all readers are half; not through those that
@@ -31,7 +31,7 @@ from collections import deque
 
 from duotone.graph.classes import Classes
 from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
-from duotone.graph.lists import Kind, Taint
+from duotone.graph.lists import Kind, Pointwise, Taint
 from duotone.graph.painting import Canvas, Painting
 
 PASSIVE = (Kind.INFER, Kind.CLEAR)
@@ -210,9 +210,11 @@ def compute_full_store_half(canvas: Canvas) -> None:
         returned = any(v in outputs for v in node.outputs)
         all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
         mixed = arithmetic and reads_full(canvas, node)
-        # With several readers only where it computes full anyway: a half sum that several norms
-        # read (a residual stream) is worth its bytes.
-        if all_full and (mixed or len(readers) == 1):
+        # A half sum that several norms read (a residual stream) is worth its bytes, unless it
+        # computes full anyway; a product is calculated again by each of them at no cost.
+        entry = canvas.classes.nodes[index].entry
+        product = entry.pointwise is Pointwise.CHEAP and not entry.additive
+        if all_full and (mixed or len(readers) == 1 or product):
             canvas.paint(index, Paint.FULL, "inner")
         elif mixed:
             canvas.paint(index, Paint.FULL, "mixed")
