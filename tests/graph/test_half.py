@@ -243,6 +243,40 @@ def test_a_product_that_two_full_operations_read_is_full_and_a_sum_is_not(
     assert t.paint()[made] == paint
 
 
+def log_softmax(t: Tiny, size: int) -> tuple[int, ...]:
+    """Logits of a dot, their maximum of some size, and their difference from it."""
+    logits = t.dot()
+    largest = t.op("rowmax", logits, size=size)
+    moved = t.op("reshape", largest)
+    shifted = t.op("add", logits, moved)
+    normed = t.op("add", shifted, t.op("log", t.op("sum", t.op("exp", shifted), size=4)))
+    t.returns(t.op("sum", normed, size=1))
+    return largest, moved, shifted
+
+
+def test_a_log_softmax_takes_its_maximum_from_what_it_subtracts_it_from() -> None:
+    """Both in full: a compiler may drop the rounding of logits that everything widens."""
+    t = Tiny()
+    nodes = log_softmax(t, size=4)
+    painted = t.paint()
+    assert [painted[node] for node in nodes] == ["full inner"] * 3
+
+
+def test_a_maximum_that_is_not_small_is_half() -> None:
+    t = Tiny()
+    largest, moved, _ = log_softmax(t, size=32)
+    painted = t.paint()
+    assert [painted[node] for node in (largest, moved)] == ["half downstream"] * 2
+
+
+def test_a_maximum_that_a_half_operation_reads_is_half() -> None:
+    t = Tiny()
+    largest = t.op("rowmax", t.dot(), size=4)
+    t.goes_on(largest)
+    t.returns(t.op("exp", largest))
+    assert t.paint()[largest] == "half downstream"
+
+
 # ----------------------------------------- casts move up
 
 

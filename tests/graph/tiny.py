@@ -54,7 +54,7 @@ def _entry(op: str, kind: Kind, **features: Any) -> Entry:
 ENTRIES = (
     _entry("dot", Kind.ALLOW, wide=True),
     _entry("conv", Kind.ALLOW),
-    _entry("add", Kind.INFER, additive=True),
+    _entry("add", Kind.INFER, additive=True, pointwise=Pointwise.CHEAP),
     _entry("mul", Kind.INFER, pointwise=Pointwise.CHEAP),
     _entry("div", Kind.INFER, divides=True),
     _entry("tanh", Kind.INFER),
@@ -62,6 +62,7 @@ ENTRIES = (
     _entry("sum", Kind.DENY),
     Entry("log", Kind.DENY, "used by difference", "tests", taint=Taint.ADDITIVE),
     _entry("relu", Kind.CLEAR, commutes=True),
+    _entry("rowmax", Kind.CLEAR, commutes=True, selects=True),
     _entry("select", Kind.CLEAR, commutes=True),
     _entry("reshape", Kind.CLEAR, commutes=True),
     _entry("broadcast", Kind.CLEAR, commutes=True),

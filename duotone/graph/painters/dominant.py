@@ -35,6 +35,8 @@ from duotone.graph.lists import Kind, Pointwise, Taint
 from duotone.graph.painting import Canvas, Painting
 
 PASSIVE = (Kind.INFER, Kind.CLEAR)
+_FEW = 8
+"""Elements are few beside so many times as many."""
 
 
 def paint_dominant(graph: Graph, classes: Classes) -> Painting:
@@ -201,24 +203,56 @@ def compute_full_store_half(canvas: Canvas) -> None:
     """
     graph = canvas.graph
     outputs = {value for value, _ in graph.outputs}
+    picked = _picked(canvas)
     for node in reversed(graph.nodes):
         index = node.index
         arithmetic = canvas.kind(index) is Kind.INFER
-        if canvas.rules[index] != "downstream" or not (arithmetic or node.op == "neg"):
+        unstored = arithmetic or node.op == "neg" or index in picked
+        if canvas.rules[index] != "downstream" or not unstored:
             continue
         readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
         returned = any(v in outputs for v in node.outputs)
         all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
         mixed = arithmetic and reads_full(canvas, node)
-        # A half sum that several norms read (a residual stream) is worth its bytes, unless it
-        # computes full anyway; a product is calculated again by each of them at no cost.
-        entry = canvas.classes.nodes[index].entry
-        product = entry.pointwise is Pointwise.CHEAP and not entry.additive
-        if all_full and (mixed or len(readers) == 1 or product):
+        alone = len(readers) == 1 or index in picked
+        # With several readers where each of them may as well calculate it for itself.
+        if all_full and (mixed or alone or _costs_nothing(canvas, node)):
             canvas.paint(index, Paint.FULL, "inner")
         elif mixed:
             canvas.paint(index, Paint.FULL, "mixed")
             canvas.store[index] = Paint.HALF
+
+
+def _picked(canvas: Canvas) -> set[int]:
+    """What picks few elements of a large value (the maximum of rows), and what only moves these.
+
+    To read the value in full costs no more there, and what is subtracted from it then need not see
+    the same rounding of it.
+    """
+    graph = canvas.graph
+    found: set[int] = set()
+    for node in graph.nodes:
+        entry = canvas.classes.nodes[node.index].entry
+        if canvas.rules[node.index] != "downstream" or not entry.commutes:
+            continue
+        read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
+        size = max(graph.values[v].size for v in node.outputs)
+        few = entry.selects and all(size * _FEW <= value.size for value in read)
+        if few or (read and all(value.producer in found for value in read)):
+            found.add(node.index)
+    return found
+
+
+def _costs_nothing(canvas: Canvas, node: Node) -> bool:
+    """Whether each reader of ``node`` calculates it at no cost, instead of reading it.
+
+    A sum of two large values is worth its bytes (a residual stream that several norms read); what
+    differs from one large value by small ones (logits less their maximum) is read as that value.
+    """
+    entry, values = canvas.classes.nodes[node.index].entry, canvas.graph.values
+    slots = canvas.dominant(node, parts=False)
+    large = [slot for slot in slots if values[node.inputs[slot]].constant is None]
+    return entry.pointwise is Pointwise.CHEAP and (not entry.additive or len(large) == 1)
 
 
 def reads_full(canvas: Canvas, node: Node) -> bool:
