@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ _ROOT = Path(__file__).parent.parent
 _OF_PAINTER = ("graph", "jaxpr", "targets", "api.py", "policy.py", "_jax.py")
 _WITHOUT_EXTRA = 3
 """Exit status of a measurement whose target needs a compiler that is not installed."""
+_NO_MEMORY = re.compile(r"total memory required [^\n]*? exceeds available [^\n(]*\([^)]*\)")
 _WITHOUT_TRITON = frozenset({"vit"})
 _LIMIT = 1.0
 _MEAN_LIMIT = 0.92
@@ -170,8 +172,16 @@ def measured_apart(job: Job) -> dict[str, Any]:
             return json.loads(into.read_text())
     if done.returncode == _WITHOUT_EXTRA:
         raise MissingExtra(done.stderr.strip().splitlines()[-1])
-    last = [line for line in done.stderr.strip().splitlines() if line.strip()][-1:]
-    return {"failed": (last or [f"ended with {done.returncode}"])[0][:300]}
+    return _refused(done.stderr) or {"failed": f"ended with {done.returncode}"}
+
+
+def _refused(said: str) -> dict[str, str]:
+    """A record of a step that was not compiled: too large for the target, or failed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any("RESOURCE_EXHAUSTED" in line for line in lines):
+        sizes = _NO_MEMORY.search(said)
+        return {"too large": sizes.group() if sizes else "the target has not the memory for it"}
+    return {"failed": lines[-1][:300]} if lines else {}
 
 
 def _surroundings() -> dict[str, str]:
@@ -234,6 +244,9 @@ def bars_of(records: Mapping[str, dict[str, Any]]) -> list[Bar]:
             mean = _mean([ratio for ratio in full if ratio is not None])
             bars.append(Bar(f"{title} over float32, geometric mean", mean, _FLOAT32_LIMIT, "times"))
     failed = [key for key, record in records.items() if "failed" in record and "mpx" not in key]
+    # What is too large with dtypes set by hand as well has not failed.
+    large = [key for key, record in records.items() if "too large" in record]
+    failed += [key for key in large if f"{key.rpartition('/')[0]}/by hand" not in large]
     bars.append(Bar("steps that failed to compile", len(failed), 0, ""))
     return bars
 
@@ -252,11 +265,7 @@ def _columns(records: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:
 def text_of(records: Mapping[str, dict[str, Any]]) -> str:
     """One table for each target and half type."""
     texts = [_table(records, target, half) for target, half in _columns(records)]
-    gaps = {
-        f"{key}: {record.get('failed') or record.get('absent')}"
-        for key, record in records.items()
-        if "failed" in record or "absent" in record
-    }
+    gaps = {f"{key}: {gap}" for key, record in records.items() if (gap := _gap(record))}
     texts.append(
         "GB are bytes moved between kernels, MB temporary memory, ms the roofline, half the share\n"
         "of FLOPs with half operands, s how long tracing and compiling took here; 'over' are\n"
@@ -265,6 +274,12 @@ def text_of(records: Mapping[str, dict[str, Any]]) -> str:
         "models and mpx are not in the limits."
     )
     return "\n\n".join([*texts, *(["\n".join(sorted(gaps))] if gaps else [])])
+
+
+def _gap(record: Mapping[str, Any]) -> str:
+    """Why a record has no figures; empty if it has."""
+    said = record.get("failed") or record.get("absent")
+    return str(said or (f"does not fit: {large}" if (large := record.get("too large")) else ""))
 
 
 def _table(records: Mapping[str, dict[str, Any]], target: str, half: str) -> str:
@@ -327,7 +342,7 @@ def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = 
             records = {**records, **load(folder), job.key: record}
             with contextlib.redirect_stdout(io.StringIO()):
                 write(result_of(records), folder)
-            said = record.get("failed") or record.get("absent")
+            said = _gap(record)
             said = said or f"{record['bytes'] / 1e9:.2f} GB in {record['compile seconds']:.0f} s"
             progress.console.print(f"{job.key}: {said}", markup=False, highlight=False)
             progress.advance(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,6 +18,7 @@ from benchmarks import (
     _stages,
     gradient_error,
     optimizer_overhead,
+    painter,
     rewrite_cost,
     second_call,
     step_cost,
@@ -209,3 +211,21 @@ def test_every_benchmark_names_its_command_first_and_has_a_result():
     for file in sorted(_common.RESULTS.parent.glob("[a-z]*.py")):
         assert file.read_text().startswith(f"# python -m benchmarks.{file.stem}\n")
         assert (_common.RESULTS / f"{file.stem}.json").exists()
+
+
+def test_a_step_too_large_for_a_target_is_no_failure_if_it_is_by_hand_as_well() -> None:
+    said = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries "
+        "(20.12G) exceeds available HBM (15.75G).\nSee https://openxla.org for more details.\n"
+    )
+    large = painter._refused(said)
+    assert large["too large"].endswith("(20.12G) exceeds available HBM (15.75G)")
+    ours, by_hand = "dlrm/v5e/bfloat16/duotone", "dlrm/v5e/bfloat16/by hand"
+
+    def failures(records: dict[str, dict[str, Any]]) -> float:
+        return painter.bars_of(records)[-1].value
+
+    assert failures({ours: large, by_hand: large}) == 0
+    assert failures({ours: large, by_hand: {"bytes": 1}}) == 1
+    assert failures({ours: painter._refused("one\nValueError: two\n")}) == 1
+    assert f"{ours}: does not fit: total memory required" in painter.text_of({ours: large})
