@@ -215,8 +215,9 @@ def test_every_benchmark_names_its_command_first_and_has_a_result():
 
 def test_a_step_too_large_for_a_target_is_no_failure_if_it_is_by_hand_as_well() -> None:
     said = (
-        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries "
-        "(20.12G) exceeds available HBM (15.75G).\nSee https://openxla.org for more details.\n"
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (20.12G) exceeds available HBM (15.75G).\n"
+        "See https://openxla.org for more details.\n"
     )
     large = painter._refused(said)
     assert large["too large"].endswith("(20.12G) exceeds available HBM (15.75G)")
