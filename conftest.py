@@ -3,5 +3,21 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it once, when it is imported
+# Programs of a few elements need no optimizing compiler. Said here and not in a fixture: modules
+# and their fixtures compile as well, and so do the processes that tests start.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+
+def _xla_flags() -> list[str]:
+    """Eight devices, and the compiler that needs a third of the time where there are two."""
+    flags = ["--xla_force_host_platform_device_count=8"]
+    if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends Python
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    return flags
+
+
+# Before JAX is loaded: it reads them when it starts.
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_xla_flags()]).strip()

@@ -1,14 +1,8 @@
-"""Settings for all tests: eight devices, quick compilation, no growing store of compiled code."""
+"""No growing store of compiled code; the compiler's settings are in the conftest above."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-
-# Before JAX is loaded: the number of devices is fixed when it starts.
-os.environ["XLA_FLAGS"] = " ".join(
-    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
-).strip()
 
 import jax
 import pytest
@@ -17,13 +11,10 @@ _calls = 0
 
 
 @pytest.fixture(autouse=True)
-def quick_compiler() -> Iterator[None]:
-    """Programs of a few elements need no optimizing compiler."""
+def store_of_programs() -> Iterator[None]:
+    """Empties JAX's store now and then: compiled loops take megabytes each."""
     global _calls
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
     _calls += 1
-    if _calls % 700 == 0:  # compiled loops take megabytes each
+    if _calls % 700 == 0:
         jax.clear_caches()

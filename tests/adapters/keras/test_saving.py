@@ -37,8 +37,7 @@ FIT, BATCH = (X, Y), (X, Y, None)  # what `fit` and `train_on_batch` hand to a s
 
 RESUME = """
 import json, sys
-import jax, numpy as np
-jax.config.update("jax_disable_most_optimizations", True)
+import numpy as np
 import keras, duotone.keras
 x, y = np.load("x.npy"), np.load("y.npy")
 model = keras.saving.load_model("model.keras")
