@@ -11,7 +11,6 @@ in one of these functions, with an ``AttributeError`` or ``KeyError`` that names
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +24,11 @@ from jax._src import config as _config
 from jax._src import core as _private_core
 from jax._src import source_info_util as _source_info
 from jax._src import xla_bridge as _bridge
+from jax._src.interpreters import partial_eval as _staging
 from jax.core import ShapedArray, Tracer
 from jax.extend import core as _core
 from jax.extend.core import primitives as _primitives
-from jax.interpreters import ad as _ad
-from jax.interpreters import batching as _batching
-from jax.interpreters import mlir as _mlir
+from jax.interpreters import ad, batching, mlir  # noqa: F401  (for duotone.jaxpr.bilinear)
 
 Eqn = Any
 """A ``JaxprEqn``."""
@@ -45,6 +43,7 @@ ARRAY_TYPES = frozenset({_array.ArrayImpl})
 """The concrete type of JAX arrays, for a test that is quicker than ``isinstance``."""
 
 Literal = _core.Literal
+Primitive = _core.Primitive
 NameStack = _source_info.NameStack
 check_jaxpr = _core.check_jaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
@@ -149,9 +148,89 @@ def bind(eqn: Eqn, operands: Sequence[Any], params: dict[str, Any] | None = None
         operands: new operands.
         params: new parameters; those of ``eqn`` if omitted.
     """
-    params = eqn.params if params is None else params
+    if params is None:
+        copied = _copied(eqn, operands, _source_info.current())
+        if copied is not None:
+            return copied
+        params = eqn.params
     out = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(params))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def bind_again(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
+    """As :func:`bind`, but outside of :class:`EquationContext`, which takes time to enter."""
+    source = eqn.source_info
+    if outer := _source_info.current_name_stack().stack:
+        source = source.replace(name_stack=NameStack(outer + source.name_stack.stack))
+    copied = _copied(eqn, operands, source)
+    if copied is not None:
+        return copied
+    with EquationContext(eqn):
+        return bind(eqn, operands)
+
+
+def _copied(eqn: Eqn, operands: Sequence[Any], source: Any) -> list[Any] | None:
+    """The results of ``eqn``, written into the jaxpr under way as it stands; ``None`` if it cannot.
+
+    It can if it is a first-order equation without effects and its operands have the types that they
+    had. Its results then have the types that they had. Binding would derive these again, in three
+    times the time.
+    """
+    trace, outs = _private_core.trace_ctx.trace, eqn.outvars
+    first_order = len(outs) == 1 and not eqn.primitive.multiple_results and not eqn.effects
+    if type(trace) is not _staging.DynamicJaxprTrace or not first_order:
+        return None
+    if type(outs[0].aval) is not ShapedArray:
+        return None
+    staged: list[Any] = []
+    for atom, operand in zip(eqn.invars, operands, strict=True):
+        if type(operand) is _staging.DynamicJaxprTracer and operand._trace is trace:
+            if type(operand.aval) is not ShapedArray or operand.aval != atom.aval:
+                return None
+            staged.append(operand)
+        elif type(atom) is Literal and operand is atom.val:
+            staged.append(_staging.DynamicJaxprTracer(trace, atom.aval, atom, source))
+        else:
+            return None
+    return trace.emit_eqn(
+        staged, [outs[0].aval], eqn.primitive, eqn.params, eqn.effects, source, eqn.ctx
+    )
+
+
+class BoundOnce:
+    """Calls of functions that bind one equation: a cast, a dot with derivatives of its own.
+
+    The equation that such a function gave for some types is written down again for operands of the
+    same types. ``jax.jit`` does so too, but takes ten times as long to find out what it is called
+    with.
+    """
+
+    def __init__(self) -> None:
+        self._bound: dict[Any, Any] = {}
+
+    def __call__(self, function: Callable[..., Any], operands: Sequence[Any], *statics: Any) -> Any:
+        """``function(*operands, *statics)``, one array.
+
+        Args:
+            function: of operands and statics.
+            operands: arrays.
+            statics: hashable.
+        """
+        trace = _private_core.trace_ctx.trace
+        if type(trace) is not _staging.DynamicJaxprTrace or not all(
+            type(x) is _staging.DynamicJaxprTracer and x._trace is trace for x in operands
+        ):
+            return function(*operands, *statics)
+        key = (function, *[x.aval for x in operands], statics, _config.trace_context())
+        bound = self._bound.get(key)
+        if bound is not None:
+            return trace.emit_eqn(operands, *bound, _source_info.current())[0]
+        result = function(*operands, *statics)
+        eqn = getattr(result, "parent", None)
+        if eqn is not None and list(map(id, eqn.in_tracers)) == list(map(id, operands)):
+            avals = [var.aval for var in eqn.outvars]
+            self._bound[key] = (avals, eqn.primitive, eqn.params, eqn.effects)
+        return result
 
 
 def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
@@ -159,54 +238,6 @@ def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
     return _primitives.convert_element_type_p.bind(
         operand, new_dtype=np.dtype(dtype), weak_type=weak_type, sharding=None
     )
-
-
-def bilinear(
-    name: str,
-    evaluate: Callable[..., Any],
-    typed: Callable[..., tuple[tuple[int, ...], Any]],
-    transpose_lhs: Callable[..., Any],
-    transpose_rhs: Callable[..., Any],
-    batch: Callable[..., tuple[Any, int]],
-) -> Any:
-    """A primitive that is linear in each of its two operands.
-
-    JAX has functions with derivatives of one's own, but none whose *transpose* is one's own and
-    that ``vmap`` takes (``linear_call`` has no batching rule).
-
-    Args:
-        name: of the primitive.
-        evaluate: ``evaluate(lhs, rhs, **params)``, what it calculates.
-        typed: the same of types: shape and dtype of the result.
-        transpose_lhs: ``(cotangent, lhs, rhs, **params)`` to the cotangent of ``lhs``, which is a
-            placeholder there, see :func:`aval_of_linear`.
-        transpose_rhs: likewise for ``rhs``.
-        batch: ``(operands, places, **params)`` to the result and the place of its mapped dimension.
-
-    Returns:
-        The primitive; call its ``bind(lhs, rhs, **params)``.
-    """
-    primitive = _core.Primitive(name)
-
-    def abstract(lhs: Any, rhs: Any, **params: Any) -> Any:
-        shape, dtype = typed(lhs, rhs, **params)
-        return ShapedArray(shape, np.dtype(dtype))
-
-    @functools.cache
-    def compiled(**params: Any) -> Callable[..., Any]:
-        return jax.jit(functools.partial(evaluate, **params))
-
-    primitive.def_impl(lambda lhs, rhs, **params: compiled(**params)(lhs, rhs))
-    primitive.def_abstract_eval(abstract)
-    _ad.defbilinear(primitive, transpose_lhs, transpose_rhs)
-    _batching.primitive_batchers[primitive] = batch
-    _mlir.register_lowering(primitive, _mlir.lower_fun(evaluate, multiple_results=False))
-    return primitive
-
-
-def aval_of_linear(placeholder: Any) -> Any:
-    """Shape and dtype of the operand of which a transpose is taken."""
-    return placeholder.aval
 
 
 def source_line(eqn: Eqn) -> str:
@@ -266,7 +297,7 @@ def known_primitives() -> frozenset[str]:
     return frozenset(
         primitive.name
         for name in dir(_primitives)
-        if isinstance(primitive := getattr(_primitives, name), _core.Primitive)
+        if isinstance(primitive := getattr(_primitives, name), Primitive)
     )
 
 

@@ -31,8 +31,8 @@ from typing import Any
 import jax
 from jax import lax
 
-from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE
+from duotone.jaxpr.bilinear import aval_of_linear, bilinear
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""
@@ -162,7 +162,7 @@ def _transposed_lhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype:
     """The cotangent of the left operand: cotangent by right operand."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
-    aval = _jax.aval_of_linear(lhs)
+    aval = aval_of_linear(lhs)
     lhs_kept, rhs_kept = (
         _kept(aval, lhs_contracted, lhs_batch),
         _kept(rhs, rhs_contracted, rhs_batch),
@@ -179,7 +179,7 @@ def _transposed_rhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype:
     """The cotangent of the right operand: left operand, contracted on its rows, by cotangent."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
-    aval = _jax.aval_of_linear(rhs)
+    aval = aval_of_linear(rhs)
     lhs_kept, rhs_kept = (
         _kept(lhs, lhs_contracted, lhs_batch),
         _kept(aval, rhs_contracted, rhs_batch),
@@ -236,6 +236,4 @@ def _typed(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> tuple[tuple[int,
     return tuple(sizes), dtype
 
 
-_TANGENT = _jax.bilinear(
-    "duotone_dot", _by_rows, _typed, _transposed_lhs, _transposed_rhs, _batched
-)
+_TANGENT = bilinear("duotone_dot", _by_rows, _typed, _transposed_lhs, _transposed_rhs, _batched)

@@ -168,7 +168,8 @@ def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
     result = r.half if r.kept(node, 0) is Paint.HALF else np.dtype(FULL_DTYPE)
     if r.dots == "rows" and takes_rows(*operands):
         dims = _hashable(step.eqn.params["dimension_numbers"])
-        return [rows_dot(*operands, dims, result.name, _is_transposed_next(r, step, dims))]
+        swapped = _is_transposed_next(r, step, dims)
+        return [r.bound_once(rows_dot, operands, dims, result.name, swapped)]
     if result == r.half:
         return [_in_order(r, step, operands, _half_parameters(r, step.eqn.params))]
     eqn, half_params = step.eqn, _half_parameters(r, step.eqn.params)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -71,7 +72,10 @@ class Env:
 
     def place(self, key: int) -> Env:
         """The environment of what is calculated again at a place; it sees this one."""
-        return self._again.setdefault(key, Env(self, shadows=True))
+        if key not in self._again:
+            # A cycle would keep every array of the program until the next garbage collection.
+            self._again[key] = Env(weakref.proxy(self), shadows=True)
+        return self._again[key]
 
 
 Repaint = Callable[[_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary]], "Rewriter"]
@@ -91,6 +95,7 @@ class Rewriter:
         joined: additions that the operation before them carries out.
         dots: the form in which dots with half operands are bound, see :mod:`duotone.jaxpr.dots`.
         math: by operation, the algorithm or precision in which it calculates where it stays full.
+        bound_once: calls what many steps call with operands of the same types.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class Rewriter:
         self.joined = joined
         self.dots = dots
         self.math = math
+        self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}
         self._held = {cast.value for cast in plan.casts if cast.held}
         self._largest = float(jax.numpy.finfo(self.half).max)
@@ -196,7 +202,7 @@ class Rewriter:
         else:
             if value in self._held:
                 array = lax.optimization_barrier(array)
-            array = _jax.convert(array, self.graph.values[value].dtype)
+            array = self._cast(array, np.dtype(self.graph.values[value].dtype))
             if value in self._exact:
                 info = jax.numpy.finfo(self.half)
                 array = jax.lax.reduce_precision(array, info.nexp, info.nmant)
@@ -217,7 +223,10 @@ class Rewriter:
             limit = np.float32(self._largest)
             finite = jax.lax.clamp(-limit, array, limit)
             array = jax.lax.select(jax.lax.is_finite(array), finite, array)
-        return _jax.convert(array, self.half)
+        return self._cast(array, self.half)
+
+    def _cast(self, array: Any, dtype: np.dtype, weak_type: bool = False) -> Any:
+        return self.bound_once(_converted, [array], dtype, weak_type)
 
     def run(self, program: Program, env: Env) -> None:
         """Runs the steps of a program; its results stand in ``env`` afterwards."""
@@ -231,17 +240,25 @@ class Rewriter:
             for node in step.nodes:
                 for place, value in self._places.get(node, ()):
                     self._calculate_again(env.place(place), place, value)
-            with _jax.EquationContext(step.eqn):
-                results = self._step(step, env)
-            for value, (paint, array) in zip(step.outputs, results, strict=True):
-                env.write(value, paint, array)
+            self._step(step, env)
 
-    def _step(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
-        """The results of one step, each with its precision."""
-        if not self.touched(step):
-            operands = [self.read(env, value, Paint.FULL) for value in step.inputs]
-            return [(Paint.FULL, array) for array in _jax.bind(step.eqn, operands)]
-        return FORMS[step.kind](self, step, env)
+    def _step(self, step: Step, env: Env) -> None:
+        """Carries out one step."""
+        if self.touched(step):
+            with _jax.EquationContext(step.eqn):
+                results = FORMS[step.kind](self, step, env)
+        else:
+            results = [(Paint.FULL, array) for array in self._unchanged(step, env)]
+        for value, (paint, array) in zip(step.outputs, results, strict=True):
+            env.write(value, paint, array)
+
+    def _unchanged(self, step: Step, env: Env) -> list[Any]:
+        """The results of a step in which nothing is half."""
+        operands = [env.find(value, Paint.FULL) for value in step.inputs]
+        if any(operand is None for operand in operands):
+            with _jax.EquationContext(step.eqn):  # of the casts
+                operands = [self.read(env, value, Paint.FULL) for value in step.inputs]
+        return _jax.bind_again(step.eqn, operands)
 
     def source(self, env: Env, node: int, value: int) -> Env:
         """The environment from which a node reads a value: ``env``, or that of a place.
@@ -280,10 +297,7 @@ class Rewriter:
             step = self._steps[self.graph.values[value].producer]
             for operand in step.inputs:
                 self._calculate_again(again, place, operand)
-            with _jax.EquationContext(step.eqn):
-                results = self._step(step, again)
-            for output, (paint, array) in zip(step.outputs, results, strict=True):
-                again.write(output, paint, array)
+            self._step(step, again)
 
     @functools.cached_property
     def _places(self) -> dict[int, list[tuple[int, int]]]:
@@ -326,15 +340,18 @@ class Rewriter:
 
     def match(self, array: Any, aval: Any, paint: Paint) -> Any:
         """``array`` with the dtype and the weak type that ``aval`` has in a precision."""
-        weak = paint is Paint.FULL and getattr(aval, "weak_type", False)
+        full = paint is Paint.FULL
+        if full and getattr(array, "aval", None) == aval:
+            return array  # nearly always
+        weak = full and getattr(aval, "weak_type", False)
         dtype = getattr(aval, "dtype", None)
-        if dtype is None or jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        if dtype is None or (full and jax.numpy.issubdtype(dtype, jax.dtypes.extended)):
             return array
         if not hasattr(array, "dtype"):  # a Python number among the literals
             array = np.asarray(array, dtype)
         if array.dtype == self.dtype(aval, paint) and jax.typeof(array).weak_type == weak:
             return array
-        return _jax.convert(array, self.dtype(aval, paint), weak_type=weak)
+        return self._cast(array, self.dtype(aval, paint), weak)
 
 
 @jax.custom_jvp
@@ -348,6 +365,10 @@ def _linked(full: Any, half: Any) -> Any:
 def _linked_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
     full, half = primals
     return _linked(full, half), _jax.convert(tangents[0], half.dtype)
+
+
+def _converted(array: Any, dtype: np.dtype, weak_type: bool) -> Any:
+    return _jax.convert(array, dtype, weak_type=weak_type)
 
 
 def _is_host_array(array: Any) -> bool:

@@ -26,6 +26,9 @@ from duotone.jaxpr.trace import Traced, leak_inside, trace
 logger = logging.getLogger("duotone")
 
 _MANY_SIGNATURES = 16
+_FROZEN_BY_PYTHON = 1_000
+"""Objects that Python itself freezes at most. Who calls ``gc.freeze`` freezes all there are, many
+times as many once JAX is loaded."""
 
 
 @contextlib.contextmanager
@@ -34,7 +37,8 @@ def _collector_paused() -> Iterator[None]:
 
     Both make hundreds of thousands of small objects that live on, so that full collections of all
     of JAX's heap fall into them: a third of the rewriting time of a GPT-2 step
-    (``benchmarks/rewrite_cost.py``).
+    (``benchmarks/rewrite_cost.py``). Afterwards they are handed to the oldest generation, where
+    the next two collections would bring them, having looked at them all and found nothing to free.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -42,6 +46,9 @@ def _collector_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if gc.get_freeze_count() < _FROZEN_BY_PYTHON:  # what a user froze stays so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
