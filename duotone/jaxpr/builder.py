@@ -65,6 +65,7 @@ class Builder:
         self.bodies: list[Body] = []
         self._integers = Integers()
         self._scopes: dict[tuple[tuple[str, ...], Any], tuple[str, str, tuple[str, ...]]] = {}
+        self._types: dict[Any, tuple[int, tuple[Any, ...], str]] = {}
 
     def add_body(self, parent: int, kind: BodyKind, trips: int) -> int:
         """A new body; ``trips`` is per run of its parent."""
@@ -83,10 +84,10 @@ class Builder:
     ) -> int:
         """A new value; returns its index."""
         index = len(self.values)
-        shape = tuple(getattr(aval, "shape", ()))
-        self.values.append(
-            Value(index, size_of(aval), shape, dtype_name(aval), producer, body, constant, given)
-        )
+        if (known := self._types.get(aval)) is None:
+            known = size_of(aval), tuple(getattr(aval, "shape", ())), dtype_name(aval)
+            self._types[aval] = known
+        self.values.append(Value(index, *known, producer, body, constant, given))
         return index
 
     def node(
@@ -128,8 +129,10 @@ class Builder:
         scope, region, _ = self.scope(scopes, eqn)
         places = out_bodies or [body] * len(out_avals)
         outputs = tuple(
-            self.value(aval, body=place, producer=index, constant=constant)
-            for aval, place in zip(out_avals, places, strict=True)
+            [
+                self.value(aval, body=place, producer=index, constant=constant)
+                for aval, place in zip(out_avals, places, strict=True)
+            ]
         )
         self.nodes.append(
             Node(
@@ -154,10 +157,12 @@ class Builder:
     def scope(self, outer: tuple[str, ...], eqn: _jax.Eqn) -> tuple[str, str, tuple[str, ...]]:
         """The name scope of an equation, the region it is in, and all scope names."""
         key = (outer, eqn.source_info.name_stack)
-        if key not in self._scopes:
+        found = self._scopes.get(key)  # once: the hash of a name stack takes its time
+        if found is None:
             names = (*outer, *_jax.scope_names(eqn.source_info.name_stack))
-            self._scopes[key] = "/".join(without_regions(names)), region_of(names), names
-        return self._scopes[key]
+            found = "/".join(without_regions(names)), region_of(names), names
+            self._scopes[key] = found
+        return found
 
     def program(
         self,
