@@ -224,7 +224,9 @@ class BoundOnce:
         key = (function, *[x.aval for x in operands], statics, _config.trace_context())
         bound = self._bound.get(key)
         if bound is not None:
-            return trace.emit_eqn(operands, *bound, _source_info.current())[0]
+            avals, primitive, params, effects = bound
+            source = _source_info.current()
+            return trace.emit_eqn(operands, avals, primitive, params, effects, source)[0]
         result = function(*operands, *statics)
         eqn = getattr(result, "parent", None)
         if eqn is not None and list(map(id, eqn.in_tracers)) == list(map(id, operands)):
