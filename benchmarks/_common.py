@@ -21,6 +21,8 @@ from typing import Any
 
 import jax
 
+from benchmarks import _readme
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -93,8 +95,6 @@ def _processor() -> str:
 
 def write(result: Result, folder: Path = RESULTS) -> None:
     """Prints a result and writes it to ``folder``; the README beside it is made anew."""
-    from benchmarks import _readme
-
     folder.mkdir(exist_ok=True)
     bars = [{**dataclasses.asdict(bar), "kept": bar.kept} for bar in result.bars]
     around = environment()

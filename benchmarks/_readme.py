@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks._common import RESULTS
-
 _HEAD = """\
 # Benchmarks
 
@@ -20,7 +18,7 @@ figures belong to the processor that stands beside them.
 """
 
 
-def render(results: Path = RESULTS) -> str:
+def render(results: Path) -> str:
     """The page for the results in a folder."""
     return "\n".join([_HEAD, *[_section(file) for file in sorted(results.glob("*.json"))]])
 
@@ -53,4 +51,5 @@ def _section(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    (RESULTS.parent / "README.md").write_text(render())
+    _here = Path(__file__).parent
+    (_here / "README.md").write_text(render(_here / "results"))

@@ -204,7 +204,7 @@ def test_a_result_is_written_beside_a_generated_readme(tmp_path, capsys):
 
 
 def test_the_readme_is_the_one_that_the_results_make():
-    assert (_common.RESULTS.parent / "README.md").read_text() == _readme.render()
+    assert (_common.RESULTS.parent / "README.md").read_text() == _readme.render(_common.RESULTS)
 
 
 def test_every_benchmark_names_its_command_first_and_has_a_result():
