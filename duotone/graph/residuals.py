@@ -20,8 +20,9 @@ a barrier that keeps the compiler from finding the first calculation.
 What was divided by its sum, and dots read the quotient now and later, is calculated from that
 quotient: of a softmax neither exponentials nor scores are kept then.
 
-What is cheap throughout is left to the compiler, which does the same unasked. Nothing but pointwise
-operations is ever calculated again: nothing random and nothing with effects.
+What is cheap throughout is left to the compiler, which does the same unasked; what the user named
+(``jax.ad_checkpoint.checkpoint_name``) is kept. Nothing but pointwise operations is ever calculated
+again: nothing random and nothing with effects.
 
 References:
     Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), and ``jax.checkpoint``, of
@@ -41,6 +42,8 @@ from duotone.graph.painting import Painting
 
 _LONGEST_CHAIN = 48
 _RESHAPES = ("reshape", "broadcast_in_dim", "expand_dims", "squeeze", "copy")
+_NAME = "name"
+"""Gives a value a name, by which the user says what is kept."""
 _SMALL = 8
 """A value is small beside one with so many times its elements."""
 
@@ -136,6 +139,8 @@ class _Planner:
         for node in graph.nodes:
             if self.levels.anchors[node.index]:
                 self.kept.update(node.inputs)
+            if node.op == _NAME:
+                self.kept.update(node.outputs)
 
     def plan(self) -> Recompute:
         """One pass over all values, in program order."""

@@ -18,7 +18,9 @@ from tests.graph.tiny import ENTRIES, Painted, Tiny
 
 _KINDS = {
     **dict.fromkeys(("tanh", "exp", "log"), Pointwise.DEAR),
-    **dict.fromkeys(("add", "mul", "relu", "select", "reshape", "broadcast"), Pointwise.CHEAP),
+    **dict.fromkeys(
+        ("add", "mul", "relu", "select", "reshape", "broadcast", "name"), Pointwise.CHEAP
+    ),
 }
 _ENTRIES = tuple(
     dataclasses.replace(entry, pointwise=_KINDS.get(entry.op, Pointwise.NO)) for entry in ENTRIES
@@ -87,6 +89,16 @@ def test_readers_at_one_level_share_a_calculation() -> None:
     places = [plan.reads[painted.graph.values[v].producer, a] for v in (first, second, third)]
     assert places[0] == places[1] != places[2]
     assert all(plan.again[place] == {a} for place in places)
+
+
+def test_what_the_user_named_is_kept_and_others_follow_from_it() -> None:
+    t = Tiny()
+    a = t.op("tanh", t.dot())
+    named = t.op("name", a)
+    b = t.op("exp", named)
+    behind(t, named, b)
+    _, plan = planned(t)
+    assert (again(plan), roots(plan)) == ({b}, {named})
 
 
 def test_what_is_cheap_is_left_to_the_compiler() -> None:

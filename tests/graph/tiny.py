@@ -65,6 +65,7 @@ ENTRIES = (
     _entry("rowmax", Kind.CLEAR, commutes=True, selects=True),
     _entry("select", Kind.CLEAR, commutes=True),
     _entry("reshape", Kind.CLEAR, commutes=True),
+    _entry("name", Kind.CLEAR, commutes=True),
     _entry("broadcast", Kind.CLEAR, commutes=True),
     _entry("gather", Kind.CLEAR, commutes=True),
     _entry("round", Kind.CLEAR),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from duotone import _jax, road
@@ -349,6 +350,19 @@ def test_checkpoint_policies(policy: str) -> None:
         half(jax.grad(jax.checkpoint(loss, policy=keep))),
     ):
         same(gradient(PARAMS, X), jax.grad(loss)(PARAMS, X), 2e-2)
+
+
+@pytest.mark.parametrize("name", ["waves", "other"])
+def test_a_named_residual_is_kept(name: str) -> None:
+    """A policy that saves a name gets what it asked for."""
+
+    def loss(params: Any, x: Any) -> Any:
+        gate = checkpoint_name(jnp.sin(x @ params["up"]), "waves")
+        return ((x @ params["up"] * gate) @ params["down"]).sum() ** 2
+
+    keep = jax.checkpoint_policies.save_only_these_names(name)
+    program = traced(half(jax.grad(jax.checkpoint(loss, policy=keep))), PARAMS, X)
+    assert len(named(program, "sin")) == (1 if name == "waves" else 2)
 
 
 def test_whole_numbers_and_masks_among_the_roots() -> None:
