@@ -21,9 +21,10 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # Python 3.11 tests the oldest supported versions of some libraries, Python 3.12 the newest.
 OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.txt)
 PYTEST := -m pytest -n $(WORKERS)
-# What the second Python need not repeat unless it is asked for everything: it has no JAX in it, or
-# is what a person runs once.
-SAME := cli samples benchmarks graph targets tensorflow views test_docs.py test_examples.py
+# What the second Python need not repeat unless it is asked for everything: it has no JAX in it, it
+# is about what is refused, or it is what a person runs once.
+SAME := cli samples benchmarks graph targets tensorflow views test_docs.py test_examples.py \
+	adapters/test_optax_refusals.py adapters/test_keras_applications.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-tensorflow lint format types docs bench clean
