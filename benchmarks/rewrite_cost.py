@@ -190,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--gpt2", action="store_true", help="only the GPT-2 step; writes nothing")
     parser.add_argument("--growth", action="store_true", help="only the growth; writes nothing")
-    parser.add_argument("--rounds", type=int, default=5, help="of the GPT-2 step (default 5)")
+    parser.add_argument("--rounds", type=int, default=15, help="of the GPT-2 step (default 15)")
     options = parser.parse_args()
     both = options.gpt2 == options.growth
     bars, texts, data = measure(
