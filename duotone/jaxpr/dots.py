@@ -99,7 +99,8 @@ def _rows_dot_derivative(
 
 
 # Most dots of a network have the shapes of another one. A call that was traced before is read from
-# the cache of ``jit``, which takes a fifth of the time; inlined, it leaves no trace in the program.
+# the cache of ``jit``, which takes a fifth of the time; inlined, it leaves no trace in what is
+# compiled.
 rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
 
 
