@@ -53,15 +53,13 @@ def step_round(case: Case, turn: int) -> dict[str, float]:
     Then the float32 step is compiled (what is traced right behind that takes longer), and the
     painted step goes down the road stage by stage.
     """
-    shapes, found, to_compile = case.shapes(), {}, []
+    shapes, found, lowered = case.shapes(), {}, {}
     for name in _turned(list(ORDERS), turn):
         jax.clear_caches()
         step = ORDERS[name](_fresh(case.loss))
         traced = _timed(found, f"trace {name}", lambda step=step: jax.jit(step).trace(*shapes))
-        lowered = _timed(found, f"lower {name}", traced.lower)
-        if name == "float32":
-            to_compile.append(lowered.compile)
-    _timed(found, "compile float32", *to_compile)
+        lowered[name] = _timed(found, f"lower {name}", traced.lower)
+    _timed(found, "compile float32", lowered["float32"].compile)
     jax.clear_caches()
     by_stage, _ = stage_seconds(jax.value_and_grad(_fresh(case.loss)), shapes)
     found.update({f"stage {name}": spent for name, spent in by_stage.items()})

@@ -235,7 +235,7 @@ class BoundOnce:
         return result
 
 
-def convert(operand: Any, dtype: Any, *, weak_type: bool = False) -> Any:
+def convert(operand: Any, dtype: Any, weak_type: bool = False) -> Any:
     """``convert_element_type`` that can also make a value weakly typed."""
     return _primitives.convert_element_type_p.bind(
         operand, new_dtype=np.dtype(dtype), weak_type=weak_type, sharding=None

@@ -9,8 +9,8 @@ that it has made, and rounds once. XLA lets it, if all that is added has the hal
 bias is added by a kernel of its own, which reads the rounded result and writes the sum in half. As
 an epilogue the result is not rounded before the sum, but the bias is.
 
-Who calls this: :mod:`duotone.road`, for devices on which half is held. A painting does not depend
-on it: the addition computes full, in the library, and stores half.
+Who calls this: :mod:`duotone.road`, for devices whose convolutions do so. A painting does not
+depend on it: the addition computes full, in the library, and stores half.
 """
 
 from __future__ import annotations

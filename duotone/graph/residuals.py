@@ -35,7 +35,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Graph, Node, Paint, Value
+from duotone.graph.graph import SMALL, STRUCTURAL, Graph, Node, Paint, Value
 from duotone.graph.levels import find_levels
 from duotone.graph.lists import Pointwise
 from duotone.graph.painting import Painting
@@ -44,8 +44,6 @@ _LONGEST_CHAIN = 48
 _RESHAPES = ("reshape", "broadcast_in_dim", "expand_dims", "squeeze", "copy")
 _NAME = "name"
 """Gives a value a name, by which the user says what is kept."""
-_SMALL = 8
-"""A value is small beside one with so many times its elements."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -303,7 +301,7 @@ class _Planner:
             return False
         if held.constant is not None or not held.shape:
             return True
-        return held.size * _SMALL <= value.size
+        return held.size * SMALL <= value.size
 
     def _pointwise(self, value: int) -> Pointwise:
         producer = self.graph.values[value].producer

@@ -32,7 +32,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
+from duotone.graph.graph import SMALL, STRUCTURAL, Boundary, Graph, Node, Paint
 from duotone.graph.levels import Levels, find_levels
 from duotone.graph.lists import Kind, Pointwise
 from duotone.graph.painting import Painting
@@ -43,8 +43,6 @@ WIDTH = {Paint.FULL: 4, Paint.HALF: 2}
 """Bytes of one element."""
 _NOWHERE = -1
 """In place of a value: what is calculated from nothing in memory."""
-_SMALL = 8
-"""A value is small beside one with so many times its elements, as for residuals."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -217,7 +215,7 @@ class _Finder:
         found: set[int] = set()
         for operand in node.inputs:
             held = self.graph.values[operand]
-            if held.constant is None and held.size * _SMALL > size:
+            if held.constant is None and held.size * SMALL > size:
                 found.add(self.roots[operand] if held.body == node.body else operand)
         found.discard(_NOWHERE)
         if not found:

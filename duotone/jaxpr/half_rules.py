@@ -70,7 +70,7 @@ def _joined(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
     """A sum in half, which the convolution before it adds up; its derivative is in full."""
     shape = step.eqn.outvars[0].aval.shape
     wide = [jax.numpy.broadcast_to(operand, shape) for operand in operands]
-    return _jax.bind(step.eqn, [_jax.convert(operand, r.half) for operand in wide])
+    return _jax.bind(step.eqn, [lax.convert_element_type(x, r.half) for x in wide])
 
 
 def _in_full(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:

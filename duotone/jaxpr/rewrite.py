@@ -226,7 +226,7 @@ class Rewriter:
         return self._cast(array, self.half)
 
     def _cast(self, array: Any, dtype: np.dtype, weak_type: bool = False) -> Any:
-        return self.bound_once(_converted, [array], dtype, weak_type)
+        return self.bound_once(_jax.convert, [array], dtype, weak_type)
 
     def run(self, program: Program, env: Env) -> None:
         """Runs the steps of a program; its results stand in ``env`` afterwards."""
@@ -365,10 +365,6 @@ def _linked(full: Any, half: Any) -> Any:
 def _linked_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
     full, half = primals
     return _linked(full, half), _jax.convert(tangents[0], half.dtype)
-
-
-def _converted(array: Any, dtype: np.dtype, weak_type: bool) -> Any:
-    return _jax.convert(array, dtype, weak_type=weak_type)
 
 
 def _is_host_array(array: Any) -> bool:

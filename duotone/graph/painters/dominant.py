@@ -30,13 +30,11 @@ from __future__ import annotations
 from collections import deque
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
+from duotone.graph.graph import SMALL, STRUCTURAL, Boundary, Graph, Node, Paint
 from duotone.graph.lists import Kind, Pointwise, Taint
 from duotone.graph.painting import Canvas, Painting
 
 PASSIVE = (Kind.INFER, Kind.CLEAR)
-_FEW = 8
-"""Elements are few beside so many times as many."""
 
 
 def paint_dominant(graph: Graph, classes: Classes) -> Painting:
@@ -237,7 +235,7 @@ def _picked(canvas: Canvas) -> set[int]:
             continue
         read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
         size = max(graph.values[v].size for v in node.outputs)
-        few = entry.selects and all(size * _FEW <= value.size for value in read)
+        few = entry.selects and all(size * SMALL <= value.size for value in read)
         if few or (read and all(value.producer in found for value in read)):
             found.add(node.index)
     return found
