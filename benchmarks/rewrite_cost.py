@@ -28,6 +28,9 @@ from benchmarks.models import Case, gpt2_small, small_transformer, unrolled_net
 QUESTION = "What does painting cost at compile time, and does it grow linearly?"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 PAINTING = ("build", "classify", "ranges", "paint", "plan", "check")
+_FRAMES, _PERIOD = 10, 150
+"""Frames by which a round stands deeper than the one before; as many as fill a piece of CPython's
+stack begin anew."""
 _POLICY = duotone.Policy(ignore_performance=True)
 
 ORDERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
@@ -50,20 +53,32 @@ def _fresh(loss: Callable[..., Any]) -> Callable[..., Any]:
 def step_round(case: Case, turn: int) -> dict[str, float]:
     """One round: each order traced and lowered once, in an order that turns with the rounds.
 
-    Then the float32 step is compiled (what is traced right behind that takes longer), and the
-    painted step goes down the road stage by stage.
+    How deep the call stands in the stack turns too: at some depths CPython asks for memory at every
+    call of a loop, and tracing takes half as long again (``duotone/jaxpr/interpreter.py``). Then
+    the float32 step is compiled (what is traced right behind that takes longer), and the painted
+    step goes down the road stage by stage.
     """
     shapes, found, lowered = case.shapes(), {}, {}
     for name in _turned(list(ORDERS), turn):
         jax.clear_caches()
         step = ORDERS[name](_fresh(case.loss))
-        traced = _timed(found, f"trace {name}", lambda step=step: jax.jit(step).trace(*shapes))
+        traced = _at_depth(
+            turn * _FRAMES % _PERIOD,
+            lambda name=name, step=step: _timed(
+                found, f"trace {name}", lambda: jax.jit(step).trace(*shapes)
+            ),
+        )
         lowered[name] = _timed(found, f"lower {name}", traced.lower)
     _timed(found, "compile float32", lowered["float32"].compile)
     jax.clear_caches()
     by_stage, _ = stage_seconds(jax.value_and_grad(_fresh(case.loss)), shapes)
     found.update({f"stage {name}": spent for name, spent in by_stage.items()})
     return found
+
+
+def _at_depth(frames: int, function: Callable[[], Any]) -> Any:
+    """``function()``, so many frames deeper in the stack."""
+    return function() if frames == 0 else _at_depth(frames - 1, function)
 
 
 def _timed(found: dict[str, float], name: str, function: Callable[[], Any]) -> Any:

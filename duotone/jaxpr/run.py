@@ -8,10 +8,8 @@ that the transformation knows how to handle. That equation bears
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +17,7 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import LeakedTracerError
+from duotone.jaxpr.interpreter import collector_paused, with_long_stack
 from duotone.jaxpr.scopes import MARKER
 from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
 from duotone.jaxpr.trace import Traced, leak_inside, trace
@@ -26,30 +25,6 @@ from duotone.jaxpr.trace import Traced, leak_inside, trace
 logger = logging.getLogger("duotone")
 
 _MANY_SIGNATURES = 16
-_FROZEN_BY_PYTHON = 1_000
-"""Objects that Python itself freezes at most. Who calls ``gc.freeze`` freezes all there are, many
-times as many once JAX is loaded."""
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pauses garbage collection while a program is traced and rewritten.
-
-    Both make hundreds of thousands of small objects that live on, so that full collections of all
-    of JAX's heap fall into them: a third of the rewriting time of a GPT-2 step
-    (``benchmarks/rewrite_cost.py``). Afterwards they are handed to the oldest generation, where
-    the next two collections would bring them, having looked at them all and found nothing to free.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            if gc.get_freeze_count() < _FROZEN_BY_PYTHON:  # what a user froze stays so
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 class Runner:
@@ -73,9 +48,8 @@ class Runner:
         compiled = self._compiled.get(key)
         try:
             if compiled is None:
-                with _collector_paused():
-                    compiled = self._compiled[key] = self._compile(signature, arrays)
-                    out, results = compiled(*arrays)
+                with collector_paused():
+                    out, results = with_long_stack(lambda: self._first(key, signature, arrays))
             else:
                 out, results = compiled(*arrays)
         except jax.errors.UnexpectedTracerError as error:
@@ -86,6 +60,13 @@ class Runner:
                 "it from the function that made it instead of storing it"
             ) from error
         return results.restore(out)
+
+    def _first(
+        self, key: Any, signature: Signature, arrays: Sequence[Any]
+    ) -> tuple[list[Any], Results]:
+        """The first call with a signature: traces, paints and rewrites, unless it fails."""
+        compiled = self._compiled[key] = self._compile(signature, arrays)
+        return compiled(*arrays)
 
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
         """What calls that share a ``jit`` function have in common."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 
 import jax
 import jax.numpy as jnp
@@ -92,31 +91,3 @@ def test_the_arrays_of_a_rewrite_are_freed_without_a_collection() -> None:
         assert not [thing for thing in gc.get_objects() if isinstance(thing, Env)]
     finally:
         gc.enable()
-
-
-def test_the_collector_goes_on_and_frees_what_a_trace_left() -> None:
-    class Thing:
-        pass
-
-    seen = []
-
-    def function(x):
-        thing = Thing()
-        thing.itself = thing  # type: ignore[attr-defined]
-        seen.append(weakref.ref(thing))
-        return x @ x.T
-
-    half(function)(X)
-    assert gc.isenabled()
-    gc.collect()
-    assert seen[0]() is None
-
-
-def test_what_a_user_froze_stays_frozen() -> None:
-    gc.freeze()
-    try:
-        count = gc.get_freeze_count()
-        half(lambda x: x @ x.T)(X)
-        assert gc.get_freeze_count() > count / 2
-    finally:
-        gc.unfreeze()
