@@ -112,9 +112,9 @@ def paint_jaxpr(
     plan = plan_casts(graph, classes, painting, hold=forms.holds)
     recompute, factored, joined = NOTHING, {}, frozenset()
     if policy.painter != "tensorflow" and not forms.worth.only_allow:
-        factored = plan_factors(graph, classes, painting) if forms.holds else {}
+        factored = plan_factors(graph, classes, painting) if forms.factors else {}
         joined = plan_epilogues(graph, classes, painting) if forms.joins else joined
-        recompute = plan_residuals(graph, classes, painting, joined)
+        recompute = plan_residuals(graph, classes, painting, joined, quotients=forms.quotients)
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
     return Painted(built, classes, painting, plan, recompute, factored, joined, half, forms)

@@ -18,7 +18,8 @@ a barrier that keeps the compiler from finding the first calculation.
     roots that nothing else keeps are no more bytes than v
 
 What was divided by its sum, and dots read the quotient now and later, is calculated from that
-quotient: of a softmax neither exponentials nor scores are kept then.
+quotient, on devices that have it in memory: of a softmax neither exponentials nor scores are kept
+then.
 
 What is cheap throughout is left to the compiler, which does the same unasked; what the user named
 (``jax.ad_checkpoint.checkpoint_name``) is kept. Nothing but pointwise operations is ever calculated
@@ -98,7 +99,12 @@ NOTHING = Recompute({}, {}, {})
 
 
 def plan_residuals(
-    graph: Graph, classes: Classes, painting: Painting, joined: frozenset[int] = frozenset()
+    graph: Graph,
+    classes: Classes,
+    painting: Painting,
+    joined: frozenset[int] = frozenset(),
+    *,
+    quotients: bool = True,
 ) -> Recompute:
     """Finds the values that are cheaper to calculate again than to keep.
 
@@ -107,23 +113,30 @@ def plan_residuals(
         classes: what each node is.
         painting: its colours.
         joined: additions that the operation before them carries out.
+        quotients: whether a quotient that dots read is in memory on the device.
 
     Returns:
         The reads that take a second calculation, and what that needs.
     """
-    return _Planner(graph, classes, painting, joined).plan()
+    return _Planner(graph, classes, painting, joined, quotients).plan()
 
 
 class _Planner:
     """The analysis of one program; values are looked at in program order."""
 
     def __init__(
-        self, graph: Graph, classes: Classes, painting: Painting, joined: frozenset[int]
+        self,
+        graph: Graph,
+        classes: Classes,
+        painting: Painting,
+        joined: frozenset[int],
+        quotients: bool,
     ) -> None:
         self.graph = graph
         self.classes = classes
         self.painting = painting
         self.joined = joined
+        self.quotients = quotients
         self.readers = graph.consumers
         self.levels = find_levels(graph, classes)
         nodes = self.levels.nodes
@@ -231,6 +244,8 @@ class _Planner:
         say that half holds the value (so its sum is finite), divided by its sum (so that the
         quotient is as exact as anything that the value is weighed with), and only multiplied with.
         """
+        if not self.quotients:
+            return None
         multiplied = all(self.graph.nodes[reader].op == "mul" for reader in far)
         if not multiplied or not self.classes.nodes[node.index].stores_half:
             return None

@@ -40,7 +40,11 @@ class DeviceForms:
             of an algorithm or a precision by operation. Not of the device alone: filled in by
             :func:`current_forms`.
         holds: whether a half value that several operations widen is held in memory in half. On a
-            CPU it gains nothing, and keeps the compiler from dropping the rounding.
+            CPU it gains nothing, and keeps the compiler from dropping the rounding. On a TPU dots
+            calculate their operands themselves, and would have to have them written instead.
+        factors: whether what all terms of a sum have in common is multiplied afterwards.
+        quotients: whether exponentials of a softmax are calculated again from the quotient that
+            dots read. On a TPU there is no such quotient in memory, for the same reason.
         joins: whether convolutions add what is added to their results themselves, if it is half. On
             TPUs they do whatever its type.
     """
@@ -53,6 +57,8 @@ class DeviceForms:
     source: str
     math: tuple[tuple[str, str], ...] = ()
     holds: bool = False
+    factors: bool = False
+    quotients: bool = True
     joins: bool = False
 
 
@@ -68,6 +74,7 @@ TABLE = {
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
         holds=True,
+        factors=True,
         joins=True,
     ),
     "tpu": DeviceForms(
@@ -77,7 +84,8 @@ TABLE = {
         "float32",
         EVERYTHING,
         "compiled programs (benchmarks/painter.py)",
-        holds=True,
+        factors=True,
+        quotients=False,
     ),
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,
