@@ -17,7 +17,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ HALF_TYPES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Each half type and its epsilon, the spacing of its numbers above 1."""
 SEEDS = {"settled": (0, 1), "initial": (0,)}
 """By start, the seeds of the batches. What a start is: :func:`starts_of`."""
+MORE_BATCHES = 10
+"""Settled batches of an architecture that is out of a limit with those of :data:`SEEDS`."""
 SETTLED_SHIFT = 2
 """Of batch normalisations: two or three values of a hundred lie below the kink of a rectifier. With
 3 whole layers are linear, and the gradients of shifts vanish."""
@@ -217,17 +219,22 @@ class Cases:
         model: a new model in float32.
         module: of its architecture.
         folder: to keep gradients in.
+        seeds: as :data:`SEEDS`.
     """
 
-    def __init__(self, model: Any, module: Any, folder: Path) -> None:
+    def __init__(
+        self, model: Any, module: Any, folder: Path, seeds: Mapping[str, Sequence[int]]
+    ) -> None:
         self._folder = folder
+        self._seeds = seeds
         self._starts = starts_of(model)
-        self.batches = [batch_of(module, model.input_shape[1], seed) for seed in range(2)]
+        count = max(map(max, seeds.values())) + 1
+        self.batches = [batch_of(module, model.input_shape[1], seed) for seed in range(count)]
         self._losses: dict[tuple[str, int], float] = {}
 
     def keep(self, step: Step) -> None:
         """Runs the cases in float32 and keeps what comes out."""
-        for start, seeds in SEEDS.items():
+        for start, seeds in self._seeds.items():
             for seed in seeds:
                 loss, _ = step.run(self._starts[start], self.batches[seed])
                 self._losses[start, seed] = loss
@@ -245,7 +252,7 @@ class Cases:
             lost, and how many steps were skipped.
         """
         found = {}
-        for start, seeds in SEEDS.items():
+        for start, seeds in self._seeds.items():
             values = rounded(self._starts[start], half) if half else self._starts[start]
             losses, gradients, skips = [], [], 0
             for seed in seeds:
@@ -295,12 +302,14 @@ def _sgd() -> Any:
     return keras.optimizers.SGD(1.0, momentum=0.5)
 
 
-def measure(name: str) -> dict[str, Any]:
+def measure(name: str, *, more: bool = False) -> dict[str, Any]:
     """The record of one architecture. Takes minutes; raises what a step raises.
 
     Args:
         name: of a function in ``keras.applications``.
+        more: whether with :data:`MORE_BATCHES`.
     """
+    seeds = {**SEEDS, "settled": tuple(range(MORE_BATCHES))} if more else SEEDS
     begin = time.perf_counter()
     function = architectures()[name]
 
@@ -319,9 +328,10 @@ def measure(name: str) -> dict[str, Any]:
         "parameters": model.count_params(),
         "variables": len(model.trainable_variables),
         "input": size,
+        "batches": len(seeds["settled"]),
     }
     with tempfile.TemporaryDirectory() as folder:
-        cases = Cases(model, importlib.import_module(function.__module__), Path(folder))
+        cases = Cases(model, importlib.import_module(function.__module__), Path(folder), seeds)
         plain = Step(model, _sgd())
         record["trace seconds"] = plain.trace(cases.batches[0])[1]
         cases.keep(plain)

@@ -437,3 +437,24 @@ def test_the_committed_page_is_of_the_committed_records_and_nothing_fails():
     if data["environment"]["keras"] == keras.__version__:
         # The page may be unfinished, and says so by name.
         assert [n for n in bench.architectures() if n not in script.PAGE.read_text()] == []
+
+
+OUT_OF_LIMIT = {"duotone__settled__gradient": 0.016}
+
+
+@pytest.mark.parametrize("more", [{}, OUT_OF_LIMIT], ids=["more pass", "more fail too"])
+def test_more_batches_decide_where_two_are_out_of_a_limit(files, monkeypatch, more, capsys):
+    asked = []
+
+    def measured(name, limit, *options):
+        asked.append((name, *options))
+        if options:
+            return record_of(**more) | {"batches": bench.MORE_BATCHES}
+        return record_of(**(OUT_OF_LIMIT if name == "B" else {}))
+
+    monkeypatch.setattr(script, "measured_apart", measured)
+    assert script.main([]) == (1 if more else 0)
+    assert asked == [("A",), ("B",), ("B", "--more"), ("C",)]
+    assert "measured again with 10, which decide (B)." in script.PAGE.read_text()
+    script.main(["--only", "C", "--more"])
+    assert asked[4:] == [("C", "--more")]
