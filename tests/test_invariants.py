@@ -123,7 +123,7 @@ def test_the_casts_of_explain_are_those_of_the_program(program: Program, painter
     )
     painted = duotone.autocast(program, dtype=half, policy=policy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(road, "plan_residuals", lambda *_: NOTHING)
+        patch.setattr(road, "plan_residuals", lambda *_, **__: NOTHING)
         found = _conversions(jax.make_jaxpr(painted)(*arguments()), half)
     assert found == planned if exact else found <= planned
     assert found[half] == planned[half]
