@@ -298,10 +298,11 @@ def decided(name: str, limit: float, *, more: bool = False) -> dict[str, Any]:
         limit: seconds for one measurement.
         more: whether to take more batches at once.
     """
-    record = {} if more else measured_apart(name, limit)
-    if more or not ("error" in record or passes(record)):
-        return measured_apart(name, limit, "--more")
-    return record
+    if not more:
+        record = measured_apart(name, limit)
+        if "error" in record or passes(record):
+            return record
+    return measured_apart(name, limit, "--more")
 
 
 def measured_apart(name: str, limit: float, *options: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ times as many once JAX is loaded."""
 _FRAME_WORDS = 2**15 + 1
 """Size of the frame of :func:`with_long_stack`, in words of 8 bytes. CPython doubles a piece until
 the frame fits, so that one word above a power of two leaves as much again for the frames after it:
-256 KiB, a quarter of one for each of the 1000 calls that Python lets stand inside each other."""
+256 KiB, 32 words for each of the 1000 calls that Python lets stand inside each other."""
 
 
 @contextlib.contextmanager
