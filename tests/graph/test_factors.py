@@ -46,6 +46,7 @@ def test_gradients_of_a_mean_and_of_a_bias_are_one_sum() -> None:
     assert len(summed) > len(set(summed))
     kept = carried_out(gradient, WEIGHTS, SCALE, BIAS, X, device="cpu")
     assert not kept[0]
+    assert carried_out(gradient, WEIGHTS, SCALE, BIAS, X, device="tpu")[0] == factored
     # A sum that differs in its last bit may be rounded to half the other way, here and there.
     tolerance = float(jnp.finfo(jnp.bfloat16).eps) / 8
     for g, k in zip(got, kept[2], strict=True):
