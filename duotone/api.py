@@ -302,7 +302,7 @@ def explain(
         painted.painting,
         painted.plan,
         half,
-        painted.recompute,
+        painted.plans.recompute,
     )
     return Explanation(record.operations, record.casts, record.summary)
 

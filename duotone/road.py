@@ -4,8 +4,8 @@
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
              ─ refine ─► Classes ─ paint ─► Painting ─ cast_beforehand ─► Graph, Painting
-             ─ plan_casts ─► CastPlan ─ plan_factors ─► Factored ─ plan_epilogues ─► joined
-             ─ plan_residuals ─► Recompute ─ rewrite ─► jaxpr ─ run ─► results
+             ─ plan_casts ─► CastPlan ─ plan_epilogues, plan_residuals, plan_factors, plan_picks
+             ─► Plans ─ rewrite ─► jaxpr ─ run ─► results
 
 Each stage takes earlier values and returns a new one; a check runs on each result. Who calls this:
 :mod:`duotone.api`.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,14 +26,16 @@ from duotone.graph.beforehand import cast_beforehand
 from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
 from duotone.graph.epilogues import plan_epilogues
-from duotone.graph.factors import Factored, plan_factors
+from duotone.graph.factors import plan_factors
 from duotone.graph.forms import NOTHING_GAINS, decline, hand_on_full
 from duotone.graph.graph import HALF_TYPES, Boundary, Graph, HalfType, Paint, check_graph
 from duotone.graph.lists import Kind, OpLists
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
+from duotone.graph.picks import plan_picks
+from duotone.graph.plans import Plans
 from duotone.graph.ranges import Assumptions, assume, check_fingerprint, find_ranges, refine
-from duotone.graph.residuals import NOTHING, Recompute, plan_residuals
+from duotone.graph.residuals import plan_residuals
 from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
 from duotone.jaxpr.build import build
 from duotone.jaxpr.lists import ENTRIES
@@ -51,9 +53,7 @@ class Painted:
     classes: Classes
     painting: Painting
     plan: CastPlan
-    recompute: Recompute
-    factored: Mapping[int, Factored]
-    joined: frozenset[int]
+    plans: Plans
     half: HalfType
     forms: DeviceForms
 
@@ -110,14 +110,23 @@ def paint_jaxpr(
         built = Built(check_graph(graph), built.program)
         painting = check_painting(painting, graph)
     plan = plan_casts(graph, classes, painting, hold=forms.holds)
-    recompute, factored, joined = NOTHING, {}, frozenset()
+    plans = Plans()
     if policy.painter != "tensorflow" and not forms.worth.only_allow:
-        factored = plan_factors(graph, classes, painting) if forms.factors else {}
-        joined = plan_epilogues(graph, classes, painting) if forms.joins else joined
-        recompute = plan_residuals(graph, classes, painting, joined, quotients=forms.quotients)
+        plans = _plans(graph, classes, painting, forms)
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
-    return Painted(built, classes, painting, plan, recompute, factored, joined, half, forms)
+    return Painted(built, classes, painting, plan, plans, half, forms)
+
+
+def _plans(graph: Graph, classes: Classes, painting: Painting, forms: DeviceForms) -> Plans:
+    """What a device gains from carrying out in another form."""
+    joined = plan_epilogues(graph, classes, painting) if forms.joins else frozenset()
+    return Plans(
+        plan_residuals(graph, classes, painting, joined, quotients=forms.quotients),
+        plan_factors(graph, classes, painting) if forms.factors else {},
+        plan_picks(graph, painting) if forms.picks else {},
+        joined,
+    )
 
 
 def _assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
@@ -144,9 +153,7 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
         painted.plan,
         painted.half.name,
         repaint,
-        painted.recompute,
-        painted.factored,
-        painted.joined,
+        painted.plans,
         painted.forms.dots,
         dict(painted.forms.math),
     )

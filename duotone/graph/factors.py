@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import Graph, Node, Paint
+from duotone.graph.graph import Graph, Node
 from duotone.graph.levels import find_levels
 from duotone.graph.painting import Painting
 
@@ -53,7 +53,7 @@ def plan_factors(graph: Graph, classes: Classes, painting: Painting) -> Mapping[
     levels = find_levels(graph, classes)
     found: dict[int, Factored] = {}
     for node in graph.nodes:
-        if node.op != "reduce_sum" or not _is_full(painting, node):
+        if node.op != "reduce_sum" or not painting.is_full(node):
             continue
         value, reader, factors, negative = node.inputs[0], node.index, [], False
         while (made := _plain(graph, painting, node, value)) is not None:
@@ -75,12 +75,7 @@ def _plain(graph: Graph, painting: Painting, node: Node, value: int) -> Node | N
     if producer < 0:
         return None
     made = graph.nodes[producer]
-    return made if made.body == node.body and _is_full(painting, made) else None
-
-
-def _is_full(painting: Painting, node: Node) -> bool:
-    paints = (painting.compute[node.index], painting.store[node.index])
-    return all(node.half_outputs) and not node.fixed and paints == (Paint.FULL, Paint.FULL)
+    return made if made.body == node.body and painting.is_full(made) else None
 
 
 def _parts(graph: Graph, made: Node, node: Node) -> tuple[int | None, int | None]:

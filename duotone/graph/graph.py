@@ -189,6 +189,7 @@ class Node:
     ``length``       of the dimension along which a counter counts
     ``addends``      how many updates of a scatter one place gets at most; absent if unknown
     ``fill``         what a gather gives for places outside of its operand, NaN if absent
+    ``paired``       axes that the operand of a gather shares with its indices; absent if none
     ===============  ==========================================================================
 
     Attributes:

@@ -65,6 +65,11 @@ class Painting:
         """Whether anything at all is half."""
         return Paint.HALF in self.compute or Paint.HALF in self.store
 
+    def is_full(self, node: Node) -> bool:
+        """Whether a node could be half, and calculates and stores full."""
+        full = self.compute[node.index] is self.store[node.index] is Paint.FULL
+        return full and all(node.half_outputs) and not node.fixed
+
 
 class Canvas:
     """What a painter works on: colours being decided, one rule a node.

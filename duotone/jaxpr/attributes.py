@@ -80,9 +80,13 @@ def _counter(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     return {"length": float(length)} if isinstance(length, int) else NO_ATTRIBUTES
 
 
-def _fill(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    value = eqn.params.get("fill_value")
-    return NO_ATTRIBUTES if value is None else {"fill": float(value)}
+def _gather(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    if eqn.params.get("fill_value") is not None:
+        found["fill"] = float(eqn.params["fill_value"])
+    if paired := eqn.params["dimension_numbers"].operand_batching_dims:
+        found["paired"] = tuple(map(int, paired))
+    return found or NO_ATTRIBUTES
 
 
 _ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
@@ -95,6 +99,6 @@ _ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
     **dict.fromkeys(("cumsum", "cumprod"), _running),
     "reduce_window_sum": _window,
     "iota": _counter,
-    "gather": _fill,
+    "gather": _gather,
 }
 """By primitive; called once for each equation, so they are kept cheap."""

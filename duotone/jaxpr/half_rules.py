@@ -21,6 +21,7 @@ from duotone.graph.graph import FULL_DTYPE, Node, Paint
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.exact_forms import exact_form
 from duotone.jaxpr.orders import operand_in_order, result_in_order
+from duotone.jaxpr.picks import picked
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.rewrite import Env, Rewriter, form
 
@@ -31,8 +32,10 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
-    if node in r.factored:
-        results = [_factored(r, step, env, r.factored[node])]
+    if node in r.plans.factored:
+        results = [_factored(r, step, env, r.plans.factored[node])]
+    elif node in r.plans.picked:
+        results = [picked(r, step, env, r.plans.picked[node])]
     else:
         operands = [
             r.read(r.source(env, node, value), value, _asked(r, node, slot, value))
@@ -41,7 +44,7 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         results = exact_form(r.graph, step, operands)
         if results is None:
             computes_full = r.painting.compute[node] is Paint.FULL
-            how = _joined if node in r.joined else _in_full if computes_full else _in_half
+            how = _joined if node in r.plans.joined else _in_full if computes_full else _in_half
             results = how(r, step, operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
@@ -52,7 +55,7 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
 
 def _asked(r: Rewriter, node: int, slot: int, value: int) -> Paint:
     """The precision in which a node reads an operand."""
-    return r.stored(value) if node in r.joined else r.wanted(node, slot)
+    return r.stored(value) if node in r.plans.joined else r.wanted(node, slot)
 
 
 def _factored(r: Rewriter, step: Step, env: Env, plan: Factored) -> Any:

@@ -27,10 +27,9 @@ from jax import lax
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.casts import CastPlan
-from duotone.graph.factors import Factored
 from duotone.graph.graph import Boundary, Graph, Node, Paint
 from duotone.graph.painting import Painting
-from duotone.graph.residuals import NOTHING, Recompute
+from duotone.graph.plans import Plans
 from duotone.jaxpr.exact_forms import may_have_exact_form
 from duotone.jaxpr.program import Built, Program, Step
 
@@ -82,6 +81,9 @@ Repaint = Callable[[_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary]], "Rew
 """From a jaxpr, how its arguments arrive and how its results leave, to its rewriter."""
 
 
+_AS_WRITTEN = Plans()
+
+
 class Rewriter:
     """One painting being carried out.
 
@@ -90,9 +92,7 @@ class Rewriter:
         painting: its colours.
         half: the half dtype.
         repaint: paints a derivative rule by the same policy.
-        recompute: which reads take a value calculated again.
-        factored: the sums from which factors are taken out.
-        joined: additions that the operation before them carries out.
+        plans: what is carried out in another form than it was written in.
         dots: the form in which dots with half operands are bound, see :mod:`duotone.jaxpr.dots`.
         math: by operation, the algorithm or precision in which it calculates where it stays full.
         bound_once: calls what many steps call with operands of the same types.
@@ -105,9 +105,7 @@ class Rewriter:
         plan: CastPlan,
         half: Any,
         repaint: Repaint,
-        recompute: Recompute = NOTHING,
-        factored: Mapping[int, Factored] = MappingProxyType({}),
-        joined: frozenset[int] = frozenset(),
+        plans: Plans = _AS_WRITTEN,
         dots: str = "plain",
         math: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -117,9 +115,8 @@ class Rewriter:
         self.plan = plan
         self.half = np.dtype(half)
         self.repaint = repaint
-        self.recompute = recompute
-        self.factored = factored
-        self.joined = joined
+        self.plans = plans
+        self.recompute = plans.recompute
         self.dots = dots
         self.math = math
         self.bound_once = _jax.BoundOnce()
@@ -127,12 +124,11 @@ class Rewriter:
         self._held = {cast.value for cast in plan.casts if cast.held}
         self._largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
-        apart = recompute.nodes(self.graph)
+        apart = plans.nodes(self.graph)
         touched = (
             int(
                 Paint.HALF in pair
                 or node.index in apart
-                or node.index in factored
                 or may_have_exact_form(self.graph, node)
                 or node.op in math
             )
@@ -294,7 +290,7 @@ class Rewriter:
             divisor = self.read(again, made.divisor, Paint.FULL)
             again.write(value, Paint.FULL, quotient * (divisor / rest))
         elif value in self.recompute.again[place]:
-            step = self._steps[self.graph.values[value].producer]
+            step = self.step_of(value)
             for operand in step.inputs:
                 self._calculate_again(again, place, operand)
             self._step(step, again)
@@ -306,6 +302,10 @@ class Rewriter:
         for (node, value), place in self.recompute.reads.items():
             found.setdefault(node, []).append((place, value))
         return found
+
+    def step_of(self, value: int) -> Step:
+        """The equation that makes a value; it must be one node."""
+        return self._steps[self.graph.values[value].producer]
 
     @functools.cached_property
     def _steps(self) -> dict[int, Step]:

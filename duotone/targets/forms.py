@@ -45,6 +45,8 @@ class DeviceForms:
         factors: whether what all terms of a sum have in common is multiplied afterwards.
         quotients: whether exponentials of a softmax are calculated again from the quotient that
             dots read. On a TPU there is no such quotient in memory, for the same reason.
+        picks: whether what a gather picks from must be in memory. On a GPU gathers calculate it
+            themselves.
         joins: whether convolutions add what is added to their results themselves, if it is half. On
             TPUs they do whatever its type.
     """
@@ -59,6 +61,7 @@ class DeviceForms:
     holds: bool = False
     factors: bool = False
     quotients: bool = True
+    picks: bool = False
     joins: bool = False
 
 
@@ -86,6 +89,7 @@ TABLE = {
         "compiled programs (benchmarks/painter.py)",
         factors=True,
         quotients=False,
+        picks=True,
     ),
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,

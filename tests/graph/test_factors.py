@@ -27,7 +27,7 @@ def carried_out(function: Any, *args: Any, device: str = "gpu") -> tuple[Any, An
     jaxpr = jax.make_jaxpr(function)(*args)
     painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=TABLE[device])
     rewriter = rewriter_of(painted, Policy())
-    return painted.factored, jax.make_jaxpr(rewriter)(*args), rewriter(*args)
+    return painted.plans.factored, jax.make_jaxpr(rewriter)(*args), rewriter(*args)
 
 
 def normed(weights: Any, scale: Any, bias: Any, x: Any) -> Any:

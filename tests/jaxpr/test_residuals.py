@@ -111,7 +111,9 @@ def test_exponentials_of_a_softmax_are_calculated_from_the_quotient(
 
     def plan(model: Model, device: str = "gpu") -> Any:
         jaxpr = jax.make_jaxpr(step(model))(PARAMS, X)
-        return road.paint_jaxpr(jaxpr, Policy(), HALF_TYPES[dtype], forms=TABLE[device]).recompute
+        return road.paint_jaxpr(
+            jaxpr, Policy(), HALF_TYPES[dtype], forms=TABLE[device]
+        ).plans.recompute
 
     def logged(params: Any, x: Any) -> Any:
         weights = jnp.exp(scores(params, x) - scores(params, x).max(1, keepdims=True))

@@ -1,0 +1,125 @@
+"""Picks, carried out: the same numbers and as good a gradient, from fewer elements."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr import picks
+from duotone.jaxpr.rewrite import Rewriter
+from duotone.policy import Policy
+from duotone.road import paint_jaxpr, rewriter_of
+from duotone.targets.forms import TABLE
+from tests.graph.test_picks import indexed, loss, taken
+from tests.jaxpr.programs import named
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+X = jax.random.normal(KEYS[0], (2, 8, 16))
+WEIGHTS = jax.random.normal(KEYS[1], (16, 128))
+LABELS = jax.random.randint(KEYS[2], (2, 8), 0, 128)
+HALVES = ("float16", "bfloat16")
+
+
+def both(function: Callable[..., Any], *args: Any, half: str = "bfloat16") -> list[Rewriter]:
+    """The rewritten function, and the same without picks."""
+    jaxpr = jax.make_jaxpr(function)(*args)
+    painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES[half], forms=TABLE["tpu"])
+    assert painted.plans.picked
+    without = dataclasses.replace(painted.plans, picked={})
+    plain = dataclasses.replace(painted, plans=without)
+    return [rewriter_of(each, Policy()) for each in (painted, plain)]
+
+
+def exposed(weights: Any, x: Any, labels: Any) -> Any:
+    """Every picked number, with a prior for each class and what is out of bounds."""
+    values = jax.nn.log_softmax(x @ weights) * 2 - jnp.sin(jnp.arange(128.0))[None, None]
+    rows, columns = jnp.ogrid[: x.shape[0], : x.shape[1]]
+    return values.at[rows, columns, labels].get(mode="fill")
+
+
+def clipped(weights: Any, x: Any, labels: Any) -> Any:
+    values = jax.nn.log_softmax(x @ weights)
+    return jnp.take_along_axis(values, labels[..., None], axis=-1, mode="clip")
+
+
+def mapped(weights: Any, x: Any, labels: Any) -> Any:
+    return jax.vmap(lambda x, labels: loss(weights, x, labels))(x, labels)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [loss, indexed, exposed, clipped, mapped])
+def test_the_same_numbers_bit_for_bit(function: Any, half: str) -> None:
+    """One operation after the other: a compiler may drop the rounding of what it picks from."""
+    labels = LABELS.at[0, :3].set(jnp.array([127, 128, -200]))
+    with_picks, without = both(function, WEIGHTS, X, labels, half=half)
+    (got,), (expected,) = (r(WEIGHTS, X, labels) for r in (with_picks, without))
+    np.testing.assert_array_equal(got, expected)
+    if function is exposed:
+        assert np.isnan(got[0, 1])
+        assert np.isfinite(got[1]).all()
+
+
+def test_no_large_array_is_picked_from_in_full() -> None:
+    for rewriter, dtype in zip(
+        both(loss, WEIGHTS, X, LABELS), (jnp.bfloat16, jnp.float32), strict=True
+    ):
+        gathers = named(jax.make_jaxpr(rewriter)(WEIGHTS, X, LABELS), "gather")
+        large = [eqn.invars[0].aval for eqn in gathers if eqn.invars[0].aval.size > 1000]
+        assert [aval.dtype for aval in large] == [dtype]
+
+
+def _gradient_error(rewriter: Callable[..., Any], weights: Any) -> float:
+    """Of the gradient with respect to ``x``, where predictions are sure; against float64."""
+
+    def rounded(x: Any) -> Any:
+        return x.astype(jnp.bfloat16).astype(jnp.float64)
+
+    with jax.enable_x64(True):
+        x = rounded(X)
+        logits = x @ rounded(weights)
+        best = jnp.argmax(logits, -1)
+        sure = np.asarray(jnp.max(jax.nn.softmax(logits), -1) > 0.99)
+        expected = np.asarray(jax.grad(lambda x: loss(rounded(weights), x, best))(x))[sure]
+    got = jax.grad(lambda x: rewriter(weights, x, best.astype(jnp.int32))[0])(X)
+    got = np.asarray(got, np.float64)[sure]
+    assert sure.sum() > 4, "too few to judge by"
+    return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+
+
+def test_a_gradient_taken_later_adds_up_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sure prediction the gradient is what ``softmax`` lacks of 1: no half can hold it."""
+    weights = WEIGHTS * 3
+    with_picks, without = both(loss, weights, X, LABELS)
+    picked, plain = (_gradient_error(rewriter, weights) for rewriter in (with_picks, without))
+    assert picked <= 1.01 * plain
+
+    def fault(eqn: Any, full: Any, half: Any, *rest: Any) -> Any:
+        return picks._taken(eqn, half, *rest).astype(full.dtype)
+
+    monkeypatch.setattr(picks, "_taken_of_half", fault)
+    assert _gradient_error(with_picks, weights) > 2 * picked
+
+
+def test_under_vmap_and_jit() -> None:
+    with_picks, _ = both(loss, WEIGHTS, X, LABELS)
+    many = jnp.stack([X, 2 * X])
+    got = jax.jit(jax.vmap(lambda x: with_picks(WEIGHTS, x, LABELS)[0]))(many)
+    # Compiled for a CPU the rounding of logits may be dropped here and not there.
+    eps = float(jnp.finfo(jnp.bfloat16).eps)
+    for each, x in zip(got, many, strict=True):
+        np.testing.assert_allclose(each, with_picks(WEIGHTS, x, LABELS)[0], rtol=eps)
+
+
+def test_taken_is_what_a_gather_of_the_broadcast_operand_takes() -> None:
+    (eqn,) = named(jax.make_jaxpr(taken)(jnp.zeros((2, 8, 128)), LABELS), "gather")
+    small = jnp.arange(16.0).reshape(2, 8, 1)
+    at = LABELS[..., None, None]
+    got = picks._taken(eqn, small, at, (2, 8, 128))
+    np.testing.assert_array_equal(got, small)
