@@ -10,14 +10,29 @@ Who calls this: ``duotone.api``; front ends carry the plan out.
 from __future__ import annotations
 
 import dataclasses
+import enum
+from collections.abc import Sequence
 
 from duotone.graph.classes import Classes
 from duotone.graph.graph import BodyKind, Boundary, Graph, Paint, Value
-from duotone.graph.lists import Pointwise
+from duotone.graph.lists import Kind, Pointwise
 from duotone.graph.painting import Painting
 
 _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy"})
 """Pointwise operations that only name the same elements anew."""
+
+
+class Hold(enum.Enum):
+    """Which half values a device gains from reading where they are in memory, see :class:`Cast`."""
+
+    NOTHING = "nothing"
+    WIDENED = "widened"
+    """What dots or copies gave in half and several operations widen, and operands of dots. A
+    compiler would rather widen it once, in memory, for all of them."""
+    PARTS = "parts"
+    """What is put together of parts (the gradient of slices: padded and added up), where dots read
+    it in half and sums in full (the gradient of the bias). A compiler drops the rounding for a sum,
+    so it would put the parts together twice, once for the sum alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,9 +48,8 @@ class Cast:
         exact: to full, of a value from which an operation selects in half. A compiler may drop the
             rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
             above 0, or far below it for every element.
-        held: to full, for several readers, of what a dot or a copy gave in half, or of what dots
-            read half: it is in memory as it is, and every reader widens it for itself. A compiler
-            would rather widen it once, in memory, for all of them.
+        held: to full, of a value that is in memory in half, as the device gains from reading it:
+            see :class:`Hold`.
     """
 
     value: int
@@ -62,7 +76,7 @@ class CastPlan:
 
 
 def plan_casts(
-    graph: Graph, classes: Classes, painting: Painting, *, hold: bool = False
+    graph: Graph, classes: Classes, painting: Painting, *, hold: Hold = Hold.NOTHING
 ) -> CastPlan:
     """Plans the casts that ``painting`` needs.
 
@@ -70,7 +84,7 @@ def plan_casts(
         graph: the program.
         classes: what each node is.
         painting: its colours.
-        hold: whether the device gains from :attr:`Cast.held`.
+        hold: what the device gains from holding.
 
     Returns:
         The fewest casts for these colours.
@@ -97,6 +111,14 @@ def plan_casts(
         if graph.stored(painting.store, held) is not wants:
             readers.setdefault((value, wants, 0), []).append(-1)
     selected = _selected_in_half(graph, classes, painting)
+
+    def holds(value: int, nodes: Sequence[int]) -> bool:
+        if hold is Hold.WIDENED:
+            several = len({node for node in nodes if node >= 0}) > 1
+            in_memory = several and _is_in_memory(graph, classes, value)
+            return in_memory or _is_operand(graph, painting, value)
+        return hold is Hold.PARTS and _are_sums_of_parts(graph, classes, painting, value, nodes)
+
     casts = tuple(
         Cast(
             value,
@@ -105,15 +127,7 @@ def plan_casts(
             tuple(nodes),
             free=_is_literal(graph.values[value]),
             exact=to is Paint.FULL and value in selected,
-            held=hold
-            and to is Paint.FULL
-            and (
-                _is_operand(graph, painting, value)
-                or (
-                    len({node for node in nodes if node >= 0}) > 1
-                    and _is_in_memory(graph, classes, value)
-                )
-            ),
+            held=to is Paint.FULL and holds(value, nodes),
         )
         for (value, to, body), nodes in readers.items()
     )
@@ -149,6 +163,33 @@ def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
             return False
         held = source
     return False
+
+
+def _are_sums_of_parts(
+    graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
+) -> bool:
+    """Whether all of ``nodes`` add up a value made of parts that an allow operation reads half."""
+    if not all(node >= 0 and classes.nodes[node].entry.adds_up for node in nodes):
+        return False
+    read_half = any(
+        classes.nodes[reader].kind is Kind.ALLOW and painting.compute[reader] is Paint.HALF
+        for reader, _ in graph.consumers[value]
+    )
+    stack, made_of_parts = [value], False
+    while read_half and stack:
+        producer = graph.values[stack.pop()].producer
+        if producer < 0 or painting.compute[producer] is not Paint.HALF:
+            return False
+        entry = classes.nodes[producer].entry
+        if entry.parts:
+            made_of_parts = True
+        elif entry.additive:
+            stack.extend(graph.nodes[producer].inputs)
+        elif graph.nodes[producer].op in _RESHAPES:
+            stack.append(graph.nodes[producer].inputs[0])
+        else:
+            return False
+    return made_of_parts
 
 
 def _is_literal(value: Value) -> bool:

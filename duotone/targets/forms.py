@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from duotone.graph.casts import Hold
 from duotone.graph.forms import EVERYTHING, Forms
 from duotone.targets.assumed import assumed
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
@@ -39,9 +40,9 @@ class DeviceForms:
         math: how float32 dots and convolutions calculate, see :mod:`duotone.targets.math`: the name
             of an algorithm or a precision by operation. Not of the device alone: filled in by
             :func:`current_forms`.
-        holds: whether a half value that several operations widen is held in memory in half. On a
-            CPU it gains nothing, and keeps the compiler from dropping the rounding. On a TPU dots
-            calculate their operands themselves, and would have to have them written instead.
+        holds: which half values are read where they are in memory. On a CPU it gains nothing, and
+            keeps the compiler from dropping the rounding. On a TPU dots calculate their operands
+            themselves, and would have to have most of them written instead.
         factors: whether what all terms of a sum have in common is multiplied afterwards.
         quotients: whether exponentials of a softmax are calculated again from the quotient that
             dots read. On a TPU there is no such quotient in memory, for the same reason.
@@ -58,7 +59,7 @@ class DeviceForms:
     worth: Forms
     source: str
     math: tuple[tuple[str, str], ...] = ()
-    holds: bool = False
+    holds: Hold = Hold.NOTHING
     factors: bool = False
     quotients: bool = True
     picks: bool = False
@@ -76,7 +77,7 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        holds=True,
+        holds=Hold.WIDENED,
         factors=True,
         joins=True,
     ),
@@ -87,6 +88,7 @@ TABLE = {
         "float32",
         EVERYTHING,
         "compiled programs (benchmarks/painter.py)",
+        holds=Hold.PARTS,
         factors=True,
         quotients=False,
         picks=True,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from duotone.graph.casts import plan_casts
+import pytest
+
+from duotone.graph.casts import Hold, plan_casts
 from duotone.graph.graph import Boundary, Paint
 from duotone.graph.lists import Pointwise
-from tests.graph.tiny import Painted, Tiny
+from tests.graph.tiny import SUMS, Painted, Tiny
 
 
 def _casts_of(painted: Painted, value: int) -> list[tuple[str, int, int]]:
@@ -180,7 +182,7 @@ def test_nothing_to_paint_needs_no_cast() -> None:
     assert not painted.painting.changed
 
 
-def _held(read: str, readers: int, *, hold: bool = True) -> list[bool]:
+def _held(read: str, readers: int, *, hold: Hold = Hold.WIDENED) -> list[bool]:
     """Whether the casts of a value are held: of a dot, or of a relu behind it."""
     t = Tiny()
     value = t.dot()
@@ -203,9 +205,53 @@ def _held(read: str, readers: int, *, hold: bool = True) -> list[bool]:
 
 def test_a_half_value_that_several_read_in_full_is_held_where_the_device_gains() -> None:
     assert _held("dot", 2) == [True]
-    assert _held("dot", 2, hold=False) == [False]
+    assert _held("dot", 2, hold=Hold.NOTHING) == [False]
+    assert _held("dot", 2, hold=Hold.PARTS) == [False]
 
 
 def test_what_is_read_once_or_comes_from_a_pointwise_operation_is_not_held() -> None:
     assert _held("dot", 1) == [False]
     assert _held("relu", 2) == [False]
+
+
+@pytest.mark.parametrize(
+    ("made", "read", "held"),
+    [
+        ("pads", "dot and sums", [True]),
+        ("concat", "dot and sums", [True]),
+        ("reshaped", "dot and sums", [True]),
+        ("pads", "sums", [False]),
+        ("pads", "dot, sums and exp", [False]),
+        ("pad and tanh", "dot and sums", [False]),
+        ("dot", "dot and sums", [False]),
+    ],
+)
+def test_what_is_put_together_of_parts_is_held_for_its_sums(
+    made: str, read: str, held: list[bool]
+) -> None:
+    """The gradient of slices, beside that of the bias that was added before slicing."""
+    t = Tiny()
+    halves = [t.dot(), t.dot()]
+    value = {
+        "pads": lambda: t.op("add", t.op("pad", halves[0]), t.op("pad", halves[1])),
+        "concat": lambda: t.op("concat", *halves),
+        "reshaped": lambda: t.op("reshape", t.op("concat", *halves)),
+        "pad and tanh": lambda: t.op("add", t.op("pad", halves[0]), t.op("tanh", halves[1])),
+        "dot": lambda: halves[0],
+    }[made]()
+    t.returns(t.op("sum", value, size=4), t.op("sum", value, size=8))
+    if "dot" in read:
+        t.returns(t.dot(value, t.input(64)))
+    if "exp" in read:
+        t.returns(t.op("exp", value))
+    painted = t.paint(entries=SUMS)
+    found = {
+        hold: plan_casts(painted.graph, painted.classes, painted.painting, hold=hold).casts
+        for hold in Hold
+    }
+    casts = {
+        hold: [cast.held for cast in casts if cast.value == value and cast.to is Paint.FULL]
+        for hold, casts in found.items()
+    }
+    assert casts[Hold.PARTS] == held
+    assert casts[Hold.NOTHING] == [False]

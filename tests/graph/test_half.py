@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from duotone.graph.casts import plan_casts
+from duotone.graph.casts import Hold, plan_casts
 from duotone.graph.graph import Boundary, Paint
 from duotone.graph.lists import Entry, Kind
-from tests.graph.tiny import ENTRIES, Tiny
+from tests.graph.tiny import ENTRIES, SUMS, Tiny
 
 # ----------------------------------------- half runs forward
 
@@ -378,9 +376,6 @@ def test_slices_of_an_argument_are_cast_one_by_one_and_those_of_a_stack_are_stor
     assert painted[kept] == "half upstream"
 
 
-SUMS = tuple(dataclasses.replace(entry, adds_up=entry.op == "sum") for entry in ENTRIES)
-
-
 def test_what_dots_and_sums_read_is_stored_half() -> None:
     """A gradient behind something denied: read by the weight's dots and by the bias's sum."""
     t = Tiny()
@@ -409,6 +404,6 @@ def test_an_operand_of_dots_is_held_for_its_sums() -> None:
     gradient = t.op("mul", h, t.op("exp", h))
     t.returns(t.dot(gradient, t.input(64)), t.op("sum", gradient, size=4))
     painted = t.paint(entries=SUMS)
-    plan = plan_casts(painted.graph, painted.classes, painted.painting, hold=True)
+    plan = plan_casts(painted.graph, painted.classes, painted.painting, hold=Hold.WIDENED)
     assert [cast.held for cast in plan.casts if cast.value == gradient] == [True]
     assert not any(cast.held for cast in painted.plan.casts)

@@ -72,6 +72,8 @@ ENTRIES = (
     _entry("concat", Kind.CLEAR, commutes=True, parts=True),
     _entry("pad", Kind.CLEAR, commutes=True, parts=True),
 )
+SUMS = tuple(dataclasses.replace(entry, adds_up=entry.op == "sum") for entry in ENTRIES)
+"""With sums in which roundings even out."""
 
 
 @dataclasses.dataclass(frozen=True)
