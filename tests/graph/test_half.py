@@ -407,3 +407,37 @@ def test_an_operand_of_dots_is_held_for_its_sums() -> None:
     plan = plan_casts(painted.graph, painted.classes, painted.painting, hold=Hold.WIDENED)
     assert [cast.held for cast in plan.casts if cast.value == gradient] == [True]
     assert not any(cast.held for cast in painted.plan.casts)
+
+
+def _scaled(t: Tiny, value: int) -> int:
+    """Arithmetic with a small full operand."""
+    return t.op("mul", value, t.input(4))
+
+
+def test_a_sum_of_mixed_arithmetic_alone_rounds_once() -> None:
+    """The gradient behind a batch norm."""
+    t = Tiny()
+    one, other = _scaled(t, t.dot()), _scaled(t, t.dot())
+    total = t.op("add", one, other)
+    t.goes_on(total)
+    painted = t.paint()
+    assert painted[total] == "full>half mixed"
+    assert (painted[one], painted[other]) == ("full inner", "full inner")
+
+
+@pytest.mark.parametrize("why", ["read elsewhere", "a half part", "a longer sum"])
+def test_other_sums_of_mixed_arithmetic_add_up_what_is_in_memory(why: str) -> None:
+    t = Tiny()
+    one, other = _scaled(t, t.dot()), _scaled(t, t.dot())
+    if why == "a half part":
+        other = t.op("mul", t.dot(), t.dot())
+    total = t.op("add", one, other)
+    if why == "a longer sum":
+        t.goes_on(t.op("add", total, t.dot()))
+    else:
+        t.goes_on(total)
+    if why == "read elsewhere":
+        t.goes_on(one)
+    painted = t.paint()
+    assert painted[total] == "half downstream"
+    assert painted[one] == "full>half mixed"

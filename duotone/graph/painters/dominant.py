@@ -10,8 +10,9 @@
     what leads to an output with no allow operation in between    (rule 7)
         is full again, if only such operations read it
     arithmetic with a float32 operand beside the half one         (rule 6)
-        computes full and stores half; arithmetic whose one reader
-        computes full is full itself, and so is a product that only full ones read
+        computes full and stores half, and so does a sum of such arithmetic alone;
+        arithmetic whose one reader computes full is full itself, and so is a product
+        that only full ones read
     what only dots and sums read is stored half
     casts move backward through clear operations that commute     (fewer bytes cast)
         with them, if all readers are half; not through those that
@@ -211,7 +212,7 @@ def compute_full_store_half(canvas: Canvas) -> None:
         readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
         returned = any(v in outputs for v in node.outputs)
         all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
-        mixed = arithmetic and reads_full(canvas, node)
+        mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node))
         alone = len(readers) == 1 or index in picked
         # With several readers where each of them may as well calculate it for itself.
         if all_full and (mixed or alone or _costs_nothing(canvas, node)):
@@ -219,6 +220,31 @@ def compute_full_store_half(canvas: Canvas) -> None:
         elif mixed:
             canvas.paint(index, Paint.FULL, "mixed")
             canvas.store[index] = Paint.HALF
+
+
+def _adds_mixed(canvas: Canvas, node: Node) -> bool:
+    """Whether a node adds up only what arithmetic with small full operands gives it alone.
+
+    The two parts of the gradient behind a batch norm: rounded before they are added, what is left
+    of them may be lost. Not within a longer sum (the residual stream behind a layer norm), which
+    compilers then write in full.
+    """
+    entries = canvas.classes.nodes
+    if not entries[node.index].entry.additive:
+        return False
+    readers = [reader for v in node.outputs for reader, _ in canvas.consumers[v]]
+    longer = any(entries[reader].entry.additive for reader in readers)
+    return not longer and all(_is_mixed(canvas, node, value) for value in node.inputs)
+
+
+def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
+    """Whether arithmetic with a small full operand makes a value for ``node`` alone."""
+    producer = canvas.graph.values[value].producer
+    if producer < 0 or len(canvas.consumers[value]) != 1:
+        return False
+    made = canvas.graph.nodes[producer]
+    arithmetic = canvas.kind(producer) is Kind.INFER and canvas.rules[producer] == "downstream"
+    return arithmetic and made.body == node.body and reads_full(canvas, made)
 
 
 def _picked(canvas: Canvas) -> set[int]:
