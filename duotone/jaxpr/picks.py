@@ -58,15 +58,15 @@ def _taken_of_half(eqn: _jax.Eqn, full: Any, half: Any, at: Any, shape: Sequence
     """
 
     @jax.custom_jvp
-    def taken(full: Any, half: Any) -> Any:
+    def taken(full: Any, half: Any, at: Any) -> Any:
         del full
         return _jax.convert(_taken(eqn, half, at, shape), FULL_DTYPE)
 
     @taken.defjvp
     def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        return taken(*primals), _taken(eqn, tangents[0], at, shape)
+        return taken(*primals), _taken(eqn, tangents[0], primals[2], shape)
 
-    return taken(full, jax.lax.stop_gradient(half))
+    return taken(full, jax.lax.stop_gradient(half), at)
 
 
 def _taken(eqn: _jax.Eqn, array: Any, at: Any, shape: Sequence[Any]) -> Any:

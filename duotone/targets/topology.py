@@ -57,7 +57,7 @@ def find(target: Target) -> Place:
             described = describe(target)
         except MissingExtraError:
             raise
-        except (jax.errors.JaxRuntimeError, NotImplementedError, RuntimeError, OSError) as error:
+        except (RuntimeError, OSError) as error:
             raise CompilationError(
                 f"target {target.name!r}: the compiler for it could not be started: {error}"
             ) from error

@@ -107,6 +107,15 @@ def test_a_gradient_taken_later_adds_up_in_full(monkeypatch: pytest.MonkeyPatch)
     assert _gradient_error(with_picks, weights) > 2 * picked
 
 
+def test_a_gradient_of_what_was_compiled() -> None:
+    with_picks, without = both(loss, WEIGHTS, X, LABELS)
+    got, expected = (
+        jax.grad(jax.jit(lambda x, r=r: r(WEIGHTS, x, LABELS)[0]))(X) for r in (with_picks, without)
+    )
+    eps = float(jnp.finfo(jnp.bfloat16).eps)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2 * eps * float(jnp.abs(expected).max()))
+
+
 def test_under_vmap_and_jit() -> None:
     with_picks, _ = both(loss, WEIGHTS, X, LABELS)
     many = jnp.stack([X, 2 * X])
