@@ -176,8 +176,13 @@ def _are_sums_of_parts(
         for reader, _ in graph.consumers[value]
     )
     stack, made_of_parts = [value], False
+    seen: set[int] = set()
     while read_half and stack:
-        producer = graph.values[stack.pop()].producer
+        index = stack.pop()
+        if index in seen:
+            continue
+        seen.add(index)
+        producer = graph.values[index].producer
         if producer < 0 or painting.compute[producer] is not Paint.HALF:
             return False
         entry = classes.nodes[producer].entry

@@ -70,7 +70,7 @@ def _picks_few(graph: Graph, node: Node) -> bool:
 
 
 def _picked(graph: Graph, painting: Painting, node: Node) -> Picked | None:
-    """The chain behind what ``node`` reads; ``None`` if there is none that pays."""
+    """The chain behind what ``node`` reads; ``None`` if there is none, or none that pays."""
     chain: set[int] = set()
     roots: set[int] = set()
     shape = graph.values[node.inputs[0]].shape

@@ -1,5 +1,9 @@
 """Picks, carried out: a gather from half values in memory, then the arithmetic on what it gave.
 
+The derivative is that of the original gather, of all elements in full. So what is out of bounds has
+none, as before, and the cotangents of a sure prediction's logit (``softmax`` of all, less 1 of the
+picked one), which are almost equal, are added up in full.
+
 Which gathers: :mod:`duotone.graph.picks`. Who calls this: :mod:`duotone.jaxpr.half_rules`.
 """
 
@@ -9,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
+from jax import lax
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, Paint
@@ -27,46 +31,39 @@ def picked(r: Rewriter, step: Step, env: Env, plan: Picked) -> Any:
         env: where its operands are.
         plan: what is calculated after it.
     """
-    value, indices = step.inputs
+    eqn, (node,) = step.eqn, step.nodes
+    original, at = (r.read(r.source(env, node, v), v, Paint.FULL) for v in step.inputs)
+
+    @jax.custom_jvp
+    def instead(original: Any, at: Any, result: Any) -> Any:
+        del original, at
+        return result
+
+    @instead.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        values, at, _ = primals
+        _, tangent = jax.jvp(lambda x: _jax.bind(eqn, [x, at])[0], (values,), (tangents[0],))
+        return instead(*primals), tangent
+
+    return instead(original, at, lax.stop_gradient(_calculated(r, step, env, plan, at)))
+
+
+def _calculated(r: Rewriter, step: Step, env: Env, plan: Picked, at: Any) -> Any:
+    """The picked elements, from those of the values in memory."""
     shape = step.eqn.invars[0].aval.shape
-    at = r.read(env, indices, Paint.FULL)
     made: dict[int, Any] = {}
 
     def operand(reader: int, index: int) -> Any:
         if index not in made:
-            place = r.source(env, reader, index)
-            full = r.read(place, index, Paint.FULL)
-            made[index] = (
-                _taken_of_half(step.eqn, full, r.read(place, index, Paint.HALF), at, shape)
-                if r.stored(index) is Paint.HALF
-                else _taken(step.eqn, full, at, shape)
-            )
+            array = r.read(r.source(env, reader, index), index, r.stored(index))
+            made[index] = _jax.convert(_taken(step.eqn, array, at, shape), FULL_DTYPE)
         return made[index]
 
     for index in plan.chain:
         maker = r.step_of(index)
         operands = [operand(maker.nodes[0], read) for read in maker.inputs]
         (made[index],) = _jax.bind(maker.eqn, operands)
-    return made[value]
-
-
-def _taken_of_half(eqn: _jax.Eqn, full: Any, half: Any, at: Any, shape: Sequence[Any]) -> Any:
-    """What the gather takes of a half value, in full; its derivative is that of the full one.
-
-    The cotangent of the elements that were taken is the difference of almost equal numbers with
-    that of all elements (``softmax - 1``), so the two must be added up in full.
-    """
-
-    @jax.custom_jvp
-    def taken(full: Any, half: Any, at: Any) -> Any:
-        del full
-        return _jax.convert(_taken(eqn, half, at, shape), FULL_DTYPE)
-
-    @taken.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        return taken(*primals), _taken(eqn, tangents[0], primals[2], shape)
-
-    return taken(full, jax.lax.stop_gradient(half), at)
+    return made[plan.chain[-1]]
 
 
 def _taken(eqn: _jax.Eqn, array: Any, at: Any, shape: Sequence[Any]) -> Any:
@@ -74,10 +71,18 @@ def _taken(eqn: _jax.Eqn, array: Any, at: Any, shape: Sequence[Any]) -> Any:
     if not jax.numpy.ndim(array):
         return array
     there = [mine == size for mine, size in zip(array.shape, shape, strict=True)]
-    sizes = eqn.params["slice_sizes"]
-    sizes = tuple(size if full else 1 for size, full in zip(sizes, there, strict=True))
-    start = [there[axis] for axis in eqn.params["dimension_numbers"].start_index_map]
+    params = dict(eqn.params)
+    params["slice_sizes"] = tuple(
+        size if full else 1 for size, full in zip(params["slice_sizes"], there, strict=True)
+    )
+    start = [there[axis] for axis in params["dimension_numbers"].start_index_map]
     if not all(start):
-        at = at * np.asarray(start, at.dtype)
-    (taken,) = _jax.bind(eqn, [array, at], {**eqn.params, "slice_sizes": sizes})
+        columns = [lax.slice_in_dim(at, i, i + 1, axis=at.ndim - 1) for i in range(len(start))]
+        columns = [
+            column if full else lax.full_like(column, 0)
+            for column, full in zip(columns, start, strict=True)
+        ]
+        at = lax.concatenate(columns, at.ndim - 1)
+        params |= {"unique_indices": False, "indices_are_sorted": False}
+    (taken,) = _jax.bind(eqn, [array, at], params)
     return taken

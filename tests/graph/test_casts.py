@@ -255,3 +255,15 @@ def test_what_is_put_together_of_parts_is_held_for_its_sums(
     }
     assert casts[Hold.PARTS] == held
     assert casts[Hold.NOTHING] == [False]
+
+
+def test_parts_that_are_added_up_again_and_again_are_looked_at_once() -> None:
+    """Every addition doubles the ways back to the parts."""
+    t = Tiny()
+    value = t.op("add", t.op("pad", t.dot()), t.op("pad", t.dot()))
+    for _ in range(60):
+        value = t.op("add", value, value)
+    t.returns(t.dot(value, t.input(64)), t.op("sum", value, size=4))
+    painted = t.paint(entries=SUMS)
+    plan = plan_casts(painted.graph, painted.classes, painted.painting, hold=Hold.PARTS)
+    assert [cast.held for cast in plan.casts if cast.value == value] == [True]

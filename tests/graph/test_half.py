@@ -414,19 +414,19 @@ def _scaled(t: Tiny, value: int) -> int:
     return t.op("mul", value, t.input(4))
 
 
-def test_a_sum_of_mixed_arithmetic_alone_rounds_once() -> None:
+def test_a_sum_of_mixed_arithmetic_for_dots_rounds_once() -> None:
     """The gradient behind a batch norm."""
     t = Tiny()
     one, other = _scaled(t, t.dot()), _scaled(t, t.dot())
     total = t.op("add", one, other)
-    t.goes_on(total)
+    t.returns(t.dot(total, t.input(64)), t.dot(total, t.input(64)))
     painted = t.paint()
     assert painted[total] == "full>half mixed"
     assert (painted[one], painted[other]) == ("full inner", "full inner")
 
 
-@pytest.mark.parametrize("why", ["read elsewhere", "a half part", "a longer sum"])
-def test_other_sums_of_mixed_arithmetic_add_up_what_is_in_memory(why: str) -> None:
+@pytest.mark.parametrize("why", ["read elsewhere", "a half part", "a longer sum", "an activation"])
+def test_other_sums_of_mixed_arithmetic_add_up_what_was_rounded(why: str) -> None:
     t = Tiny()
     one, other = _scaled(t, t.dot()), _scaled(t, t.dot())
     if why == "a half part":
@@ -434,10 +434,12 @@ def test_other_sums_of_mixed_arithmetic_add_up_what_is_in_memory(why: str) -> No
     total = t.op("add", one, other)
     if why == "a longer sum":
         t.goes_on(t.op("add", total, t.dot()))
+    elif why == "an activation":
+        t.goes_on(t.op("relu", total))
     else:
-        t.goes_on(total)
+        t.returns(t.dot(total, t.input(64)))
     if why == "read elsewhere":
-        t.goes_on(one)
+        t.returns(t.dot(one, t.input(64)))
     painted = t.paint()
     assert painted[total] == "half downstream"
     assert painted[one] == "full>half mixed"

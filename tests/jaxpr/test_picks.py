@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import picks
+from duotone.graph.graph import HALF_TYPES, Paint
+from duotone.jaxpr import half_rules, picks
 from duotone.jaxpr.rewrite import Rewriter
 from duotone.policy import Policy
 from duotone.road import paint_jaxpr, rewriter_of
@@ -100,10 +100,11 @@ def test_a_gradient_taken_later_adds_up_in_full(monkeypatch: pytest.MonkeyPatch)
     picked, plain = (_gradient_error(rewriter, weights) for rewriter in (with_picks, without))
     assert picked <= 1.01 * plain
 
-    def fault(eqn: Any, full: Any, half: Any, *rest: Any) -> Any:
-        return picks._taken(eqn, half, *rest).astype(full.dtype)
+    def fault(r: Any, step: Any, env: Any, plan: Any) -> Any:
+        at = r.read(env, step.inputs[1], Paint.FULL)
+        return picks._calculated(r, step, env, plan, at)
 
-    monkeypatch.setattr(picks, "_taken_of_half", fault)
+    monkeypatch.setattr(half_rules, "picked", fault)
     assert _gradient_error(with_picks, weights) > 2 * picked
 
 
@@ -114,6 +115,75 @@ def test_a_gradient_of_what_was_compiled() -> None:
     )
     eps = float(jnp.finfo(jnp.bfloat16).eps)
     np.testing.assert_allclose(got, expected, rtol=0, atol=2 * eps * float(jnp.abs(expected).max()))
+
+
+OUTSIDE = LABELS.at[0, :3].set(jnp.array([128, 999, -200]))
+
+
+@pytest.mark.parametrize("function", [loss, indexed])
+def test_what_is_out_of_bounds_has_no_gradient(function: Any) -> None:
+    def summed(r: Rewriter, x: Any) -> Any:
+        return r(WEIGHTS, x, OUTSIDE)[0]
+
+    got, expected = (
+        jax.grad(lambda x, r=r: summed(r, x))(X) for r in both(function, WEIGHTS, X, OUTSIDE)
+    )
+    np.testing.assert_array_equal(got, expected)
+    if function is loss:
+        assert not got[0, :3].any()
+
+
+def test_what_is_out_of_bounds_and_masked_makes_no_gradient_nan() -> None:
+    """A product with NaN lies between the masked number and the temperature."""
+
+    def masked(weights: Any, x: Any, labels: Any, temperature: Any) -> Any:
+        values = taken(jax.nn.log_softmax(x @ weights) * temperature, labels)
+        return -jnp.where(labels[..., None] < 128, values, 0.0).sum()
+
+    got, expected = (
+        jax.grad(lambda t, r=r: r(WEIGHTS, X, jnp.abs(OUTSIDE), t)[0])(2.0)
+        for r in both(masked, WEIGHTS, X, jnp.abs(OUTSIDE), 2.0)
+    )
+    assert np.isfinite(expected)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_forward_mode_too() -> None:
+    with_picks, without = both(loss, WEIGHTS, X, LABELS)
+    got, expected = (
+        jax.jvp(lambda x, r=r: r(WEIGHTS, x, OUTSIDE)[0], (X,), (jnp.ones_like(X),))[1]
+        for r in (with_picks, without)
+    )
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_inside_what_is_calculated_again() -> None:
+    checkpointed = jax.checkpoint(loss)
+    with_picks, without = both(checkpointed, WEIGHTS, X, LABELS)
+    for change in (lambda r: r, jax.grad):
+        got, expected = (
+            change(lambda x, r=r: r(WEIGHTS, x, LABELS)[0])(X) for r in (with_picks, without)
+        )
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_in_a_program_that_lets_no_rank_be_promoted() -> None:
+    with jax.numpy_rank_promotion("raise"):
+        with_picks, without = both(indexed, WEIGHTS, X, LABELS)
+        got, expected = (r(WEIGHTS, X, LABELS)[0] for r in (with_picks, without))
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_indices_that_became_equal_are_not_called_unique() -> None:
+    def function(weights: Any, x: Any) -> Any:
+        values = jax.nn.log_softmax(x @ weights)
+        each = jnp.arange(4)
+        return values.at[0, 0, each].get(unique_indices=True, indices_are_sorted=True)
+
+    with_picks, _ = both(function, WEIGHTS, X)
+    gathers = named(jax.make_jaxpr(with_picks)(WEIGHTS, X), "gather")
+    unique = {eqn.invars[0].aval.shape: eqn.params["unique_indices"] for eqn in gathers}
+    assert unique == {(2, 8, 128): True, (2, 8, 1): False}
 
 
 def test_under_vmap_and_jit() -> None:

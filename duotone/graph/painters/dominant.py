@@ -10,7 +10,7 @@
     what leads to an output with no allow operation in between    (rule 7)
         is full again, if only such operations read it
     arithmetic with a float32 operand beside the half one         (rule 6)
-        computes full and stores half, and so does a sum of such arithmetic alone;
+        computes full and stores half, and so does a sum of such arithmetic for dots;
         arithmetic whose one reader computes full is full itself, and so is a product
         that only full ones read
     what only dots and sums read is stored half
@@ -223,18 +223,17 @@ def compute_full_store_half(canvas: Canvas) -> None:
 
 
 def _adds_mixed(canvas: Canvas, node: Node) -> bool:
-    """Whether a node adds up only what arithmetic with small full operands gives it alone.
+    """Whether a node adds up what arithmetic with small full operands gives it alone, for dots.
 
     The two parts of the gradient behind a batch norm: rounded before they are added, what is left
     of them may be lost. Not within a longer sum (the residual stream behind a layer norm), which
     compilers then write in full.
     """
-    entries = canvas.classes.nodes
-    if not entries[node.index].entry.additive:
+    readers = {reader for v in node.outputs for reader, _ in canvas.consumers[v]}
+    additive = canvas.classes.nodes[node.index].entry.additive
+    if not additive or not _are_for_dots(canvas, node, readers, with_sums=False):
         return False
-    readers = [reader for v in node.outputs for reader, _ in canvas.consumers[v]]
-    longer = any(entries[reader].entry.additive for reader in readers)
-    return not longer and all(_is_mixed(canvas, node, value) for value in node.inputs)
+    return all(_is_mixed(canvas, node, value) for value in node.inputs)
 
 
 def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
@@ -310,18 +309,18 @@ def store_operands_half(canvas: Canvas) -> None:
             continue
         if len(node.outputs) == 1 and all(node.half_outputs) and outputs.isdisjoint(node.outputs):
             readers = {reader for reader, _ in canvas.consumers[node.outputs[0]]}
-            if _are_dots_and_sums(canvas, node, readers):
+            if _are_for_dots(canvas, node, readers, with_sums=True):
                 canvas.rules[node.index] = "operand"
                 canvas.store[node.index] = Paint.HALF
 
 
-def _are_dots_and_sums(canvas: Canvas, node: Node, readers: set[int]) -> bool:
-    """Whether there are allow operations in half and sums among ``readers``, and nothing else."""
-    adding = {r for r in readers if canvas.classes.nodes[r].entry.adds_up}
-    others = readers - adding
-    half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in others)
+def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
+    """Whether there are allow operations in half among ``readers``, and else only sums."""
+    sums = {reader for reader in readers if canvas.classes.nodes[reader].entry.adds_up}
+    dots = readers - sums
+    half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
     here = all(canvas.graph.nodes[r].body == node.body for r in readers)
-    return bool(adding) and bool(others) and half and here
+    return bool(dots) and half and here and (bool(sums) or not with_sums)
 
 
 def move_casts_up(canvas: Canvas) -> None:
