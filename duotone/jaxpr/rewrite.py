@@ -81,9 +81,6 @@ Repaint = Callable[[_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary]], "Rew
 """From a jaxpr, how its arguments arrive and how its results leave, to its rewriter."""
 
 
-_AS_WRITTEN = Plans()
-
-
 class Rewriter:
     """One painting being carried out.
 
@@ -105,7 +102,7 @@ class Rewriter:
         plan: CastPlan,
         half: Any,
         repaint: Repaint,
-        plans: Plans = _AS_WRITTEN,
+        plans: Plans,
         dots: str = "plain",
         math: Mapping[str, str] = MappingProxyType({}),
     ) -> None:

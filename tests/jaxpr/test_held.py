@@ -1,0 +1,53 @@
+"""Half values that are read where they are in memory: what the rewritten program says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from duotone.graph.casts import Hold
+from duotone.graph.graph import HALF_TYPES
+from duotone.policy import Policy
+from duotone.road import paint_jaxpr, rewriter_of
+from duotone.targets.forms import TABLE
+from tests.jaxpr.programs import equations, named
+
+KEYS = jax.random.split(jax.random.key(0), 2)
+X = jax.random.normal(KEYS[0], (2, 16, 8))
+WEIGHTS = jax.random.normal(KEYS[1], (8, 24)) / 3
+BIAS = jnp.linspace(-1, 1, 24)
+
+
+def attention(weights: Any, bias: Any, x: Any) -> Any:
+    """Query, key and value are slices of one dense layer's result."""
+    joint = (x @ weights + bias).reshape(*x.shape[:2], 3, -1)
+    query, key, value = (joint[:, :, i] for i in range(3))
+    shares = jax.nn.softmax(query @ key.swapaxes(1, 2))
+    return jnp.sum((shares @ value) ** 2)
+
+
+def rewritten(hold: Hold) -> Any:
+    gradient = jax.grad(attention, argnums=(0, 1, 2))
+    jaxpr = jax.make_jaxpr(gradient)(WEIGHTS, BIAS, X)
+    forms = dataclasses.replace(TABLE["tpu"], holds=hold)
+    painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=forms)
+    return rewriter_of(painted, Policy())
+
+
+def test_a_bias_before_slices_adds_up_what_the_dots_read() -> None:
+    held, free = rewritten(TABLE["tpu"].holds), rewritten(Hold.NOTHING)
+    programs = [jax.make_jaxpr(r)(WEIGHTS, BIAS, X) for r in (held, free)]
+    barriers = [named(program, "optimization_barrier") for program in programs]
+    added = [eqn for eqn in barriers[0] if eqn.invars[0].aval.shape == (2, 16, 24)]
+    assert len(added) == len(barriers[0]) - len(barriers[1]) == 1
+    (read,) = added[0].invars
+    assert read.aval.dtype == jnp.bfloat16
+    readers = [eqn for eqn in equations(programs[0]) if read in eqn.invars]
+    dots = [eqn for eqn in readers if eqn is not added[0]]
+    assert [len(named(eqn.params["call_jaxpr"], "dot_general")) for eqn in dots] == [1, 1]
+    for got, expected in zip(held(WEIGHTS, BIAS, X), free(WEIGHTS, BIAS, X), strict=True):
+        np.testing.assert_array_equal(got, expected)
