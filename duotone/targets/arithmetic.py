@@ -20,6 +20,8 @@ import math
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from duotone.targets.hlo import Array, Computation, Instruction, Program, bits_of
 
 
@@ -124,7 +126,8 @@ def _convolution_flops(instruction: Instruction, computation: Computation, targe
     elif "BackwardFilter" in target:
         kernel, outputs = result, rhs
     features = _output_features(instruction, kernel)
-    return 2.0 * outputs.size * kernel.size / max(features, 1) / _dilation(instruction)
+    share = 1 / _dilation(instruction) if target else _share_of_products(instruction, lhs, result)
+    return 2.0 * outputs.size * kernel.size / max(features, 1) * share
 
 
 def _output_features(instruction: Instruction, kernel: Array) -> int:
@@ -139,6 +142,40 @@ def _dilation(instruction: Instruction) -> int:
     """How many of the multiplications are with the zeros of a dilated operand: one in so many."""
     found = re.search(r"lhs_dilate=([\dx]+)", instruction.attribute("window"))
     return math.prod(int(n) for n in found[1].split("x")) if found else 1
+
+
+def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> float:
+    """How many products are with elements, not with padding or the zeros of a dilated operand.
+
+    A TPU's compiler writes a pointwise convolution with the kernel as the one element of a padded
+    image, over which the image slides as the window: nearly all of it is padding then.
+    """
+    window = instruction.attribute("window")
+    labels = re.search(r"(\w+)_\w+->(\w+)", instruction.attribute("dim_labels"))
+    sizes = _window_numbers(window, "size")
+    if labels is None or not sizes:
+        return 1.0
+    ones = [1] * len(sizes)
+    strides = _window_numbers(window, "stride") or ones
+    dilations = _window_numbers(window, "lhs_dilate") or ones
+    apart = _window_numbers(window, "rhs_dilate") or ones
+    pads = re.search(r"pad=([\dx_-]+)", window)
+    before = [int(pair.split("_")[0]) for pair in pads[1].split("x")] if pads else [0] * len(sizes)
+    share = 1.0
+    for axis, size in enumerate(sizes):
+        inside = lhs.shape[labels[1].index(str(axis))]
+        outside = result.shape[labels[2].index(str(axis))]
+        at = np.arange(outside)[:, None] * strides[axis] + np.arange(size) * apart[axis]
+        at -= before[axis]
+        there = (at >= 0) & (at <= (inside - 1) * dilations[axis]) & (at % dilations[axis] == 0)
+        share *= float(there.mean())
+    return share
+
+
+def _window_numbers(window: str, name: str) -> list[int]:
+    """One number for each axis of a window, as in ``stride=2x2``."""
+    found = re.search(rf"\b{name}=([\dx]+)", window)
+    return [int(n) for n in found[1].split("x")] if found else []
 
 
 def backend_config(instruction: Instruction) -> dict:

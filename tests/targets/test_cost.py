@@ -354,3 +354,43 @@ ENTRY %main () -> f16[4] {
 """
     assert counted(text).casts == 0
     assert cost.cost_of(parse(HEAD + text), H200).kernel_count == 2
+
+
+CONVOLUTION = """
+ENTRY %main (x: bf16[{lhs}], k: bf16[{rhs}]) -> bf16[{out}] {{
+  %x = bf16[{lhs}] parameter(0)
+  %k = bf16[{rhs}] parameter(1)
+  ROOT %c = bf16[{out}] convolution(%x, %k), window={{{window}}}, dim_labels={labels}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "out", "window", "labels", "products"),
+    [
+        # The corners of a 5 x 5 image see 4 of 9 elements, its sides 6: (2 + 3 + 3 + 3 + 2)^2.
+        ("2,5,5,3", "3,3,3,4", "2,5,5,4", "size=3x3 pad=1_1x1_1", "b01f_01io->b01f", 169 * 24),
+        # Two steps at a time: 2 + 3 + 2 of them.
+        (
+            *("2,5,5,3", "3,3,3,4", "2,3,3,4"),
+            *("size=3x3 stride=2x2 pad=1_1x1_1", "b01f_01io->b01f", 49 * 24),
+        ),
+        # A pointwise convolution as a TPU's compiler writes it: the image slides over the kernel.
+        (
+            *("1,1,6,4", "4,4,7,6", "4,4,7,4"),
+            *("size=4x4 pad=3_3x3_3 rhs_reversal=1x1", "01fb_01oi->01fb", 4 * 4 * 7 * 6 * 4),
+        ),
+        # Zeros between the elements of an operand: every second place of 5 holds one.
+        ("1,3,1,1", "1,1,1,1", "1,5,1,1", "size=1x1 lhs_dilate=2x1", "b01f_01io->b01f", 3),
+        # A window with holes, of which 2, 2, 3, 3, 3, 2 and 2 elements lie inside.
+        (
+            *("1,7,1,1", "3,1,1,1", "1,7,1,1"),
+            *("size=3x1 pad=2_2x0_0 rhs_dilate=2x1", "b01f_01io->b01f", 2 + 2 + 3 + 3 + 3 + 2 + 2),
+        ),
+        ("8,16", "16,4", "8,4", "", "bf_io->bf", 8 * 16 * 4),
+    ],
+)
+def test_a_convolution_multiplies_elements_and_not_padding(lhs, rhs, out, window, labels, products):
+    text = CONVOLUTION.format(lhs=lhs, rhs=rhs, out=out, window=window, labels=labels)
+    (flops,) = counted(text).flops.values()
+    assert flops == pytest.approx(2 * products)
