@@ -140,8 +140,7 @@ def _output_features(instruction: Instruction, kernel: Array) -> int:
 
 def _dilation(instruction: Instruction) -> int:
     """How many of the multiplications are with the zeros of a dilated operand: one in so many."""
-    found = re.search(r"lhs_dilate=([\dx]+)", instruction.attribute("window"))
-    return math.prod(int(n) for n in found[1].split("x")) if found else 1
+    return math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
 
 
 def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> float:
@@ -165,11 +164,30 @@ def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> f
     for axis, size in enumerate(sizes):
         inside = lhs.shape[labels[1].index(str(axis))]
         outside = result.shape[labels[2].index(str(axis))]
-        at = np.arange(outside)[:, None] * strides[axis] + np.arange(size) * apart[axis]
-        at -= before[axis]
-        there = (at >= 0) & (at <= (inside - 1) * dilations[axis]) & (at % dilations[axis] == 0)
-        share *= float(there.mean())
+        meet = _solutions(
+            before[axis],
+            (outside, strides[axis]),
+            (size, apart[axis]),
+            (inside, -dilations[axis]),
+        )
+        share *= meet / (outside * size)
     return share
+
+
+def _solutions(total: int, *terms: tuple[int, int]) -> int:
+    """In how many ways three terms make ``total``, each a factor times a number below a bound.
+
+    The two numbers with the lowest bounds are tried; the third follows. An image is as long as its
+    result, or as a window that is itself an image: one of the three is short.
+
+    Args:
+        total: the sum.
+        terms: bound and factor of each number.
+    """
+    (low, by_low), (middle, by_middle), (high, by_high) = sorted(terms)
+    rest = total - np.arange(low)[:, None] * by_low - np.arange(middle) * by_middle
+    third = rest // by_high
+    return int(np.sum((rest % by_high == 0) & (third >= 0) & (third < high)))
 
 
 def _window_numbers(window: str, name: str) -> list[int]:
