@@ -175,9 +175,11 @@ def _are_sums_of_parts(
         classes.nodes[reader].kind is Kind.ALLOW and painting.compute[reader] is Paint.HALF
         for reader, _ in graph.consumers[value]
     )
+    if not read_half:
+        return False
     stack, made_of_parts = [value], False
     seen: set[int] = set()
-    while read_half and stack:
+    while stack:
         index = stack.pop()
         if index in seen:
             continue

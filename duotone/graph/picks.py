@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from duotone.graph.graph import SMALL, Graph, Node, Paint
 from duotone.graph.painting import Painting
 
-KEEP_NAN = frozenset(
+_KEEP_NAN = frozenset(
     "add add_any sub mul div neg exp exp2 log log1p expm1 tanh logistic sqrt rsqrt square".split()
 )
 """Operations, element by element, that give NaN where an operand is NaN: a gather gives NaN for
@@ -115,7 +115,7 @@ def _is_common(small: tuple[object, ...], shape: tuple[object, ...], node: Node)
 
 def _is_calculated(painting: Painting, made: Node, node: Node) -> bool:
     """Whether ``made`` calculates full, element by element, beside ``node``."""
-    return made.op in KEEP_NAN and made.body == node.body and painting.is_full(made)
+    return made.op in _KEEP_NAN and made.body == node.body and painting.is_full(made)
 
 
 def _is_in_memory(graph: Graph, root: int, chain: set[int]) -> bool:

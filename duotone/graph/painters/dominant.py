@@ -212,7 +212,7 @@ def compute_full_store_half(canvas: Canvas) -> None:
         readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
         returned = any(v in outputs for v in node.outputs)
         all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
-        mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node))
+        mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node, readers))
         alone = len(readers) == 1 or index in picked
         # With several readers where each of them may as well calculate it for itself.
         if all_full and (mixed or alone or _costs_nothing(canvas, node)):
@@ -222,18 +222,17 @@ def compute_full_store_half(canvas: Canvas) -> None:
             canvas.store[index] = Paint.HALF
 
 
-def _adds_mixed(canvas: Canvas, node: Node) -> bool:
+def _adds_mixed(canvas: Canvas, node: Node, readers: list[int]) -> bool:
     """Whether a node adds up what arithmetic with small full operands gives it alone, for dots.
 
     The two parts of the gradient behind a batch norm: rounded before they are added, what is left
     of them may be lost. Not within a longer sum (the residual stream behind a layer norm), which
     compilers then write in full.
     """
-    readers = {reader for v in node.outputs for reader, _ in canvas.consumers[v]}
-    additive = canvas.classes.nodes[node.index].entry.additive
-    if not additive or not _are_for_dots(canvas, node, readers, with_sums=False):
+    if not canvas.classes.nodes[node.index].entry.additive:
         return False
-    return all(_is_mixed(canvas, node, value) for value in node.inputs)
+    for_dots = _are_for_dots(canvas, node, set(readers), with_sums=False)
+    return for_dots and all(_is_mixed(canvas, node, value) for value in node.inputs)
 
 
 def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
