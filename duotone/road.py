@@ -122,7 +122,7 @@ def _plans(graph: Graph, classes: Classes, painting: Painting, forms: DeviceForm
     """What a device gains from carrying out in another form."""
     joined = plan_epilogues(graph, classes, painting) if forms.joins else frozenset()
     return Plans(
-        plan_residuals(graph, classes, painting, joined, quotients=forms.quotients),
+        plan_residuals(graph, classes, painting, joined, kept=forms.kept),
         plan_factors(graph, classes, painting) if forms.factors else {},
         plan_picks(graph, painting) if forms.picks else {},
         joined,

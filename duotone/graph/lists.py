@@ -47,7 +47,10 @@ class Pointwise(enum.Enum):
     CHEAP = "cheap"
     """Compilers calculate it again wherever that saves a read."""
     DEAR = "dear"
-    """Transcendental: compilers rather keep the result, though reading it takes longer."""
+    """Transcendental: compilers of GPUs rather keep the result, though reading it takes longer. One
+    for a TPU calculates it again unasked."""
+    DEAREST = "dearest"
+    """Several long series, of which each element takes one: every compiler rather keeps it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,14 +14,16 @@ a barrier that keeps the compiler from finding the first calculation.
     chain(v)     = the pointwise operations that lead to v from roots: values that are in memory
                    anyway (results of other operations, operands of allow operations, arguments);
                    small values on the way are kept, constants are not counted
-    v is calculated again for its far readers if its chain holds a transcendental operation and the
-    roots that nothing else keeps are no more bytes than v
+    v is calculated again for its far readers if its chain holds an operation whose result the
+    device's compiler would keep, a transcendental one, and the roots that nothing else keeps are no
+    more bytes than v
 
 What was divided by its sum, and dots read the quotient now and later, is calculated from that
-quotient, on devices that have it in memory: of a softmax neither exponentials nor scores are kept
-then.
+quotient: of a softmax neither exponentials nor scores are kept then.
 
-What is cheap throughout is left to the compiler, which does the same unasked; what the user named
+What is cheap throughout is left to the compiler, which does the same unasked. On a TPU, whose dots
+and convolutions calculate their operands themselves, that is nearly everything: a barrier would
+only have written what is in no memory at all. What the user named
 (``jax.ad_checkpoint.checkpoint_name``) is kept. Nothing but pointwise operations is ever calculated
 again: nothing random and nothing with effects.
 
@@ -40,6 +42,9 @@ from duotone.graph.graph import SMALL, STRUCTURAL, Graph, Node, Paint, Value
 from duotone.graph.levels import find_levels
 from duotone.graph.lists import Pointwise
 from duotone.graph.painting import Painting
+
+KEPT = frozenset({Pointwise.DEAR, Pointwise.DEAREST})
+"""The operations whose results most compilers keep."""
 
 _LONGEST_CHAIN = 48
 _RESHAPES = ("reshape", "broadcast_in_dim", "expand_dims", "squeeze", "copy")
@@ -104,7 +109,7 @@ def plan_residuals(
     painting: Painting,
     joined: frozenset[int] = frozenset(),
     *,
-    quotients: bool = True,
+    kept: frozenset[Pointwise] = KEPT,
 ) -> Recompute:
     """Finds the values that are cheaper to calculate again than to keep.
 
@@ -113,12 +118,12 @@ def plan_residuals(
         classes: what each node is.
         painting: its colours.
         joined: additions that the operation before them carries out.
-        quotients: whether a quotient that dots read is in memory on the device.
+        kept: the operations whose results the device's compiler keeps.
 
     Returns:
         The reads that take a second calculation, and what that needs.
     """
-    return _Planner(graph, classes, painting, joined, quotients).plan()
+    return _Planner(graph, classes, painting, joined, kept).plan()
 
 
 class _Planner:
@@ -130,13 +135,13 @@ class _Planner:
         classes: Classes,
         painting: Painting,
         joined: frozenset[int],
-        quotients: bool,
+        dear: frozenset[Pointwise],
     ) -> None:
         self.graph = graph
         self.classes = classes
         self.painting = painting
         self.joined = joined
-        self.quotients = quotients
+        self.dear = dear
         self.readers = graph.consumers
         self.levels = find_levels(graph, classes)
         nodes = self.levels.nodes
@@ -215,7 +220,7 @@ class _Planner:
             self.kept.add(value.index)
             return
         chain, roots = found
-        if not any(self._pointwise(made) is Pointwise.DEAR for made in chain):
+        if not any(self._pointwise(made) in self.dear for made in chain):
             if len(roots) > 1:
                 self.kept.add(value.index)
             return
@@ -244,8 +249,6 @@ class _Planner:
         say that half holds the value (so its sum is finite), divided by its sum (so that the
         quotient is as exact as anything that the value is weighed with), and only multiplied with.
         """
-        if not self.quotients:
-            return None
         multiplied = all(self.graph.nodes[reader].op == "mul" for reader in far)
         if not multiplied or not self.classes.nodes[node.index].stores_half:
             return None

@@ -31,15 +31,21 @@ _CHEAP = frozenset(
     "expand_dims".split()
 )
 _DEAR = frozenset(
-    "exp exp2 expm1 log log1p log2 pow sqrt rsqrt cbrt tanh logistic erf erfc sin cos tan sinh "
+    "exp exp2 expm1 log log1p log2 pow sqrt rsqrt cbrt tanh logistic erf sin cos tan sinh "
     "cosh asin acos atan asinh acosh atanh atan2".split()
 )
+_DEAREST = frozenset({"erfc"})
 
 
 def _pointwise(op: str) -> Pointwise:
-    """XLA's instruction fusion holds the same functions for expensive."""
+    """XLA's instruction fusion holds the same functions for expensive, or dear and dearest.
+
+    What a TPU's compiler keeps was seen in its programs, see ``benchmarks/NOTES.md``.
+    """
     if op in _CHEAP:
         return Pointwise.CHEAP
+    if op in _DEAREST:
+        return Pointwise.DEAREST
     return Pointwise.DEAR if op in _DEAR else Pointwise.NO
 
 

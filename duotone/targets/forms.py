@@ -18,6 +18,8 @@ import dataclasses
 
 from duotone.graph.casts import Hold
 from duotone.graph.forms import EVERYTHING, Forms
+from duotone.graph.lists import Pointwise
+from duotone.graph.residuals import KEPT
 from duotone.targets.assumed import assumed
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
 from duotone.targets.math import math_of
@@ -44,8 +46,8 @@ class DeviceForms:
             keeps the compiler from dropping the rounding. On a TPU dots calculate their operands
             themselves, and would have to have most of them written instead.
         factors: whether what all terms of a sum have in common is multiplied afterwards.
-        quotients: whether exponentials of a softmax are calculated again from the quotient that
-            dots read. On a TPU there is no such quotient in memory, for the same reason.
+        kept: the operations whose results the compiler keeps for the backward pass, though they
+            follow from what is in memory. A TPU's calculates nearly all of them again.
         picks: whether what a gather picks from must be in memory. On a GPU gathers calculate it
             themselves.
         joins: whether convolutions add what is added to their results themselves, if it is half. On
@@ -61,7 +63,7 @@ class DeviceForms:
     math: tuple[tuple[str, str], ...] = ()
     holds: Hold = Hold.NOTHING
     factors: bool = False
-    quotients: bool = True
+    kept: frozenset[Pointwise] = KEPT
     picks: bool = False
     joins: bool = False
 
@@ -90,7 +92,7 @@ TABLE = {
         "compiled programs (benchmarks/painter.py)",
         holds=Hold.PARTS,
         factors=True,
-        quotients=False,
+        kept=frozenset({Pointwise.DEAREST}),
         picks=True,
     ),
     "cpu-bfloat16": DeviceForms(

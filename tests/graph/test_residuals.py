@@ -13,11 +13,12 @@ import pytest
 from duotone.graph import levels, residuals
 from duotone.graph.graph import Paint
 from duotone.graph.lists import Entry, Kind, Pointwise
-from duotone.graph.residuals import NOTHING, Recompute, plan_residuals
+from duotone.graph.residuals import KEPT, NOTHING, Recompute, plan_residuals
 from tests.graph.tiny import ENTRIES, Painted, Tiny
 
 _KINDS = {
-    **dict.fromkeys(("tanh", "exp", "log"), Pointwise.DEAR),
+    **dict.fromkeys(("tanh", "exp"), Pointwise.DEAR),
+    "log": Pointwise.DEAREST,
     **dict.fromkeys(
         ("add", "mul", "relu", "select", "reshape", "broadcast", "name"), Pointwise.CHEAP
     ),
@@ -27,9 +28,11 @@ _ENTRIES = tuple(
 )
 
 
-def planned(t: Tiny, painter: str = "duotone") -> tuple[Painted, Recompute]:
+def planned(
+    t: Tiny, painter: str = "duotone", kept: frozenset[Pointwise] = KEPT
+) -> tuple[Painted, Recompute]:
     painted = t.paint(painter, entries=_ENTRIES)
-    return painted, plan_residuals(painted.graph, painted.classes, painted.painting)
+    return painted, plan_residuals(painted.graph, painted.classes, painted.painting, kept=kept)
 
 
 def again(plan: Recompute) -> set[int]:
@@ -105,6 +108,17 @@ def test_what_is_cheap_is_left_to_the_compiler() -> None:
     t = Tiny()
     behind(t, t.op("mul", t.op("relu", t.dot()), t.constant(2.0)))
     assert planned(t)[1] == NOTHING
+
+
+def test_what_the_compiler_does_not_keep_is_left_to_it() -> None:
+    def plan(op: str) -> set[int]:
+        t = Tiny()
+        a = t.op(op, t.dot())
+        behind(t, a)
+        return again(planned(t, kept=frozenset({Pointwise.DEAREST}))[1])
+
+    assert not plan("tanh")
+    assert len(plan("log")) == 1
 
 
 def test_what_is_cheap_is_shared_where_it_is_calculated_again_anyway() -> None:
