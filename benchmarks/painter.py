@@ -19,57 +19,36 @@ import hashlib
 import io
 import itertools
 import json
-import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._common import RESULTS, Bar, Result, table, write
+from benchmarks._common import RESULTS, write
+from benchmarks._painter_rows import (
+    HALF_TYPES,
+    LIST_ORDER,
+    QUESTION,
+    Job,
+    gap_of,
+    is_tpu,
+    result_of,
+)
 
-QUESTION = "Does a painted step move fewer bytes and need less memory than dtypes set by hand?"
-COMMAND = "python -m benchmarks.painter"
-HALF_TYPES = {"h200": ("float16", "bfloat16"), "v5e": ("bfloat16",)}
-"""By target: the types that it calculates fast in."""
 _ROOT = Path(__file__).parent.parent
 _OF_PAINTER = ("graph", "jaxpr", "targets", "api.py", "policy.py", "_jax.py")
 _WITHOUT_EXTRA = 3
 """Exit status of a measurement whose target needs a compiler that is not installed."""
 _NO_MEMORY = re.compile(r"total memory required [^\n]*? exceeds available [^\n(]*\([^)]*\)")
 _WITHOUT_TRITON = frozenset({"vit"})
-_LIMIT = 1.0
-_MEAN_LIMIT = 0.92
-_FLOAT32_LIMIT = 0.55
 
 
 class MissingExtra(Exception):  # noqa: N818 (no error: there is nothing to measure with)
     """The compiler of a target is not installed."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One measurement.
-
-    Attributes:
-        model: name in the zoo or of a Keras twin.
-        target: name of a target.
-        way: name of a way to train.
-        half: half type; empty for float32.
-    """
-
-    model: str
-    target: str
-    way: str
-    half: str
-
-    @property
-    def key(self) -> str:
-        """Its name among the records."""
-        return "/".join(filter(None, (self.model, self.target, self.half, self.way)))
 
 
 def jobs(models: Sequence[str], targets: Sequence[str], halves: Sequence[str]) -> Iterator[Job]:
@@ -81,7 +60,7 @@ def jobs(models: Sequence[str], targets: Sequence[str], halves: Sequence[str]) -
     from benchmarks._ways import KERAS_MODELS, WAYS
 
     for target, model in itertools.product(targets, models):
-        if target == "v5e":
+        if is_tpu(target):
             ways = [] if model in KERAS_MODELS else ["by hand", "duotone"]
         else:
             yield Job(model, target, "float32", "")
@@ -112,6 +91,10 @@ def _target(job: Job) -> Any:
     """
     from duotone.targets.specifications import find_target
 
+    if job.target == LIST_ORDER:
+        target = find_target("v5e")
+        options = {**target.options, "xla_memory_scheduler": "list"}
+        return dataclasses.replace(target, options=options)
     target = find_target(job.target)
     if job.model in _WITHOUT_TRITON and target.platform == "cuda":
         return dataclasses.replace(target, options={"xla_gpu_enable_triton_gemm": False})
@@ -196,137 +179,6 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     return json.loads(file.read_text())["figures"]["records"] if file.exists() else {}
 
 
-def _ratio(
-    records: Mapping[str, dict[str, Any]], ours: Job, other: Job, figure: str
-) -> float | None:
-    """Ours over another's; None where one of them was not measured."""
-    first, second = (records.get(job.key, {}).get(figure) for job in (ours, other))
-    if first is None or second is None:
-        return None
-    return first / second if second else 1.0 if not first else math.inf
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
-    if not all(0 < ratio < math.inf for ratio in ratios):
-        return math.inf
-    return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
-
-
-def bars_of(records: Mapping[str, dict[str, Any]]) -> list[Bar]:
-    """The limits of the zoo's models; ratios are compared to a hundredth, means exactly."""
-    from benchmarks.zoo import MODELS
-
-    bars = []
-    for target, half in _columns(records):
-        names = {"bytes": "bytes"} | ({"temporary": "temporary memory"} if target != "v5e" else {})
-        for figure, name in names.items():
-            pairs = [
-                (
-                    Job(model, target, "duotone", half),
-                    Job(model, target, "by hand", half),
-                    Job(model, target, "float32", ""),
-                )
-                for model in MODELS
-            ]
-            found = [(ours, _ratio(records, ours, hand, figure)) for ours, hand, _ in pairs]
-            ratios = [(ours.model, ratio) for ours, ratio in found if ratio is not None]
-            title = f"{target}, {half}: {name}"
-            bars += [
-                Bar(f"{title} over by hand, {model}", round(ratio, 2), _LIMIT, "times")
-                for model, ratio in ratios
-            ]
-            if target == "v5e" or not ratios:
-                continue
-            mean = _mean([ratio for _, ratio in ratios])
-            bars.append(Bar(f"{title} over by hand, geometric mean", mean, _MEAN_LIMIT, "times"))
-            full = [_ratio(records, ours, plain, figure) for ours, _, plain in pairs]
-            mean = _mean([ratio for ratio in full if ratio is not None])
-            bars.append(Bar(f"{title} over float32, geometric mean", mean, _FLOAT32_LIMIT, "times"))
-    failed = [key for key, record in records.items() if "failed" in record and "mpx" not in key]
-    # What is too large with dtypes set by hand as well has not failed.
-    large = [key for key, record in records.items() if "too large" in record]
-    failed += [key for key in large if f"{key.rpartition('/')[0]}/by hand" not in large]
-    bars.append(Bar("steps that failed to compile", len(failed), 0, ""))
-    return bars
-
-
-def _columns(records: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """The targets and half types of which something was painted."""
-    found = {tuple(key.split("/")[1:3]) for key in records if key.endswith("/duotone")}
-    return [
-        (target, half)
-        for target, halves in HALF_TYPES.items()
-        for half in halves
-        if (target, half) in found
-    ]
-
-
-def text_of(records: Mapping[str, dict[str, Any]]) -> str:
-    """One table for each target and half type."""
-    texts = [_table(records, target, half) for target, half in _columns(records)]
-    gaps = {f"{key}: {gap}" for key, record in records.items() if (gap := _gap(record))}
-    texts.append(
-        "GB are bytes moved between kernels, MB temporary memory, ms the roofline, half the share\n"
-        "of FLOPs with half operands, s how long tracing and compiling took here; 'over' are\n"
-        "ratios of bytes and of temporary memory. No time was measured on a device.\n"
-        "By hand is Flax with dtypes set by hand; for the Keras models a mixed policy. Keras\n"
-        "models and mpx are not in the limits."
-    )
-    return "\n\n".join([*texts, *(["\n".join(sorted(gaps))] if gaps else [])])
-
-
-def _gap(record: Mapping[str, Any]) -> str:
-    """Why a record has no figures; empty if it has."""
-    said = record.get("failed") or record.get("absent")
-    return str(said or (f"does not fit: {large}" if (large := record.get("too large")) else ""))
-
-
-def _table(records: Mapping[str, dict[str, Any]], target: str, half: str) -> str:
-    from benchmarks._ways import ALL_MODELS, WAYS
-
-    head = [f"{target}, {half}", "GB", "over float32", "over by hand", "MB", "over by hand"]
-    head += ["kernels", "casts", "half", "ms", "s"]
-    rows: list[list[Any]] = []
-    for model in ALL_MODELS:
-        by_hand = Job(model, target, "by hand", half)
-        plain = Job(model, target, "float32", "")
-        for way in WAYS:
-            job = plain if way == "float32" else Job(model, target, way, half)
-            record = records.get(job.key, {})
-            if "bytes" not in record:
-                continue
-            over = [
-                _shown(_ratio(records, job, other, figure))
-                for other, figure in ((plain, "bytes"), (by_hand, "bytes"), (by_hand, "temporary"))
-            ]
-            rows.append(
-                [
-                    f"{model}, {way}",
-                    f"{record['bytes'] / 1e9:.2f}",
-                    *over[:2],
-                    f"{record['temporary'] / 1e6:.0f}",
-                    over[2],
-                    record["kernels"],
-                    record["casts"],
-                    f"{record['half share']:.0%}",
-                    f"{record['seconds'] * 1e3:.2f}",
-                    f"{record['compile seconds']:.0f}",
-                ]
-            )
-    return table(head, rows)
-
-
-def _shown(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3f}"
-
-
-def result_of(records: Mapping[str, dict[str, Any]]) -> Result:
-    """What :func:`~benchmarks._common.write` writes."""
-    bars, text = bars_of(records), text_of(records)
-    return Result("painter", QUESTION, COMMAND, bars, text, {"records": dict(records)})
-
-
 def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = RESULTS) -> None:
     """Measures, one at a time, and writes after each."""
     from rich.console import Console
@@ -342,7 +194,7 @@ def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = 
             records = {**records, **load(folder), job.key: record}
             with contextlib.redirect_stdout(io.StringIO()):
                 write(result_of(records), folder)
-            said = _gap(record)
+            said = gap_of(record)
             said = said or f"{record['bytes'] / 1e9:.2f} GB in {record['compile seconds']:.0f} s"
             progress.console.print(f"{job.key}: {said}", markup=False, highlight=False)
             progress.advance(task)

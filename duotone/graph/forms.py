@@ -24,6 +24,9 @@ from duotone.graph.graph import Graph, Node, Paint
 from duotone.graph.lists import Kind, Taint
 from duotone.graph.painting import Painting
 
+PLAIN, ROWS, WIDENED = "plain", "rows", "widened"
+"""The forms of a dot, see :mod:`duotone.jaxpr.dots`."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Forms:

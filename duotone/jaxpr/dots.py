@@ -29,8 +29,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
+from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE
 from duotone.jaxpr.bilinear import aval_of_linear, bilinear
 
@@ -91,7 +93,7 @@ def _rows_dot_derivative(
     result = rows_dot(lhs, rhs, numbers, dtype, swapped)
     pairs = ((tangents[0], rhs), (lhs, tangents[1]))
     parts = [
-        _TANGENT.bind(*pair, numbers=numbers, dtype=dtype)
+        half_product(*pair, numbers, dtype, str(lhs.dtype), ROWS)
         for pair, tangent in zip(pairs, tangents, strict=True)
         if not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
     ]
@@ -156,10 +158,36 @@ def _ordered(array: Any, axes: Sequence[int]) -> Any:
 
 
 # The derivative of a dot is linear in each tangent. JAX would transpose it into dots in whatever
-# layout falls out; a primitive of its own gives the backward dots the form ``rows`` as well.
+# layout falls out, of cotangents of whatever type. A primitive of its own gives the backward dots
+# the form ``rows`` as well, half operands, and to a full operand its gradient in full.
 
 
-def _transposed_lhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> Any:
+def half_product(lhs: Any, rhs: Any, numbers: Dims, dtype: str, half: str, kind: str) -> Any:
+    """A dot in a form, linear in both operands, whose transposes have that form too.
+
+    Args:
+        lhs: half, or full: then it is rounded to half, and its cotangent is full.
+        rhs: likewise.
+        numbers: of the dot; hashable.
+        dtype: of the result.
+        half: the half type.
+        kind: the form.
+    """
+    return _PRODUCT.bind(lhs, rhs, numbers=numbers, dtype=dtype, half=half, kind=kind)
+
+
+def _product(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str) -> Any:
+    lhs, rhs = (lax.convert_element_type(operand, half) for operand in (lhs, rhs))
+    if kind == ROWS:
+        return _by_rows(lhs, rhs, numbers, dtype)
+    if kind == WIDENED and dtype == FULL_DTYPE:
+        lhs, rhs = (lax.convert_element_type(operand, dtype) for operand in (lhs, rhs))
+    return lax.dot_general(lhs, rhs, numbers, preferred_element_type=np.dtype(dtype))
+
+
+def _transposed_lhs(
+    cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
+) -> Any:
     """The cotangent of the left operand: cotangent by right operand."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
@@ -168,15 +196,17 @@ def _transposed_lhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype:
         _kept(aval, lhs_contracted, lhs_batch),
         _kept(rhs, rhs_contracted, rhs_batch),
     )
-    half = str(aval.dtype)
     columns = range(cotangent.ndim - len(rhs_kept), cotangent.ndim)
     new = ((tuple(columns), tuple(rhs_kept)), (tuple(range(len(lhs_batch))), tuple(rhs_batch)))
-    result = _TANGENT.bind(_rounded(cotangent, half), rhs, numbers=new, dtype=half)
+    cotangent = lax.convert_element_type(cotangent, half)
+    result = half_product(cotangent, rhs, new, str(aval.dtype), half, kind)
     pairs = dict(zip(rhs_contracted, lhs_contracted, strict=True))
     return _back(result, (*lhs_batch, *lhs_kept, *[pairs[axis] for axis in sorted(pairs)]))
 
 
-def _transposed_rhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> Any:
+def _transposed_rhs(
+    cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
+) -> Any:
     """The cotangent of the right operand: left operand, contracted on its rows, by cotangent."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
@@ -185,17 +215,13 @@ def _transposed_rhs(cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype:
         _kept(lhs, lhs_contracted, lhs_batch),
         _kept(aval, rhs_contracted, rhs_batch),
     )
-    half = str(aval.dtype)
     batch = len(lhs_batch)
     rows = range(batch, batch + len(lhs_kept))
     new = ((tuple(lhs_kept), tuple(rows)), (tuple(lhs_batch), tuple(range(batch))))
-    result = _TANGENT.bind(lhs, _rounded(cotangent, half), numbers=new, dtype=half)
+    cotangent = lax.convert_element_type(cotangent, half)
+    result = half_product(lhs, cotangent, new, str(aval.dtype), half, kind)
     pairs = dict(zip(lhs_contracted, rhs_contracted, strict=True))
     return _back(result, (*rhs_batch, *[pairs[axis] for axis in sorted(pairs)], *rhs_kept))
-
-
-def _rounded(cotangent: Any, half: str) -> Any:
-    return lax.convert_element_type(cotangent, half)
 
 
 def _back(result: Any, axes: Sequence[int]) -> Any:
@@ -204,10 +230,10 @@ def _back(result: Any, axes: Sequence[int]) -> Any:
 
 
 def _batched(
-    operands: Sequence[Any], places: Sequence[int | None], *, numbers: Dims, dtype: str
+    operands: Sequence[Any], places: Sequence[int | None], *, numbers: Dims, **params: str
 ) -> tuple[Any, int]:
     """``vmap``: a mapped dimension is one more batch, or one more kept dimension, in front."""
-    moved = [
+    left, right = [
         x if place is None else jax.numpy.moveaxis(x, place, 0)
         for x, place in zip(operands, places, strict=True)
     ]
@@ -217,18 +243,17 @@ def _batched(
     ]
     if all(mapped):
         batch = [(0, *axes) for axes in batch]
-    result = _TANGENT.bind(
-        *moved,
-        numbers=((contracted[0], contracted[1]), (batch[0], batch[1])),
-        dtype=dtype,
-    )
+    numbers = ((contracted[0], contracted[1]), (batch[0], batch[1]))
+    result = half_product(left, right, numbers, **params)
     if all(mapped):
         return result, 0
-    kept_left = len(_kept(moved[0], contracted[0], batch[0]))
+    kept_left = len(_kept(left, contracted[0], batch[0]))
     return result, len(batch[0]) + (0 if mapped[0] else kept_left)
 
 
-def _typed(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> tuple[tuple[int, ...], str]:
+def _typed(
+    lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, **_: str
+) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the result: batch, what the left keeps, what the right keeps."""
     contracted, batch = numbers
     sizes = [lhs.shape[axis] for axis in batch[0]]
@@ -237,4 +262,4 @@ def _typed(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str) -> tuple[tuple[int,
     return tuple(sizes), dtype
 
 
-_TANGENT = bilinear("duotone_dot", _by_rows, _typed, _transposed_lhs, _transposed_rhs, _batched)
+_PRODUCT = bilinear("duotone_dot", _product, _typed, _transposed_lhs, _transposed_rhs, _batched)

@@ -17,13 +17,15 @@ from jax import lax
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.factors import Factored
+from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, Node, Paint
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.exact_forms import exact_form
-from duotone.jaxpr.orders import operand_in_order, result_in_order
+from duotone.jaxpr.orders import AS_IT_IS, Orders
 from duotone.jaxpr.picks import picked
 from duotone.jaxpr.program import Step
-from duotone.jaxpr.rewrite import Env, Rewriter, form
+from duotone.jaxpr.rewrite import Env, Rewriter, form, is_host_array
+from duotone.jaxpr.weights import DotForm, of_halves, of_weight
 
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
 
@@ -45,7 +47,7 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         if results is None:
             computes_full = r.painting.compute[node] is Paint.FULL
             how = _joined if node in r.plans.joined else _in_full if computes_full else _in_half
-            results = how(r, step, operands)
+            results = how(r, step, env, operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
         (paint, r.match(array, var.aval, paint))
@@ -69,14 +71,14 @@ def _factored(r: Rewriter, step: Step, env: Env, plan: Factored) -> Any:
     return lax.neg(result) if plan.negative else result
 
 
-def _joined(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+def _joined(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """A sum in half, which the convolution before it adds up; its derivative is in full."""
     shape = step.eqn.outvars[0].aval.shape
     wide = [jax.numpy.broadcast_to(operand, shape) for operand in operands]
     return _jax.bind(step.eqn, [lax.convert_element_type(x, r.half) for x in wide])
 
 
-def _in_full(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+def _in_full(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """The results of a node that computes full, by the algorithm that the policy asks for."""
     (node,) = step.nodes
     asked = r.math.get(step.eqn.primitive.name)
@@ -85,7 +87,7 @@ def _in_full(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
     return _jax.bind(step.eqn, operands, {**step.eqn.params, "precision": precision(asked)})
 
 
-def _in_half(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+def _in_half(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """The results of a node that computes half.
 
     Raises:
@@ -93,7 +95,7 @@ def _in_half(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
     """
     rule = _RULES.get(step.eqn.primitive.name, _bind)
     try:
-        return rule(r, step, operands)
+        return rule(r, step, env, operands)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise RewriteError(
             f"{step.eqn.primitive.name} at {_jax.source_line(step.eqn)} was painted half and does "
@@ -113,7 +115,7 @@ def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     return [(r.kept(node, 0), array) for node, array in zip(step.nodes, results, strict=True)]
 
 
-_Rule = Callable[[Rewriter, Step, Sequence[Any]], list[Any]]
+_Rule = Callable[[Rewriter, Step, Env, Sequence[Any]], list[Any]]
 _RULES: dict[str, _Rule] = {}
 """By primitive name: takes the operands as the node wants them, returns the results."""
 
@@ -136,7 +138,7 @@ def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
     return {**params, **changed}
 
 
-def _bind(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+def _bind(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """The default.
 
     Raises:
@@ -148,7 +150,7 @@ def _bind(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 
 
 @_rule("convert_element_type")
-def _convert(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+def _convert(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """A conversion to float32 becomes one to half; the user's own conversions stay."""
     (node,) = step.nodes
     target = step.eqn.params["new_dtype"]
@@ -158,64 +160,104 @@ def _convert(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
 
 
 @_rule("dot_general")
-def _dot_general(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """Half operands; the result half, or the float32 accumulator itself (rule ``wide``).
 
     Bound in the form that the device runs fast, see :mod:`duotone.jaxpr.dots`.
 
-    JAX transposes a dot with half operands and a float32 result into a dot of a float32 cotangent
-    with a half operand, which runs in float32. The derivatives written here and there cast the
-    cotangent first, so that the backward dots take half operands as well.
+    One whose operand is a weight, or whose result is float32, has a derivative of its own, see
+    :mod:`duotone.jaxpr.weights`.
     """
     (node,) = step.nodes
-    result = r.half if r.kept(node, 0) is Paint.HALF else np.dtype(FULL_DTYPE)
-    if r.dots == "rows" and takes_rows(*operands):
-        dims = _hashable(step.eqn.params["dimension_numbers"])
-        swapped = _is_transposed_next(r, step, dims)
-        return [r.bound_once(rows_dot, operands, dims, result.name, swapped)]
-    if result == r.half:
-        return [_in_order(r, step, operands, _half_parameters(r, step.eqn.params))]
-    eqn, half_params = step.eqn, _half_parameters(r, step.eqn.params)
-    wide_params = {**eqn.params, "preferred_element_type": result}
-
-    @jax.custom_jvp
-    def dot_half_to_full(lhs: Any, rhs: Any) -> Any:
-        pair = (lhs, rhs)
-        if r.dots != "plain":
-            pair = [_jax.convert(operand, FULL_DTYPE) for operand in pair]
-        return _in_order(r, step, pair, wide_params)
-
-    def derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        lhs, rhs = primals
-        parts = [
-            _jax.convert(_jax.bind(eqn, pair, half_params)[0], FULL_DTYPE)
-            for pair in ((tangents[0], rhs), (lhs, tangents[1]))
-        ]
-        return dot_half_to_full(lhs, rhs), parts[0] + parts[1]
-
-    dot_half_to_full.defjvp(derivative)
-    return [dot_half_to_full(*operands)]
+    wide = r.kept(node, 0) is Paint.FULL
+    how = _dot_form(r, step, operands, FULL_DTYPE if wide else r.half.name)
+    slot = _weight_slot(r, step, env) if takes_rows(*operands) else None
+    if slot is None and not (wide and how.kind != ROWS):
+        return [_bound(r, how, operands)]
+    result = _bound(r, how, [lax.stop_gradient(operand) for operand in operands])
+    if slot is None:
+        return [r.bound_once(of_halves, [result, *operands], how)]
+    full = _full_weight(r, env, step.inputs[slot])
+    return [r.bound_once(of_weight, [result, *operands, full], slot, how)]
 
 
-def _in_order(r: Rewriter, step: Step, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-    """A dot whose large operand or result has the order that the program has it in."""
+def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
+    """A dot; the derivative in the form ``rows`` is its own."""
+    if how.kind == ROWS:
+        return r.bound_once(rows_dot, operands, how.numbers, how.dtype, how.swapped)
+    lhs, rhs = operands
+    return how.dot(lhs, rhs, how.dtype)
 
-    def dot(lhs: Any, rhs: Any, dims: Any) -> Any:
-        changed = {**params, "dimension_numbers": _hashable(dims)}
-        return _jax.bind(step.eqn, (lhs, rhs), changed)[0]
 
-    dims = params["dimension_numbers"]
-    found = None
-    if r.dots == "plain" and params.get("out_sharding") is None and takes_rows(*operands):
-        reader = r.only_reader(step.outputs[0])
-        if reader is not None and reader.op == "transpose":
-            found = result_in_order(dot, operands, dims, _permutation(reader))
-        for slot, value in enumerate(step.inputs):
-            producer = r.graph.values[value].producer
-            if found is None and producer >= 0 and r.graph.nodes[producer].op == "transpose":
-                by = _permutation(r.graph.nodes[producer])
-                found = operand_in_order(dot, operands, dims, slot, by)
-    return dot(operands[0], operands[1], dims) if found is None else found
+def _dot_form(r: Rewriter, step: Step, operands: Sequence[Any], dtype: str) -> DotForm:
+    """How a dot is bound: as the device wants it, in the orders that the program has."""
+    params = step.eqn.params
+    numbers = _hashable(params["dimension_numbers"])
+    movable = params.get("out_sharding") is None and takes_rows(*operands)
+    if r.dots == ROWS and movable:
+        swapped = _is_transposed_next(r, step, numbers)
+        return DotForm(ROWS, numbers, dtype, r.half.name, swapped)
+    return DotForm(
+        PLAIN if r.dots == PLAIN else WIDENED,
+        numbers,
+        dtype,
+        r.half.name,
+        orders=_orders(r, step) if r.dots == PLAIN and movable else AS_IT_IS,
+        precision=params["precision"],
+        out_sharding=params.get("out_sharding"),
+    )
+
+
+def _orders(r: Rewriter, step: Step) -> Orders:
+    """By what the result is transposed next, and by what each operand was before."""
+    reader = r.only_reader(step.outputs[0])
+    after = None if reader is None or reader.op != "transpose" else _permutation(reader)
+    makers = [r.maker(value) for value in step.inputs]
+    left, right = (
+        None if maker is None or maker.op != "transpose" else _permutation(maker)
+        for maker in makers
+    )
+    return (after, left, right)
+
+
+_MOVES = frozenset({"transpose", "reshape", "squeeze", "expand_dims", "copy"})
+"""Of one operand; a weight on its way to a dot."""
+
+
+def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
+    """The operand of a dot that is a weight: read in half, and full where it comes from.
+
+    Of two, what is no slice in a loop (the input of one step of a recurrent network), and then the
+    smaller: the other is most likely an activation.
+    """
+    found = {}
+    for slot, value in enumerate(step.inputs):
+        root = _root(r, value)
+        maker, full = r.maker(root), env.find(root, Paint.FULL)
+        if (maker is None or maker.op == "loop.slice") and _takes_gradient(full):
+            found[slot] = (maker is not None, r.graph.values[value].size)
+    return min(found, key=lambda slot: found[slot], default=None)
+
+
+def _root(r: Rewriter, value: int) -> int:
+    """The value that ``value`` was moved from."""
+    while (maker := r.maker(value)) is not None and maker.op in _MOVES:
+        value = maker.inputs[0]
+    return value
+
+
+def _takes_gradient(full: Any | None) -> bool:
+    """Whether an array is one of float32 that may be differentiated by."""
+    return full is not None and not is_host_array(full) and full.dtype == FULL_DTYPE
+
+
+def _full_weight(r: Rewriter, env: Env, value: int) -> Any:
+    """A weight in full, moved as ``value`` is."""
+    full = env.find(value, Paint.FULL)
+    if full is not None:
+        return full
+    step = r.step_of(value)
+    return _jax.bind(step.eqn, [_full_weight(r, env, step.inputs[0])])[0]
 
 
 def _permutation(node: Node) -> tuple[int, ...]:
@@ -258,7 +300,7 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 
 
 @_rule(*_SCATTERS)
-def _scatter(r: Rewriter, step: Step, operands: Sequence[Any]) -> list[Any]:
+def _scatter(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """The region that combines old and new is built for one dtype: scatter again."""
     del r
     params = step.eqn.params

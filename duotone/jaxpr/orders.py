@@ -28,6 +28,32 @@ from duotone.jaxpr.dots import Dims
 
 Dot = Callable[[Any, Any, Dims], Any]
 """Binds a dot with other dimension numbers."""
+Permutation = tuple[int, ...] | None
+Orders = tuple[Permutation, Permutation, Permutation]
+"""By what the result is transposed next, and by what the left and the right operand were before."""
+AS_IT_IS: Orders = (None, None, None)
+
+
+def in_order(dot: Dot, operands: Sequence[Any], dims: Dims, orders: Orders) -> Any:
+    """A dot whose large operand or result has the order that the program has it in.
+
+    Args:
+        dot: binds it.
+        operands: left and right.
+        dims: its dimension numbers.
+        orders: the transposes around it.
+
+    Returns:
+        The result of the dot.
+    """
+    found = None
+    if orders[0] is not None:
+        found = result_in_order(dot, operands, dims, orders[0])
+    for slot, permutation in enumerate(orders[1:]):
+        if found is None and permutation is not None:
+            found = operand_in_order(dot, operands, dims, slot, permutation)
+    lhs, rhs = operands
+    return dot(lhs, rhs, dims) if found is None else found
 
 
 def result_in_order(

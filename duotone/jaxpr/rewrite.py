@@ -169,6 +169,11 @@ class Rewriter:
         readers = self.graph.consumers[value]
         return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
 
+    def maker(self, value: int) -> Node | None:
+        """The node that makes a value; ``None`` for arguments and constants."""
+        producer = self.graph.values[value].producer
+        return self.graph.nodes[producer] if producer >= 0 else None
+
     def dtype(self, aval: Any, paint: Paint) -> Any:
         """The dtype of a value of the original program in a precision."""
         return self.half if paint is Paint.HALF else aval.dtype
@@ -206,7 +211,7 @@ class Rewriter:
         """Rounds to half; a constant that half cannot hold becomes its largest finite number."""
         constant = self.graph.values[value].constant
         too_large = constant is not None and constant.largest > self._largest
-        if _is_host_array(array):
+        if is_host_array(array):
             host = np.asarray(array)
             if too_large:
                 finite = np.clip(host, -self._largest, self._largest)
@@ -330,7 +335,7 @@ class Rewriter:
         inner = Env(env)
         for value, paint in self.plan.hoisted.get(body, ()):
             full = env.find(value, Paint.FULL)
-            if paint is Paint.HALF and not _is_host_array(full):
+            if paint is Paint.HALF and not is_host_array(full):
                 half = jax.lax.stop_gradient(self.read(env, value, paint))
                 inner.write(value, paint, _linked(full, half))
         return inner
@@ -364,7 +369,7 @@ def _linked_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return _linked(full, half), _jax.convert(tangents[0], half.dtype)
 
 
-def _is_host_array(array: Any) -> bool:
+def is_host_array(array: Any) -> bool:
     """Whether casting needs no operation in the program: literals and NumPy arrays."""
     return not isinstance(array, jax.Array)
 

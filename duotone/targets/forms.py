@@ -17,15 +17,12 @@ from __future__ import annotations
 import dataclasses
 
 from duotone.graph.casts import Hold
-from duotone.graph.forms import EVERYTHING, Forms
+from duotone.graph.forms import EVERYTHING, PLAIN, ROWS, WIDENED, Forms
 from duotone.graph.lists import Pointwise
 from duotone.graph.residuals import KEPT
 from duotone.targets.assumed import assumed
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
 from duotone.targets.math import math_of
-
-PLAIN, ROWS, WIDENED = "plain", "rows", "widened"
-"""The forms of a dot, see :mod:`duotone.jaxpr.dots`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

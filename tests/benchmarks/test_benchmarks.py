@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import (
     _common,
+    _painter_rows,
     _readme,
     _stages,
     gradient_error,
@@ -224,9 +225,9 @@ def test_a_step_too_large_for_a_target_is_no_failure_if_it_is_by_hand_as_well() 
     ours, by_hand = "dlrm/v5e/bfloat16/duotone", "dlrm/v5e/bfloat16/by hand"
 
     def failures(records: dict[str, dict[str, Any]]) -> float:
-        return painter.bars_of(records)[-1].value
+        return _painter_rows.bars_of(records)[-1].value
 
     assert failures({ours: large, by_hand: large}) == 0
     assert failures({ours: large, by_hand: {"bytes": 1}}) == 1
     assert failures({ours: painter._refused("one\nValueError: two\n")}) == 1
-    assert f"{ours}: does not fit: total memory required" in painter.text_of({ours: large})
+    assert f"{ours}: does not fit: total memory required" in _painter_rows.text_of({ours: large})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import duotone
-from benchmarks import _common, _ways, painter, painter_error
+from benchmarks import _common, _painter_rows, _ways, painter, painter_error
 from benchmarks.models.case import INPUTS
 from benchmarks.zoo import MODELS, SIZES
 from benchmarks.zoo.layers import attend, causal_mask
@@ -196,7 +197,7 @@ def records(ratio):
 
 @pytest.mark.parametrize(("ratio", "kept"), [(0.9, True), (0.97, False), (1.2, False)])
 def test_bars_of_the_painter(ratio, kept):
-    bars = painter.bars_of(records(ratio))
+    bars = _painter_rows.bars_of(records(ratio))
     # For each half type and of bytes and memory: two models and two means; and the failures.
     assert len(bars) == 2 * 2 * 4 + 1
     by_hand = [bar for bar in bars if "by hand, geometric mean" in bar.name]
@@ -209,13 +210,22 @@ def test_bars_of_the_painter(ratio, kept):
 def test_a_step_that_failed_is_counted_and_shown():
     made = records(0.9)
     made["gpt2/h200/float16/duotone"] = {"failed": "no such kernel"}
-    bars = painter.bars_of(made)
+    bars = _painter_rows.bars_of(made)
     assert bars[-1].value == 1
     assert not bars[-1].kept
-    text = painter.text_of(made)
+    text = _painter_rows.text_of(made)
     assert "gpt2/h200/float16/duotone: no such kernel" in text
     assert "vit, duotone" in text
     assert "gpt2, duotone" in text.split("h200, bfloat16")[1]
+
+
+def test_in_list_order_only_the_order_differs():
+    job = painter.Job("gpt2", _painter_rows.LIST_ORDER, "duotone", "bfloat16")
+    plain, ordered = painter._target(dataclasses.replace(job, target="v5e")), painter._target(job)
+    assert dict(ordered.options) == {**plain.options, "xla_memory_scheduler": "list"}
+    assert plain.name == ordered.name == "v5e"
+    ways = [job.way for job in painter.jobs(["gpt2"], [_painter_rows.LIST_ORDER], ["bfloat16"])]
+    assert ways == ["by hand", "duotone"]
 
 
 def test_the_painter_writes_each_record_at_once(tmp_path, monkeypatch):

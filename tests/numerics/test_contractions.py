@@ -73,7 +73,7 @@ def test_accumulation(form: str, half: str) -> None:
     _check(_FORMS[form], half)
 
 
-def _half_accumulator(r: Any, step: Any, operands: Sequence[Any]) -> list[Any]:
+def _half_accumulator(r: Any, step: Any, env: Any, operands: Sequence[Any]) -> list[Any]:
     """A dot that adds its products up in half, one by one: the planted fault."""
     x, w = operands
 
