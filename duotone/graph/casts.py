@@ -14,12 +14,9 @@ import enum
 from collections.abc import Sequence
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import BodyKind, Boundary, Graph, Paint, Value
+from duotone.graph.graph import RESHAPES, BodyKind, Boundary, Graph, Paint, Value
 from duotone.graph.lists import Kind, Pointwise
 from duotone.graph.painting import Painting
-
-_RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy"})
-"""Pointwise operations that only name the same elements anew."""
 
 
 class Hold(enum.Enum):
@@ -159,7 +156,7 @@ def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
         if entry.pointwise is Pointwise.NO:
             return True
         source = graph.values[node.inputs[0]]
-        if node.op not in _RESHAPES or source.size != held.size:
+        if node.op not in RESHAPES or source.size != held.size:
             return False
         held = source
     return False
@@ -192,7 +189,7 @@ def _are_sums_of_parts(
             made_of_parts = True
         elif entry.additive:
             stack.extend(graph.nodes[producer].inputs)
-        elif graph.nodes[producer].op in _RESHAPES:
+        elif graph.nodes[producer].op in RESHAPES:
             stack.append(graph.nodes[producer].inputs[0])
         else:
             return False

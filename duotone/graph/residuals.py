@@ -38,7 +38,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import SMALL, STRUCTURAL, Graph, Node, Paint, Value
+from duotone.graph.graph import RESHAPES, SMALL, STRUCTURAL, Graph, Node, Paint, Value
 from duotone.graph.levels import find_levels
 from duotone.graph.lists import Pointwise
 from duotone.graph.painting import Painting
@@ -47,7 +47,6 @@ KEPT = frozenset({Pointwise.DEAR, Pointwise.DEAREST})
 """The operations whose results most compilers keep."""
 
 _LONGEST_CHAIN = 48
-_RESHAPES = ("reshape", "broadcast_in_dim", "expand_dims", "squeeze", "copy")
 _NAME = "name"
 """Gives a value a name, by which the user says what is kept."""
 
@@ -270,7 +269,7 @@ class _Planner:
             if node.op == "reduce_sum" and node.inputs[0] == value:
                 axes = node.attributes.get("axes", ())
                 return axes if isinstance(axes, tuple) else ()
-            if node.op not in _RESHAPES:
+            if node.op not in RESHAPES:
                 break
             divisor = node.inputs[0]
         return ()

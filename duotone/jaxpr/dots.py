@@ -18,7 +18,8 @@ when it runs (``UNIMPLEMENTED … DotThunk … BF16 x BF16 = F32``). So operands
 weight gradient, contracted on the rows of both operands, this costs one transposed copy of an
 operand in half precision and makes the dot about twice as fast.
 
-Who calls this: :mod:`duotone.jaxpr.half_rules`. Which form a device gets: ``targets/forms.py``.
+Who calls this: :mod:`duotone.jaxpr.half_rules` and :mod:`duotone.jaxpr.weights`. Which form a
+device gets: ``targets/forms.py``.
 """
 
 from __future__ import annotations
@@ -95,9 +96,19 @@ def _rows_dot_derivative(
     parts = [
         half_product(*pair, numbers, dtype, str(lhs.dtype), ROWS)
         for pair, tangent in zip(pairs, tangents, strict=True)
-        if not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+        if not is_zero(tangent)
     ]
-    return result, sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
+    return result, total(parts, result)
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether nothing is differentiated by an operand."""
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+def total(parts: Sequence[Any], result: Any) -> Any:
+    """The tangent of a result, from what each operand adds to it."""
+    return sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
 
 
 # Most dots of a network have the shapes of another one. A call that was traced before is read from
@@ -180,9 +191,23 @@ def _product(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: 
     lhs, rhs = (lax.convert_element_type(operand, half) for operand in (lhs, rhs))
     if kind == ROWS:
         return _by_rows(lhs, rhs, numbers, dtype)
+    return general_dot(lhs, rhs, numbers, dtype, kind)
+
+
+def general_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, kind: str, **params: Any) -> Any:
+    """``dot_general`` of half operands in every form but ``rows``.
+
+    Args:
+        lhs: half.
+        rhs: half.
+        numbers: of the dot.
+        dtype: of the result.
+        kind: the form.
+        **params: ``precision`` and ``out_sharding`` of the program's dot.
+    """
     if kind == WIDENED and dtype == FULL_DTYPE:
         lhs, rhs = (lax.convert_element_type(operand, dtype) for operand in (lhs, rhs))
-    return lax.dot_general(lhs, rhs, numbers, preferred_element_type=np.dtype(dtype))
+    return lax.dot_general(lhs, rhs, numbers, preferred_element_type=np.dtype(dtype), **params)
 
 
 def _transposed_lhs(

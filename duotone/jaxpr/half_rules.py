@@ -18,7 +18,7 @@ from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.factors import Factored
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
-from duotone.graph.graph import FULL_DTYPE, Node, Paint
+from duotone.graph.graph import FULL_DTYPE, RESHAPES, Node, Paint
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.exact_forms import exact_form
 from duotone.jaxpr.orders import AS_IT_IS, Orders
@@ -170,9 +170,10 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     """
     (node,) = step.nodes
     wide = r.kept(node, 0) is Paint.FULL
-    how = _dot_form(r, step, operands, FULL_DTYPE if wide else r.half.name)
-    slot = _weight_slot(r, step, env) if takes_rows(*operands) else None
-    if slot is None and not (wide and how.kind != ROWS):
+    arrays = takes_rows(*operands)
+    how = _dot_form(r, step, FULL_DTYPE if wide else r.half.name, arrays)
+    slot = _weight_slot(r, step, env) if arrays else None
+    if slot is None and (how.kind == ROWS or not wide):
         return [_bound(r, how, operands)]
     result = _bound(r, how, [lax.stop_gradient(operand) for operand in operands])
     if slot is None:
@@ -189,11 +190,14 @@ def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
     return how.dot(lhs, rhs, how.dtype)
 
 
-def _dot_form(r: Rewriter, step: Step, operands: Sequence[Any], dtype: str) -> DotForm:
-    """How a dot is bound: as the device wants it, in the orders that the program has."""
+def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
+    """How a dot is bound: as the device wants it, in the orders that the program has.
+
+    ``arrays`` says whether its operands may be moved (:func:`~duotone.jaxpr.dots.takes_rows`).
+    """
     params = step.eqn.params
     numbers = _hashable(params["dimension_numbers"])
-    movable = params.get("out_sharding") is None and takes_rows(*operands)
+    movable = arrays and params.get("out_sharding") is None
     if r.dots == ROWS and movable:
         swapped = _is_transposed_next(r, step, numbers)
         return DotForm(ROWS, numbers, dtype, r.half.name, swapped)
@@ -220,7 +224,7 @@ def _orders(r: Rewriter, step: Step) -> Orders:
     return (after, left, right)
 
 
-_MOVES = frozenset({"transpose", "reshape", "squeeze", "expand_dims", "copy"})
+_MOVES = RESHAPES - {"broadcast_in_dim"} | {"transpose"}
 """Of one operand; a weight on its way to a dot."""
 
 

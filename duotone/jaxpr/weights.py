@@ -17,12 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
 
-from duotone.graph.forms import ROWS, WIDENED
-from duotone.graph.graph import FULL_DTYPE
-from duotone.jaxpr.dots import Dims, half_product
+from duotone.graph.forms import ROWS
+from duotone.jaxpr.dots import Dims, general_dot, half_product, is_zero, total
 from duotone.jaxpr.orders import AS_IT_IS, Orders, in_order
 
 
@@ -52,12 +50,11 @@ class DotForm:
 
     def dot(self, lhs: Any, rhs: Any, dtype: str) -> Any:
         """The dot in every form but ``rows``."""
-        if self.kind == WIDENED and dtype == FULL_DTYPE:
-            lhs, rhs = (lax.convert_element_type(operand, dtype) for operand in (lhs, rhs))
         bound = functools.partial(
-            lax.dot_general,
+            general_dot,
+            dtype=dtype,
+            kind=self.kind,
             precision=self.precision,
-            preferred_element_type=np.dtype(dtype),
             out_sharding=self.out_sharding,
         )
         return in_order(bound, (lhs, rhs), self.numbers, self.orders)
@@ -94,8 +91,9 @@ def of_halves(result: Any, lhs: Any, rhs: Any, form: DotForm) -> Any:
 @functools.partial(of_halves.defjvp, symbolic_zeros=True)
 def _derivative_of_halves(form: DotForm, primals: Any, tangents: Any) -> tuple[Any, Any]:
     result, *pair = primals
-    parts = [_side(form, side, pair, tangents[1 + side]) for side in (0, 1)]
-    return of_halves(*primals, form), _sum(parts, result)
+    sides = [side for side in (0, 1) if not is_zero(tangents[1 + side])]
+    parts = [_side(form, side, pair, tangents[1 + side]) for side in sides]
+    return of_halves(*primals, form), total(parts, result)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
@@ -117,16 +115,16 @@ def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotFo
 @functools.partial(of_weight.defjvp, symbolic_zeros=True)
 def _derivative_of_weight(slot: int, form: DotForm, primals: Any, tangents: Any) -> tuple[Any, Any]:
     result, *pair, _ = primals
-    parts = [_side(form, 1 - slot, pair, tangents[2 - slot])]
-    if not _is_zero(tangents[3]):
+    parts = []
+    if not is_zero(tangents[2 - slot]):
+        parts.append(_side(form, 1 - slot, pair, tangents[2 - slot]))
+    if not is_zero(tangents[3]):
         parts.append(form.product(*_with(pair, slot, tangents[3])))
-    return of_weight(*primals, slot, form), _sum(parts, result)
+    return of_weight(*primals, slot, form), total(parts, result)
 
 
-def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any | None:
+def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any:
     """What the tangent of a half operand adds to that of the result; its transpose is JAX's."""
-    if _is_zero(tangent):
-        return None
     lhs, rhs = _with(primals, side, tangent)
     if form.kind == ROWS:
         return form.product(lhs, rhs)
@@ -136,12 +134,3 @@ def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any
 def _with(pair: Sequence[Any], slot: int, operand: Any) -> tuple[Any, Any]:
     """A pair with another operand in a slot."""
     return (pair[0], operand) if slot else (operand, pair[1])
-
-
-def _is_zero(tangent: Any) -> bool:
-    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
-
-
-def _sum(parts: Sequence[Any | None], result: Any) -> Any:
-    found = [part for part in parts if part is not None]
-    return sum(found[1:], start=found[0]) if found else lax.full_like(result, 0)

@@ -50,7 +50,7 @@ def test_a_bias_before_slices_adds_up_what_the_dots_read() -> None:
     dots = [
         eqn
         for eqn in named(programs[0], "dot_general")
-        if any(eqn.invars.count(stop.outvars[0]) for stop in stopped)
+        if any(stop.outvars[0] in eqn.invars for stop in stopped)
     ]
     assert len(dots) == 2
     for got, expected in zip(held(WEIGHTS, BIAS, X), free(WEIGHTS, BIAS, X), strict=True):
