@@ -322,6 +322,12 @@ def same_type(a: Any, b: Any) -> bool:
     return all(getattr(a, name, None) == getattr(b, name, None) for name in names)
 
 
+def has_sharded_type(aval: Any) -> bool:
+    """Whether a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
+    axes = aval.sharding.mesh.axis_types  # none outside a mesh
+    return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
+
+
 def platform_to_paint_for() -> str:
     """Name of the platform that a trace is for: that of an assumed device, else the default's."""
     device = assumed_device.value

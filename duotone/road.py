@@ -4,6 +4,7 @@
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
              ─ refine ─► Classes ─ paint ─► Painting ─ cast_beforehand ─► Graph, Painting
+             ─ plan_trilinear, unrounded ─► Painting
              ─ plan_casts ─► CastPlan ─ plan_epilogues, plan_residuals, plan_factors, plan_picks
              ─► Plans ─ rewrite ─► jaxpr ─ run ─► results
 
@@ -36,6 +37,7 @@ from duotone.graph.picks import plan_picks
 from duotone.graph.plans import Plans
 from duotone.graph.ranges import Assumptions, assume, check_fingerprint, find_ranges, refine
 from duotone.graph.residuals import plan_residuals
+from duotone.graph.trilinear import Trilinears, plan_trilinear, unrounded
 from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
 from duotone.jaxpr.build import build
 from duotone.jaxpr.lists import ENTRIES
@@ -109,21 +111,27 @@ def paint_jaxpr(
         graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:static])
         built = Built(check_graph(graph), built.program)
         painting = check_painting(painting, graph)
+    anew = policy.painter != "tensorflow" and not forms.worth.only_allow
+    trilinear = Trilinears()
+    if anew and half.name in forms.finishes:
+        trilinear = plan_trilinear(graph, painting)
+        painting = check_painting(unrounded(painting, trilinear), graph)
     plan = plan_casts(graph, classes, painting, hold=forms.holds)
-    plans = Plans()
-    if policy.painter != "tensorflow" and not forms.worth.only_allow:
-        plans = _plans(graph, classes, painting, forms)
+    plans = _plans(graph, classes, painting, forms, trilinear) if anew else Plans()
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
     return Painted(built, classes, painting, plan, plans, half, forms)
 
 
-def _plans(graph: Graph, classes: Classes, painting: Painting, forms: DeviceForms) -> Plans:
+def _plans(
+    graph: Graph, classes: Classes, painting: Painting, forms: DeviceForms, trilinear: Trilinears
+) -> Plans:
     """What a device gains from carrying out in another form."""
     joined = plan_epilogues(graph, classes, painting) if forms.joins else frozenset()
     return Plans(
         plan_residuals(graph, classes, painting, joined, kept=forms.kept),
         plan_factors(graph, classes, painting) if forms.factors else {},
+        trilinear,
         plan_picks(graph, painting) if forms.picks else {},
         joined,
     )

@@ -14,7 +14,7 @@ Who calls this: :mod:`duotone.road`. Only where all of it is calculated full and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph, Node
@@ -85,8 +85,18 @@ def _parts(graph: Graph, made: Node, node: Node) -> tuple[int | None, int | None
     axes, shape = node.attributes.get("axes", ()), graph.values[made.outputs[0]].shape
     if made.op == "mul" and isinstance(axes, tuple):
         for operand, factor in (made.inputs, made.inputs[::-1]):
-            sizes = graph.values[factor].shape
-            common = len(sizes) == len(shape) and all(sizes[axis] == 1 for axis in axes)
-            if graph.values[operand].shape == shape and (common or not sizes):
+            common = is_common(graph.values[factor].shape, shape, axes)
+            if graph.values[operand].shape == shape and common:
                 return operand, factor
     return None, None
+
+
+def is_common(factor: Sequence[object], shape: Sequence[object], axes: Sequence[int]) -> bool:
+    """Whether a factor is the same for all that a sum over ``axes`` adds up.
+
+    Args:
+        factor: its shape.
+        shape: of what is added up.
+        axes: that the sum removes.
+    """
+    return not factor or (len(factor) == len(shape) and all(factor[axis] == 1 for axis in axes))

@@ -192,6 +192,9 @@ class Node:
     ``addends``      how many updates of a scatter one place gets at most; absent if unknown
     ``fill``         what a gather gives for places outside of its operand, NaN if absent
     ``paired``       axes that the operand of a gather shares with its indices; absent if none
+    ``labels``       of a dot: a number for each axis of the left operand, of the right one and of
+                     the result, equal where an Einstein sum has the same letter; absent where
+                     shardings are part of the type
     ===============  ==========================================================================
 
     Attributes:

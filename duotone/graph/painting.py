@@ -16,6 +16,7 @@ from duotone.graph.lists import Kind
 RULES = {
     "allow": "on the allow list: takes half operands and accumulates in float32",
     "wide": "on the allow list; all that read the result read it full, so it is never rounded",
+    "unrounded": "on the allow list; its float32 sums cancel where rounded ones would not",
     "deny": "on the deny list: computes in float32",
     "constant": "calculates with a constant that half cannot represent",
     "overflow": "what it makes or reads does not fit half",

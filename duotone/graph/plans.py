@@ -15,6 +15,7 @@ from duotone.graph.factors import Factored
 from duotone.graph.graph import Graph
 from duotone.graph.picks import Picked
 from duotone.graph.residuals import NOTHING, Recompute
+from duotone.graph.trilinear import Trilinears
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,18 +25,20 @@ class Plans:
     Attributes:
         recompute: which reads take a value calculated again.
         factored: the sums from which factors are taken out, by node.
+        trilinear: the sums of products with a dot that another dot gives.
         picked: the gathers that come before what their operand is calculated by, by node.
         joined: additions that the operation before them carries out.
     """
 
     recompute: Recompute = NOTHING
     factored: Mapping[int, Factored] = dataclasses.field(default_factory=dict)
+    trilinear: Trilinears = dataclasses.field(default_factory=Trilinears)
     picked: Mapping[int, Picked] = dataclasses.field(default_factory=dict)
     joined: frozenset[int] = frozenset()
 
     def nodes(self, graph: Graph) -> set[int]:
         """The nodes that must be carried out one by one, whatever their colour."""
-        found = self.recompute.nodes(graph) | {*self.factored, *self.picked}
+        found = self.recompute.nodes(graph) | {*self.factored, *self.picked} | self.trilinear.nodes
         for picked in self.picked.values():
             found.update(graph.values[value].producer for value in picked.chain)
         return found

@@ -50,7 +50,22 @@ def _exponent(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
-    return _terms([shape[axis] for axis in contracted])
+    terms = _terms([shape[axis] for axis in contracted])
+    if any(_jax.has_sharded_type(var.aval) for var in eqn.invars):
+        return terms  # whoever moves such arrays must name their shardings
+    return {**terms, "labels": _labels(eqn)}
+
+
+def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
+    """As in an Einstein sum; the left operand's axes are named by their positions."""
+    contracted, batch = eqn.params["dimension_numbers"]
+    left = range(eqn.invars[0].aval.ndim)
+    right = [len(left) + axis for axis in range(eqn.invars[1].aval.ndim)]
+    for mine, theirs in (contracted, batch):
+        for axis, label in zip(theirs, mine, strict=True):
+            right[axis] = label
+    kept = [axis for axis in left if axis not in contracted[0] and axis not in batch[0]]
+    return (*left, *right, *batch[0], *kept, *(label for label in right if label >= len(left)))
 
 
 def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:

@@ -33,6 +33,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from duotone import _jax
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE
 from duotone.jaxpr.bilinear import aval_of_linear, bilinear
@@ -58,8 +59,7 @@ def takes_rows(*operands: Any) -> bool:
         aval = jax.typeof(operand)
         if not all(type(size) is int and size > 0 for size in aval.shape):
             return False
-        axes = aval.sharding.mesh.axis_types  # none outside a mesh
-        if any(kind is not jax.sharding.AxisType.Auto for kind in axes):
+        if _jax.has_sharded_type(aval):
             return False
     return True
 

@@ -16,7 +16,6 @@ from jax import lax
 
 from duotone import _jax
 from duotone.errors import RewriteError
-from duotone.graph.factors import Factored
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, RESHAPES, Node, Paint
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
@@ -24,6 +23,7 @@ from duotone.jaxpr.exact_forms import exact_form
 from duotone.jaxpr.orders import AS_IT_IS, Orders
 from duotone.jaxpr.picks import picked
 from duotone.jaxpr.program import Step
+from duotone.jaxpr.reductions import factored, of_shares, trilinear
 from duotone.jaxpr.rewrite import Env, Rewriter, form, is_host_array
 from duotone.jaxpr.weights import DotForm, of_halves, of_weight
 
@@ -34,11 +34,8 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
-    if node in r.plans.factored:
-        results = [_factored(r, step, env, r.plans.factored[node])]
-    elif node in r.plans.picked:
-        results = [picked(r, step, env, r.plans.picked[node])]
-    else:
+    results = _planned(r, step, env)
+    if results is None:
         operands = [
             r.read(r.source(env, node, value), value, _asked(r, node, slot, value))
             for slot, value in enumerate(step.inputs)
@@ -55,20 +52,25 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     ]
 
 
+def _planned(r: Rewriter, step: Step, env: Env) -> list[Any] | None:
+    """The results of a node that is carried out in another form; ``None`` for others."""
+    (node,) = step.nodes
+    plans = r.plans
+    if node in plans.trilinear.sums:
+        return [trilinear(r, step, env, plans.trilinear.sums[node])]
+    if node in plans.trilinear.shares:
+        shares = plans.trilinear.shares[node]
+        return [of_shares(r, step, env, shares, lambda x: _in_half(r, step, env, x)[0])]
+    if node in plans.factored:
+        return [factored(r, step, env, plans.factored[node])]
+    if node in plans.picked:
+        return [picked(r, step, env, plans.picked[node])]
+    return None
+
+
 def _asked(r: Rewriter, node: int, slot: int, value: int) -> Paint:
     """The precision in which a node reads an operand."""
     return r.stored(value) if node in r.plans.joined else r.wanted(node, slot)
-
-
-def _factored(r: Rewriter, step: Step, env: Env, plan: Factored) -> Any:
-    """A sum, multiplied afterwards with what all of its terms have in common."""
-    pairs = ((plan.value, plan.reader), *plan.factors)
-    operand, *factors = [r.read(r.source(env, n, value), value, Paint.FULL) for value, n in pairs]
-    (result,) = _jax.bind(step.eqn, [operand])
-    for factor in factors:
-        each = lax.squeeze(factor, step.eqn.params["axes"]) if jax.numpy.ndim(factor) else factor
-        result = jax.numpy.multiply(result, each)
-    return lax.neg(result) if plan.negative else result
 
 
 def _joined(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:

@@ -43,6 +43,9 @@ class DeviceForms:
             keeps the compiler from dropping the rounding. On a TPU dots calculate their operands
             themselves, and would have to have most of them written instead.
         factors: whether what all terms of a sum have in common is multiplied afterwards.
+        finishes: the half types for which the kernel of a dot calculates on with its float32 sums,
+            up to what is stored (:mod:`duotone.graph.trilinear`). Not float16, which may not hold
+            the parts of a softmax whose shares it holds.
         kept: the operations whose results the compiler keeps for the backward pass, though they
             follow from what is in memory. A TPU's calculates nearly all of them again.
         picks: whether what a gather picks from must be in memory. On a GPU gathers calculate it
@@ -60,6 +63,7 @@ class DeviceForms:
     math: tuple[tuple[str, str], ...] = ()
     holds: Hold = Hold.NOTHING
     factors: bool = False
+    finishes: tuple[str, ...] = ()
     kept: frozenset[Pointwise] = KEPT
     picks: bool = False
     joins: bool = False
@@ -89,6 +93,7 @@ TABLE = {
         "compiled programs (benchmarks/painter.py)",
         holds=Hold.PARTS,
         factors=True,
+        finishes=("bfloat16",),
         kept=frozenset({Pointwise.DEAREST}),
         picks=True,
     ),

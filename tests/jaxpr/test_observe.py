@@ -81,7 +81,13 @@ def test_names_of_arguments() -> None:
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (lambda x: x @ x, {"terms": 4.0}),
+        (lambda x: x @ x, {"terms": 4.0, "labels": (0, 1, 1, 3, 0, 3)}),
+        (
+            lambda x: jax.lax.dot_general(
+                jnp.ones((3, 5, 4, 2)), x[:3, :, None], (((2,), (1,)), ((0,), (0,)))
+            ),
+            {"terms": 4.0, "labels": (0, 1, 2, 3, 0, 2, 6, 0, 1, 3, 6)},
+        ),
         (lambda x: jnp.sum(x, 0), {"axes": (0,)}),
         (lambda x: jnp.max(x), {"axes": (0, 1)}),
         (lambda x: x.T, {"permutation": (1, 0)}),

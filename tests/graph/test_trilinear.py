@@ -1,0 +1,210 @@
+"""Trilinear sums: which sums come from which dot, and which stay."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from duotone.graph.graph import HALF_TYPES
+from duotone.policy import Policy
+from duotone.road import Painted, paint_jaxpr
+from duotone.targets.forms import TABLE
+
+ARRAYS = tuple(
+    jax.random.normal(key, (2, 64, 3, 4)) for key in jax.random.split(jax.random.key(0), 3)
+)
+"""Queries, keys and values: 2 sequences of 64 tokens, 3 heads of 4 channels."""
+
+Attention = Callable[[Any, Any, Any], Any]
+
+
+def scores(q: Any, k: Any) -> Any:
+    return jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2
+
+
+def plain(q: Any, k: Any, v: Any) -> Any:
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores(q, k)), v)
+
+
+def by_exponentials(q: Any, k: Any, v: Any) -> Any:
+    x = scores(q, k)
+    e = jnp.exp(x - jax.lax.stop_gradient(x.max(-1, keepdims=True)))
+    return jnp.einsum("bhqk,bkhd->bqhd", e / e.sum(-1, keepdims=True), v)
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.dot_product_attention(q, k[:, :, :1], v[:, :, :1], is_causal=True)
+
+
+def mapped(q: Any, k: Any, v: Any) -> Any:
+    def one(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.softmax(q @ k.T) @ v
+
+    return jax.vmap(jax.vmap(one, 1, 1))(q, k, v)
+
+
+def keys_first(q: Any, k: Any, v: Any) -> Any:
+    """Scores the other way round: the softmax runs along an inner axis."""
+    shares = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bkqh", q, k), axis=1)
+    return jnp.einsum("bkhd,bkqh->hqbd", v, shares)
+
+
+def recomputed(q: Any, k: Any, v: Any) -> Any:
+    """A block that is calculated again: its own output is read inside of it."""
+    return jax.checkpoint(lambda q, k, v: jnp.tanh(plain(q, k, v)))(q, k, v)
+
+
+def looped(q: Any, k: Any, v: Any) -> Any:
+    def body(carry: Any, _: Any) -> tuple[Any, None]:
+        return recomputed(carry, k, v), None
+
+    return jax.lax.scan(body, q, None, length=2)[0]
+
+
+MATCHED: list[Attention] = [
+    plain,
+    by_exponentials,
+    jax.nn.dot_product_attention,
+    nn.dot_product_attention,
+    grouped,
+    mapped,
+    keys_first,
+    recomputed,
+    looped,
+]
+
+
+def gradient(attention: Attention) -> Callable[..., Any]:
+    return jax.grad(lambda *args: jnp.sum(jnp.tanh(attention(*args)) ** 2), argnums=(0, 1, 2))
+
+
+def painted(
+    function: Any, *args: Any, half: str = "bfloat16", device: str = "tpu", **policy: Any
+) -> Painted:
+    """With the dots of a CPU without half arithmetic, so that it runs here."""
+    jaxpr = jax.make_jaxpr(function)(*args)
+    forms = dataclasses.replace(TABLE[device], dots="widened")
+    return paint_jaxpr(jaxpr, Policy(**policy), HALF_TYPES[half], forms=forms)
+
+
+@pytest.mark.parametrize("attention", MATCHED)
+def test_the_gradient_of_an_attention(attention: Attention) -> None:
+    found = painted(gradient(attention), *ARRAYS)
+    graph, plans = found.built.graph, found.plans.trilinear
+    (plan,), (shares,) = plans.sums.values(), plans.shares.values()
+    dot, first = graph.values[plan.dot], graph.nodes[plan.reader]
+    assert {dot.producer} == set(plans.shares)
+    assert graph.values[plan.other].shape == dot.shape
+    assert graph.nodes[shares.reader].op == "div"
+    for node in (dot.producer, first.index):
+        assert found.painting.rules[node] == "unrounded"
+        assert str(found.painting.store[node]) == "full"
+        assert str(found.painting.compute[node]) == "half"
+    (total,) = plans.sums
+    removed = [graph.values[graph.nodes[total].inputs[0]].shape[axis] for axis in shares.axes]
+    assert math.prod(removed) == 64
+
+
+def divided_later(q: Any, k: Any, v: Any) -> Any:
+    e = jnp.exp(scores(q, k))
+    return jnp.einsum("bhqk,bkhd->bqhd", e, v) / e.sum(-1).swapaxes(1, 2)[..., None]
+
+
+def gated(q: Any, k: Any, v: Any) -> Any:
+    """Shares that do not add up to 1."""
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.sigmoid(scores(q, k)), v)
+
+
+def over_queries(q: Any, k: Any, v: Any) -> Any:
+    """The softmax runs along another axis than the dot behind it."""
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores(q, k), axis=2), v)
+
+
+def normed_by_another(q: Any, k: Any, v: Any) -> Any:
+    """Divided by a sum, of other numbers."""
+    x = scores(q, k)
+    e, other = jnp.exp(x - 4), jnp.exp(x + 1)
+    return jnp.einsum("bhqk,bkhd->bqhd", e / other.sum(-1, keepdims=True), v)
+
+
+def cancelling(q: Any, k: Any, v: Any) -> Any:
+    """Shares of a sum that may be anything."""
+    x = scores(q, k)
+    return jnp.einsum("bhqk,bkhd->bqhd", x / x.sum(-1, keepdims=True), v)
+
+
+def dropped(q: Any, k: Any, v: Any) -> Any:
+    """With dropout: the sum is over other shares than the dot reads."""
+    keep = jax.random.bernoulli(jax.random.key(3), 0.9, (2, 3, 64, 64)) / 0.9
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores(q, k)) * keep, v)
+
+
+def few_keys(q: Any, k: Any, v: Any) -> Any:
+    """Not eight times as many as channels."""
+    return plain(q, k[:, :24], v[:, :24])
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [divided_later, gated, over_queries, normed_by_another, cancelling, dropped, few_keys],
+)
+def test_what_is_another_sum_stays(attention: Attention) -> None:
+    found = painted(gradient(attention), *ARRAYS)
+    assert not found.plans.trilinear.nodes
+    assert "unrounded" not in found.painting.rules
+
+
+def test_another_operand_is_another_form() -> None:
+    """A gradient written by hand, of other values than those of the attention."""
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        shares = jax.nn.softmax(scores(q, k))
+        out = jnp.einsum("bhqk,bkhd->bqhd", shares, v)
+        product = jnp.einsum("bqhd,bkhd->bhqk", q, k + v)
+        return out.sum(), (shares * product).sum(-1)
+
+    assert not painted(function, *ARRAYS).plans.trilinear.nodes
+
+
+def test_only_where_the_kernel_of_a_dot_calculates_on() -> None:
+    function = gradient(plain)
+    assert not painted(function, *ARRAYS, device="gpu").plans.trilinear.nodes
+    assert not painted(function, *ARRAYS, device="cpu").plans.trilinear.nodes
+    assert not painted(function, *ARRAYS, half="float16").plans.trilinear.nodes
+    assert not painted(function, *ARRAYS, painter="tensorflow").plans.trilinear.nodes
+
+
+@pytest.mark.parametrize("pinned", ["keep_full", "keep_half"])
+def test_what_the_user_decided_stays(pinned: str) -> None:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        with jax.named_scope("attend"):
+            return plain(q, k, v)
+
+    assert painted(gradient(attention), *ARRAYS).plans.trilinear.nodes
+    found = painted(gradient(attention), *ARRAYS, **{pinned: ("*attend*",)})
+    assert not found.plans.trilinear.nodes
+
+
+def test_sharded_types_stay() -> None:
+    """Whoever moves arrays whose type has a sharding must name it; the form is left as it is."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        arrays = [jax.device_put(x, jax.P("x")) for x in ARRAYS]
+        found = painted(gradient(mapped), *arrays)
+    assert not found.plans.trilinear.nodes
+
+
+def test_a_symbolic_batch_matches_and_symbolic_keys_do_not() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    for shape, count in (((size, 64, 3, 4), 1), ((2, size, 3, 4), 0)):
+        args = [jax.ShapeDtypeStruct(shape, jnp.float32)] * 3
+        traced = jax.jit(gradient(plain)).trace(*args).jaxpr
+        found = paint_jaxpr(traced, Policy(), HALF_TYPES["bfloat16"], forms=TABLE["tpu"])
+        assert len(found.plans.trilinear.sums) == count

@@ -1,0 +1,141 @@
+"""Trilinear sums, carried out: the gradient of an attention, and how wrong it is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from duotone.graph.graph import Paint
+from duotone.jaxpr import half_rules, reductions
+from duotone.jaxpr.rewrite import Rewriter
+from duotone.policy import Policy
+from duotone.road import rewriter_of
+from tests.graph.test_trilinear import ARRAYS, MATCHED, gradient, painted, plain
+
+HALF = jnp.bfloat16
+
+
+def rewritten(function: Any, *args: Any) -> Rewriter:
+    """The function in the forms of a TPU; carried out one operation after the other.
+
+    A CPU's compiler drops roundings between two operations in float32.
+    """
+    found = painted(function, *args)
+    assert found.plans.trilinear.sums
+    return rewriter_of(found, Policy())
+
+
+def by_hand(q: Any, k: Any, v: Any, ct: Any) -> Any:
+    """Dots in half, the softmax in float32 and handed on in half."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q.astype(HALF), k.astype(HALF)).astype(jnp.float32) / 2
+    shares = jax.nn.softmax(scores).astype(HALF)
+    out = jnp.einsum("bhqk,bkhd->bqhd", shares, v.astype(HALF))
+    return jnp.sum(out.astype(jnp.float32) * ct)
+
+
+def loss(q: Any, k: Any, v: Any, ct: Any) -> Any:
+    return jnp.sum(plain(q, k, v) * ct)
+
+
+def hostile(kind: str) -> tuple[Any, ...]:
+    """Arrays that half can hold, so that only what is calculated is rounded."""
+    q, k, v = ARRAYS
+    ct = jax.random.normal(jax.random.key(9), v.shape)
+    if "offset" in kind:
+        v = v + 30
+    if "sharp" in kind:
+        q = q * 8
+    if "tails" in kind:
+        v = v**3
+    if "both" in kind:
+        v, ct = v + 30, ct + 30
+    return tuple(x.astype(HALF).astype(jnp.float32) for x in (q, k, v, ct))
+
+
+@functools.cache
+def expected(kind: str) -> list[np.ndarray]:
+    """Gradients with respect to queries and keys, in float64."""
+    arrays = [np.asarray(x, np.float64) for x in hostile(kind)]
+    with jax.enable_x64(True):
+        args = [jnp.asarray(x) for x in arrays]
+        return [np.asarray(g) for g in jax.grad(loss, argnums=(0, 1))(*args)]
+
+
+def errors(kind: str, got: Sequence[Any]) -> np.ndarray:
+    pairs = zip(got, expected(kind), strict=True)
+    return np.array([np.linalg.norm(np.asarray(g) - e) / np.linalg.norm(e) for g, e in pairs])
+
+
+def ours(kind: str) -> np.ndarray:
+    args = hostile(kind)
+    return errors(kind, rewritten(jax.grad(loss, argnums=(0, 1)), *args)(*args))
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("ordinary", 1.0),
+        ("tails", 1.0),
+        ("sharp", 1.05),
+        ("offset", 0.15),
+        ("offset and sharp", 0.5),
+        ("both offset", 0.1),
+    ],
+)
+def test_as_good_as_by_hand_and_better_where_values_have_an_offset(kind: str, limit: float) -> None:
+    args = hostile(kind)
+    hand = errors(kind, jax.grad(by_hand, argnums=(0, 1))(*args))
+    assert (ours(kind) <= limit * hand).all(), (ours(kind), hand)
+
+
+@pytest.mark.parametrize("fault", ["parts", "result", "sign"])
+def test_these_errors_tell_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares that do not add up to 1, a rounded result, a wrong sum."""
+    good = ours("offset")
+    if fault == "parts":
+        monkeypatch.setattr(reductions.lax, "reduce_precision", lambda x, *_: x)
+    elif fault == "result":
+        plan = half_rules.trilinear
+
+        def rounded(r: Any, step: Any, env: Any, of: Any) -> Any:
+            array = r.read(env, of.dot, Paint.FULL)
+            env.write(of.dot, Paint.FULL, array.astype(HALF).astype(jnp.float32))
+            return plan(r, step, env, of)
+
+        monkeypatch.setattr(half_rules, "trilinear", rounded)
+    else:
+        plan = half_rules.trilinear
+        monkeypatch.setattr(half_rules, "trilinear", lambda *a: -plan(*a))
+    assert (ours("offset") > 2 * good).all()
+
+
+@pytest.mark.parametrize("attention", MATCHED)
+def test_the_same_gradient_in_every_form(attention: Callable[..., Any]) -> None:
+    """Axes in every order: against float64."""
+    function = gradient(attention)
+    got = rewritten(function, *ARRAYS)(*ARRAYS)
+    with jax.enable_x64(True):
+        wide = function(*[jnp.asarray(np.asarray(x, np.float64)) for x in ARRAYS])
+        want = [np.asarray(w) for w in wide]
+    for g, w in zip(map(np.asarray, got), want, strict=True):
+        assert g.shape == w.shape
+        assert np.linalg.norm(g - w) <= 0.03 * np.linalg.norm(w)
+
+
+def test_a_gradient_of_the_gradient() -> None:
+    """What was rewritten is differentiated again."""
+
+    def function(q: Any) -> Any:
+        return gradient(plain)(q, *ARRAYS[1:])[0]
+
+    rewriter = rewritten(function, ARRAYS[0])
+    direction = ARRAYS[1]
+    got = jax.grad(lambda q: jnp.sum(rewriter(q)[0] * direction))(ARRAYS[0])
+    want = jax.grad(lambda q: jnp.sum(function(q) * direction))(ARRAYS[0])
+    assert np.linalg.norm(got - want) <= 0.05 * np.linalg.norm(want)
