@@ -101,6 +101,7 @@ def paint_jaxpr(
     classes = check_classes(classify(graph, lists, half, pins, force_all=force_all), graph)
     # TensorFlow's rules know no ranges; what the user says of values holds for them all the same.
     by_rules = policy.painter != "tensorflow" and policy.level is None
+    ranges = None
     if by_rules or policy.ranges or policy.calibration is not None:
         ranges = find_ranges(graph, _assumptions(policy, graph, arguments))
         classes = check_classes(refine(classes, graph, ranges, half), graph)
@@ -113,8 +114,8 @@ def paint_jaxpr(
         painting = check_painting(painting, graph)
     anew = policy.painter != "tensorflow" and not forms.worth.only_allow
     trilinear = Trilinears()
-    if anew and half.name in forms.finishes:
-        trilinear = plan_trilinear(graph, painting)
+    if anew and forms.finishes and ranges is not None:
+        trilinear = plan_trilinear(graph, painting, ranges.of)
         painting = check_painting(unrounded(painting, trilinear), graph)
     plan = plan_casts(graph, classes, painting, hold=forms.holds)
     plans = _plans(graph, classes, painting, forms, trilinear) if anew else Plans()
@@ -130,7 +131,7 @@ def _plans(
     joined = plan_epilogues(graph, classes, painting) if forms.joins else frozenset()
     return Plans(
         plan_residuals(graph, classes, painting, joined, kept=forms.kept),
-        plan_factors(graph, classes, painting) if forms.factors else {},
+        plan_factors(graph, classes, painting, forms.factors),
         trilinear,
         plan_picks(graph, painting) if forms.picks else {},
         joined,

@@ -187,7 +187,7 @@ class Node:
                      sum, window); absent if unknown
     ``axes``         which axes of the operand a reduction removes
     ``places``       for each axis of the operand of a broadcast, where it is in the result
-    ``permutation``  of a transposition
+    ``permutation``  of a transposition; of a reshape that moves axes first (Fortran's order)
     ``length``       of the dimension along which a counter counts
     ``addends``      how many updates of a scatter one place gets at most; absent if unknown
     ``fill``         what a gather gives for places outside of its operand, NaN if absent

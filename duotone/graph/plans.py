@@ -37,8 +37,14 @@ class Plans:
     joined: frozenset[int] = frozenset()
 
     def nodes(self, graph: Graph) -> set[int]:
-        """The nodes that must be carried out one by one, whatever their colour."""
+        """The nodes that must be carried out one by one, whatever their colour.
+
+        Also those that make what a plan reads: it may be inside of a nested call otherwise.
+        """
         found = self.recompute.nodes(graph) | {*self.factored, *self.picked} | self.trilinear.nodes
+        reads = {*self.trilinear.reads}
+        for factored in self.factored.values():
+            reads |= {factored.value, *(value for value, _ in factored.factors)}
         for picked in self.picked.values():
-            found.update(graph.values[value].producer for value in picked.chain)
-        return found
+            reads |= {*picked.chain, *picked.roots}
+        return found | {graph.values[value].producer for value in reads}

@@ -12,11 +12,13 @@ the kernel of ``dot(g, v)`` calculates on, up to the gradient of the scores, wit
 never rounded; otherwise it writes them, in half, and every later dot reads them and the scores.
 
 Values with an offset make both parts of the difference large and almost equal. Roundings cancel on
-the left, where both come from one rounded array; so on the right there must be none:
+the left, where both come from one rounded array. On the right they must not arise, or be the same:
 
 - both dots hand on their float32 sums (rule ``unrounded``),
-- ``p``, a quotient ``e / sum(e)``, adds up to 1 only before it is rounded. ``dot(p, v)`` becomes
-  ``dot(half(e), v) / sum(half(e))``, with shares that add up to 1 as they are.
+- ``g`` is rounded as ``dot(g, v)`` reads it,
+- ``p``, shares ``e / sum(e)``, adds up to 1 only before it is rounded. ``dot(p, v)`` becomes
+  ``dot(half(e), v) / sum(half(e))``, of shares that add up to 1 as they are. With exponentials of
+  at most about 1, as those of a softmax are, nothing overflows on the way.
 
 Who calls this: :mod:`duotone.road`, for devices whose dots calculate on. Carried out by
 :mod:`duotone.jaxpr.reductions`.
@@ -26,21 +28,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from duotone.graph.factors import is_common
 from duotone.graph.graph import RESHAPES, SMALL, Graph, Node, Paint
 from duotone.graph.painting import Painting
+from duotone.graph.ranges.interval import Known
+
+_LARGEST = 2.0
+"""Of exponentials less their maximum, rounding errors included."""
+_LONGEST_CHAIN = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trilinear:
-    """A sum of products with a dot, from the other dot of the same operand.
+    """The sum of products of shares with a dot, from the dot of the shares.
 
     Attributes:
-        dot: the result of the other dot.
-        other: what it is multiplied with, as large as it is: the other operand of the first dot.
-        reader: the node that reads ``other``: the first dot.
+        summed: the node of the dot in the original sum.
+        operand: what that dot reads and the other one does not, ``g``.
+        result: of the dot of the shares, as large as ``operand``.
         axes: of both, to be summed.
         order: of the axes that remain, the order in which the original sum has them.
         factors: values to multiply the sum with, each with the node that reads it.
@@ -48,9 +55,9 @@ class Trilinear:
         negative: whether the sum's sign changes.
     """
 
-    dot: int
-    other: int
-    reader: int
+    summed: int
+    operand: int
+    result: int
     axes: tuple[int, ...]
     order: tuple[int, ...]
     factors: tuple[tuple[int, int], ...]
@@ -60,12 +67,12 @@ class Trilinear:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """A dot of shares of a sum, which is divided by the sum behind it.
+    """A dot of shares of a sum, to be divided by the sum behind it.
 
     Attributes:
         slot: where the dot reads the shares.
         parts: what they are shares of the sum of.
-        reader: the node that divides.
+        division: the node that makes them shares.
         axes: of the parts, added up by sum and dot.
         order: of the axes that remain, the order in which the dot's result has them.
         free: axes of the result that the other operand has.
@@ -73,7 +80,7 @@ class Shares:
 
     slot: int
     parts: int
-    reader: int
+    division: int
     axes: tuple[int, ...]
     order: tuple[int, ...]
     free: tuple[int, ...]
@@ -96,19 +103,28 @@ class Trilinears:
         """What is carried out in another form."""
         return {*self.sums, *self.shares}
 
+    @property
+    def reads(self) -> Iterator[int]:
+        """The values that are read for it."""
+        for plan in self.sums.values():
+            yield from (plan.operand, plan.result)
+            yield from (value for value, _ in (*plan.factors, *plan.divisors))
+        yield from (plan.parts for plan in self.shares.values())
 
-def plan_trilinear(graph: Graph, painting: Painting) -> Trilinears:
+
+def plan_trilinear(graph: Graph, painting: Painting, known: Callable[[int], Known]) -> Trilinears:
     """Finds sums of products with a dot that are less from another dot.
 
     Args:
         graph: the program.
         painting: its colours.
+        known: the interval of a value, or ``None``.
     """
     sums: dict[int, Trilinear] = {}
     shares: dict[int, Shares] = {}
     for node in graph.nodes:
         if node.op == "reduce_sum" and painting.is_full(node):
-            found = _Finder(graph, painting, node).find()
+            found = _Finder(graph, painting, known, node).find()
             if found is not None:
                 sums[node.index], (dot, shares[dot]) = found[0], found[1:]
     return Trilinears(sums, shares)
@@ -122,8 +138,8 @@ def unrounded(painting: Painting, plans: Trilinears) -> Painting:
         plans: the trilinear sums.
     """
     store, rules = list(painting.store), list(painting.rules)
-    firsts = {plan.reader for plan in plans.sums.values()}
-    for index in firsts | set(plans.shares):
+    summed = {plan.summed for plan in plans.sums.values()}
+    for index in summed | set(plans.shares):
         if store[index] is Paint.HALF:
             store[index], rules[index] = Paint.FULL, "unrounded"
     return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
@@ -151,41 +167,52 @@ class _Term:
 class _Finder:
     """Looks behind one sum."""
 
-    def __init__(self, graph: Graph, painting: Painting, node: Node) -> None:
+    def __init__(
+        self, graph: Graph, painting: Painting, known: Callable[[int], Known], node: Node
+    ) -> None:
         self._graph = graph
         self._painting = painting
+        self._known = known
         self._node = node
         axes = node.attributes.get("axes", ())
         assert isinstance(axes, tuple)
         self._axes = axes
 
     def find(self) -> tuple[Trilinear, int, Shares] | None:
-        """The plan for the sum, the other dot and its plan; ``None`` if there is none that pays."""
+        """The plan for the sum, the dot of the shares and its plan; ``None`` if none pays."""
+        if not self._added() >= SMALL:
+            return None
         for whole in self._peeled(self._node.inputs[0]):
             made = self._full(whole.value)
             if made is None or made.op != "mul" or not self._alike(made, *made.inputs):
                 continue
             for one, other in (made.inputs, made.inputs[::-1]):
                 for product in self._peeled(one):
-                    dot, order = self._dot(product.value)
-                    if dot is not None:
-                        return self._of_shares(dot, order, whole.times(product), other)
-        return None
-
-    def _of_shares(
-        self, dot: Node, order: Sequence[int], product: _Term, other: int
-    ) -> tuple[Trilinear, int, Shares] | None:
-        """The plans, if ``other`` comes from shares that another dot reads."""
-        for rest in self._peeled(other):
-            for shares, division in self._shares(rest):
-                for reader, slot in self._graph.consumers[shares.value]:
-                    second = self._graph.nodes[reader]
-                    if self._is_dot(second) and reader < self._node.index:
-                        term = product.times(shares)
-                        found = self._matched(dot, order, second, slot, term, division)
+                    summed, order = self._dot(product.value)
+                    if summed is not None:
+                        found = self._of_shares(summed, order, whole.times(product), other)
                         if found is not None:
                             return found
         return None
+
+    def _of_shares(
+        self, summed: Node, order: Sequence[int], product: _Term, other: int
+    ) -> tuple[Trilinear, int, Shares] | None:
+        """The plans, if ``other`` is shares that another dot reads, or parts of such."""
+        for rest in self._peeled(other):
+            for shares, division in self._shares(rest):
+                for reader, slot in self._graph.consumers[shares.value]:
+                    dot = self._graph.nodes[reader]
+                    if self._is_dot(dot) and reader < self._node.index:
+                        term = product.times(shares)
+                        found = self._matched(summed, order, dot, slot, term, division)
+                        if found is not None:
+                            return found
+        return None
+
+    def _added(self) -> float:
+        """How many terms the sum has."""
+        return _elements(self._graph.values[self._node.inputs[0]].shape, self._axes)
 
     def _maker(self, value: int) -> Node | None:
         """The node that makes a value beside the sum."""
@@ -200,10 +227,14 @@ class _Finder:
         return made if made is not None and self._painting.is_full(made) else None
 
     def _is_dot(self, node: Node) -> bool:
-        """Whether a node is a dot beside the sum with half operands, and no pin."""
-        free = self._painting.rules[node.index] != "pinned"
-        half = free and self._painting.compute[node.index] is Paint.HALF
-        return half and "labels" in node.attributes and node.body == self._node.body
+        """Whether a node is a dot beside the sum that takes both operands in half, and no pin."""
+        return (
+            "labels" in node.attributes
+            and node.body == self._node.body
+            and self._painting.compute[node.index] is Paint.HALF
+            and self._painting.rules[node.index] != "pinned"
+            and all(node.half_inputs)
+        )
 
     def _alike(self, made: Node, *operands: int) -> bool:
         """Whether operands are as large as a node's result, instead of repeated to be so."""
@@ -213,7 +244,9 @@ class _Finder:
     def _peeled(self, value: int) -> Iterator[_Term]:
         """A value, and what is left of it without one common factor after the other."""
         term: _Term | None = _Term(value)
-        while term is not None:
+        for _ in range(_LONGEST_CHAIN):
+            if term is None:
+                return
             yield term
             made = self._full(term.value)
             step = None if made is None else self._without_factor(made)
@@ -237,38 +270,48 @@ class _Finder:
         return self._alike(made, operand) and is_common(values[factor].shape, shape, self._axes)
 
     def _shares(self, term: _Term) -> Iterator[tuple[_Term, Node]]:
-        """Shares that a value is, or that it has the parts of, and the division."""
+        """The value of ``term`` if it is shares, or shares of which it is the parts.
+
+        Each with the node that divides.
+        """
         made = self._full(term.value)
         if made is not None and self._is_softmax(made):
             yield term, made
         for reader, slot in self._graph.consumers[term.value]:
-            made = self._graph.nodes[reader]
-            if slot == 0 and self._painting.is_full(made) and self._is_softmax(made):
-                divisor = (made.inputs[1], made.index)
-                yield term.times(_Term(made.outputs[0], factors=(divisor,))), made
+            division = self._graph.nodes[reader]
+            if slot == 0 and self._painting.is_full(division) and self._is_softmax(division):
+                divisor = (division.inputs[1], division.index)
+                yield term.times(_Term(division.outputs[0], factors=(divisor,))), division
 
-    def _is_softmax(self, made: Node) -> bool:
+    def _is_softmax(self, division: Node) -> bool:
         """Whether a node divides exponentials by their sum over the axes of ours.
 
         Of numbers that cancel, the sum of rounded ones may be another one altogether.
         """
-        if made.op != "div" or not self._combines(made, *made.inputs):
+        if division.op != "div" or not self._combines(division, *division.inputs):
             return False
-        parts, total = made.inputs
-        exponential = self._full(parts)
+        parts, total = division.inputs
+        exponential, known = self._full(parts), self._known(parts)
         if exponential is None or exponential.op not in ("exp", "exp2"):
             return False
-        size = self._graph.values[total].size
-        while (before := self._full(total)) is not None and before.op in RESHAPES:
-            total = before.inputs[0]
-            if self._graph.values[total].size != size:
-                return False
+        if known is None or not known[1] <= _LARGEST:
+            return False
+        added = self._unshaped(total)
         return (
-            before is not None
-            and before.op == "reduce_sum"
-            and before.inputs[0] == parts
-            and before.attributes.get("axes") == self._axes
+            added is not None
+            and added.op == "reduce_sum"
+            and added.inputs[0] == parts
+            and added.attributes.get("axes") == self._axes
         )
+
+    def _unshaped(self, value: int) -> Node | None:
+        """What makes the elements of a value, in this order."""
+        size = self._graph.values[value].size
+        while (made := self._full(value)) is not None and made.op in RESHAPES:
+            value = made.inputs[0]
+            if self._graph.values[value].size != size or "permutation" in made.attributes:
+                return None
+        return made
 
     def _dot(self, value: int) -> tuple[Node | None, Sequence[int]]:
         """The dot that makes a value, and how its result is transposed."""
@@ -282,9 +325,9 @@ class _Finder:
 
     def _matched(
         self,
-        dot: Node,
+        summed: Node,
         order: Sequence[int],
-        second: Node,
+        dot: Node,
         slot: int,
         term: _Term,
         division: Node,
@@ -292,23 +335,23 @@ class _Finder:
         """The plans, if the operands of both dots and the sum are those of one trilinear form.
 
         Args:
-            dot: the dot whose result is multiplied.
+            summed: the dot whose result is multiplied.
             order: how its result is transposed.
-            second: the other dot.
-            slot: where it reads the shares.
+            dot: the dot of the shares.
+            slot: where it reads them.
             term: the shares and the factors.
             division: the node that makes the shares.
         """
         values = self._graph.values
-        shared, result = second.inputs[1 - slot], second.outputs[0]
-        if shared not in dot.inputs:
+        shared, result = dot.inputs[1 - slot], dot.outputs[0]
+        if shared not in summed.inputs:
             return None
-        other = dot.inputs[1 - dot.inputs.index(shared)]
-        if not (values[other].paintable and values[other].shape == values[result].shape):
+        operand = summed.inputs[1 - summed.inputs.index(shared)]
+        if values[operand].shape != values[result].shape:
             return None
-        left, right, out = labels_of(self._graph, second)
+        left, right, out = labels_of(self._graph, dot)
         mine, theirs = (left, right) if slot == 0 else (right, left)
-        names = _renamed(self._graph, dot, shared, theirs, out)
+        names = _renamed(self._graph, summed, shared, theirs, out)
         if names is None or [names[axis] for axis in order] != [*mine]:
             return None
         kept = [label for label in mine if label in out]
@@ -316,22 +359,21 @@ class _Finder:
             return None
         here = [label for label in out if label in kept]
         free = tuple(axis for axis, label in enumerate(out) if label not in kept)
-        less = _elements(values[result].shape, free) * SMALL
-        if not less <= _elements(values[term.value].shape, self._axes):
+        if not _elements(values[result].shape, free) * SMALL <= self._added():
             return None  # what is written in float32 would cost as much as is saved
         there = tuple(here.index(label) for label in kept)
         back = tuple(kept.index(label) for label in here)
         plan = Trilinear(
-            result, other, dot.index, free, there, term.factors, term.divisors, term.negative
+            summed.index, operand, result, free, there, term.factors, term.divisors, term.negative
         )
-        shares = Shares(slot, division.inputs[0], division.index, self._axes, back, free)
-        return plan, second.index, shares
+        parts = division.inputs[0]
+        return plan, dot.index, Shares(slot, parts, division.index, self._axes, back, free)
 
 
 def _elements(shape: Sequence[object], axes: Sequence[int]) -> float:
     """How many elements there are along some axes; NaN where a dimension is symbolic."""
     sizes = [shape[axis] for axis in axes]
-    return math.prod(size if isinstance(size, int) else math.nan for size in sizes)
+    return math.prod([float(size) if isinstance(size, int) else math.nan for size in sizes])
 
 
 def labels_of(graph: Graph, dot: Node) -> tuple[tuple[int, ...], ...]:
@@ -343,21 +385,21 @@ def labels_of(graph: Graph, dot: Node) -> tuple[tuple[int, ...], ...]:
 
 
 def _renamed(
-    graph: Graph, dot: Node, shared: int, theirs: Sequence[int], out: Sequence[int]
+    graph: Graph, summed: Node, shared: int, theirs: Sequence[int], out: Sequence[int]
 ) -> list[int] | None:
     """The labels of a dot's result, as another dot names them; ``None`` if the two do not fit.
 
     Args:
         graph: the program.
-        dot: a dot of ``shared`` and of an operand with the axes of the other dot's result.
+        summed: a dot of ``shared`` and of an operand with the axes of the other dot's result.
         shared: the operand that both dots have.
         theirs: how the other dot names the axes of ``shared``.
         out: how it names those of its result.
     """
-    left, right, result = labels_of(graph, dot)
-    first, second = (left, right) if dot.inputs[0] == shared else (right, left)
-    names: dict[int, int] = dict(zip(first, theirs, strict=True))
-    for label, name in zip(second, out, strict=True):
+    left, right, result = labels_of(graph, summed)
+    both, single = (left, right) if summed.inputs[0] == shared else (right, left)
+    names: dict[int, int] = dict(zip(both, theirs, strict=True))
+    for label, name in zip(single, out, strict=True):
         if names.setdefault(label, name) != name:
             return None
     if len(set(names.values())) < len(names):

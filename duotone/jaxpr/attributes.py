@@ -43,6 +43,11 @@ def _permutation(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     return {"permutation": tuple(map(int, eqn.params["permutation"]))}
 
 
+def _reshape(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    moved = eqn.params.get("dimensions")
+    return NO_ATTRIBUTES if moved is None else {"permutation": tuple(map(int, moved))}
+
+
 def _exponent(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     return {"exponent": float(eqn.params["y"])}
 
@@ -108,6 +113,7 @@ _ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _axes),
     "broadcast_in_dim": _places,
     "transpose": _permutation,
+    "reshape": _reshape,
     "integer_pow": _exponent,
     "dot_general": _dot,
     "conv_general_dilated": _convolution,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -37,22 +38,24 @@ def factored(r: Rewriter, step: Step, env: Env, plan: Factored) -> Any:
 
 
 def trilinear(r: Rewriter, step: Step, env: Env, plan: Trilinear) -> Any:
-    """A sum of products with a dot, from the other dot.
+    """A sum of products with a dot, from the dot of the shares; its derivative is the sum's.
 
     Args:
         r: the rewriter.
         step: the sum's.
         env: where its operands are.
-        plan: the other dot.
+        plan: the dots.
     """
-    dot = r.read(env, plan.dot, Paint.FULL)
-    other = _read(r, env, plan.reader, plan.other)
-    result = lax.transpose(jnp.sum(jnp.multiply(other, dot), plan.axes), plan.order)
+    (node,) = step.nodes
+    (plain,) = _jax.bind(step.eqn, [_read(r, env, node, step.inputs[0])])
+    operand = _rounded(r, _read(r, env, plan.summed, plan.operand))
+    products = jnp.multiply(operand, r.read(env, plan.result, Paint.FULL))
+    result = lax.transpose(jnp.sum(products, plan.axes), plan.order)
     for value, reader in plan.factors:
         result = jnp.multiply(result, _each(r, step, env, reader, value))
     for value, reader in plan.divisors:
         result = jnp.divide(result, _each(r, step, env, reader, value))
-    return lax.neg(result) if plan.negative else result
+    return _instead(plain, lax.neg(result) if plan.negative else result)
 
 
 def of_shares(
@@ -62,7 +65,7 @@ def of_shares(
     plan: Shares,
     dot: Callable[[Sequence[Any]], Any],
 ) -> Any:
-    """A dot of the parts of a sum, divided by the sum.
+    """A dot of the parts of a sum, divided by the sum; its derivative is that of the shares' dot.
 
     Dot and sum read the same rounded parts, so that their shares add up to 1.
 
@@ -74,18 +77,31 @@ def of_shares(
         dot: from operands in half to float32 sums.
     """
     (node,) = step.nodes
-    operands = [
-        r.read(r.source(env, node, value), value, Paint.HALF)
-        for slot, value in enumerate(step.inputs)
-        if slot != plan.slot
-    ]
-    place = r.source(env, plan.reader, plan.parts)
-    operands.insert(plan.slot, r.read(place, plan.parts, Paint.HALF))
+    operands = [r.read(r.source(env, node, value), value, Paint.HALF) for value in step.inputs]
+    plain = dot(operands)
+    place = r.source(env, plan.division, plan.parts)
+    operands[plan.slot] = r.read(place, plan.parts, Paint.HALF)
+    parts = _rounded(r, r.read(place, plan.parts, Paint.FULL))
+    total = lax.transpose(jnp.sum(parts, plan.axes), plan.order)
+    return _instead(plain, jnp.divide(dot(operands), lax.expand_dims(total, plan.free)))
+
+
+def _rounded(r: Rewriter, array: Any) -> Any:
+    """Float32 numbers that half holds; no compiler leaves this rounding out."""
     info = jnp.finfo(r.half)
-    parts = r.read(place, plan.parts, Paint.FULL)
-    rounded = lax.reduce_precision(parts, info.nexp, info.nmant)
-    total = lax.transpose(jnp.sum(rounded, plan.axes), plan.order)
-    return jnp.divide(dot(operands), lax.expand_dims(total, plan.free))
+    return lax.reduce_precision(array, info.nexp, info.nmant)
+
+
+@jax.custom_jvp
+def _instead(plain: Any, result: Any) -> Any:
+    """``result``, with the derivative of ``plain``, which is calculated for that alone."""
+    del plain
+    return result
+
+
+@_instead.defjvp
+def _instead_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return _instead(*primals), tangents[0]
 
 
 def _read(r: Rewriter, env: Env, reader: int, value: int) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 
 from duotone.graph.casts import Hold
+from duotone.graph.factors import Take
 from duotone.graph.forms import EVERYTHING, PLAIN, ROWS, WIDENED, Forms
 from duotone.graph.lists import Pointwise
 from duotone.graph.residuals import KEPT
@@ -42,10 +43,9 @@ class DeviceForms:
         holds: which half values are read where they are in memory. On a CPU it gains nothing, and
             keeps the compiler from dropping the rounding. On a TPU dots calculate their operands
             themselves, and would have to have most of them written instead.
-        factors: whether what all terms of a sum have in common is multiplied afterwards.
-        finishes: the half types for which the kernel of a dot calculates on with its float32 sums,
-            up to what is stored (:mod:`duotone.graph.trilinear`). Not float16, which may not hold
-            the parts of a softmax whose shares it holds.
+        factors: of which sums that is multiplied afterwards which all terms have in common.
+        finishes: whether the kernel of a dot calculates on with its float32 sums, up to what is
+            stored (:mod:`duotone.graph.trilinear`).
         kept: the operations whose results the compiler keeps for the backward pass, though they
             follow from what is in memory. A TPU's calculates nearly all of them again.
         picks: whether what a gather picks from must be in memory. On a GPU gathers calculate it
@@ -62,8 +62,8 @@ class DeviceForms:
     source: str
     math: tuple[tuple[str, str], ...] = ()
     holds: Hold = Hold.NOTHING
-    factors: bool = False
-    finishes: tuple[str, ...] = ()
+    factors: Take = Take.NOTHING
+    finishes: bool = False
     kept: frozenset[Pointwise] = KEPT
     picks: bool = False
     joins: bool = False
@@ -81,7 +81,7 @@ TABLE = {
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
         holds=Hold.WIDENED,
-        factors=True,
+        factors=Take.ALL,
         joins=True,
     ),
     "tpu": DeviceForms(
@@ -92,8 +92,8 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py)",
         holds=Hold.PARTS,
-        factors=True,
-        finishes=("bfloat16",),
+        factors=Take.PASSING,
+        finishes=True,
         kept=frozenset({Pointwise.DEAREST}),
         picks=True,
     ),

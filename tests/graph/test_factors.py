@@ -68,3 +68,37 @@ def test_what_is_no_common_factor_stays(kind: str) -> None:
     x, weights = X[0], WEIGHTS[:, :1] @ jnp.ones((1, 32))
     factored, _, _ = carried_out(function, x, weights, jnp.ones((1, 32)))
     assert not factored
+
+
+@pytest.mark.parametrize("shortcut", [True, False])
+@pytest.mark.parametrize("projected", [True, False])
+def test_on_tpus_what_goes_along_a_shortcut_stays(shortcut: bool, projected: bool) -> None:
+    """The kernel that makes a gradient adds it up; one that goes on is left as it was."""
+
+    def norm(y: Any, scale: Any, bias: Any) -> Any:
+        return (y - y.mean((0, 1))) * scale + bias
+
+    def function(weights: Any, scale: Any, bias: Any, x: Any) -> Any:
+        y = norm(x @ weights @ weights.T, scale, bias)
+        if shortcut:
+            y += norm(x @ (weights + 1) @ weights.T, scale, bias) if projected else x
+        return jnp.sum(jnp.tanh(y @ weights) ** 2)
+
+    wide = jax.random.normal(KEYS[2], (1, 1, 32)) + 2
+    args = (WEIGHTS, wide, jnp.zeros((1, 1, 32)), X)
+    gradient = jax.grad(function, argnums=(0, 1, 2, 3))
+    assert carried_out(gradient, *args)[0]
+    assert bool(carried_out(gradient, *args, device="tpu")[0]) != shortcut
+
+
+def test_factors_may_stand_in_a_call() -> None:
+    """In which nothing is half."""
+
+    def function(x: Any, scale: Any, weights: Any) -> Any:
+        inner = jax.jit(lambda x, s: -(jnp.sin(x) * jnp.exp(s)))(x, scale)
+        return inner.sum(-1), x @ weights
+
+    x, scale = X[0], jnp.ones((8, 1))
+    factored, _, got = carried_out(function, x, scale, WEIGHTS)
+    assert factored
+    np.testing.assert_allclose(got[0], function(x, scale, WEIGHTS)[0], rtol=1e-5)

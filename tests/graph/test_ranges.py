@@ -151,6 +151,34 @@ def test_softmax_is_in_zero_to_one_and_its_sum_at_least_one() -> None:
     assert total == pytest.approx((1, 16), abs=0.2)
 
 
+def test_a_softmax_in_other_orders_of_axes() -> None:
+    """Of transposed scores and a transposed maximum, as ``vmap`` gives them."""
+    assert found(lambda x: jax.vmap(jax.nn.softmax, in_axes=1, out_axes=1)(x)) == about(0, 1)
+    mapped = jax.vmap(jax.vmap(lambda x: x - jnp.max(x), 1, 1), 2, 2)
+    assert found(lambda x: mapped(x.reshape(2, -1, 4).transpose(1, 0, 2))) == (-math.inf, 0)
+
+
+@pytest.mark.parametrize(
+    ("axis_kept", "expected"), [(0, None), (1, (-math.inf, 0))], ids=["across", "along"]
+)
+def test_a_transposed_square(axis_kept: int, expected: Any) -> None:
+    """Each row less its own maximum, or less that of another one."""
+
+    def function(x: Any) -> Any:
+        square = x[:4, :4]
+        return square.T - jnp.expand_dims(jnp.max(square, 1), 1 - axis_kept)
+
+    assert found(function) == expected
+
+
+def test_a_reshape_in_another_order_is_no_bound() -> None:
+    def function(x: Any) -> Any:
+        x = x.reshape(4, 4, 8)
+        return x - jnp.reshape(jnp.max(x, 2), (4, 4, 1), order="F")
+
+    assert found(function) is None
+
+
 def test_a_maximum_over_other_axes_is_no_bound() -> None:
     assert found(lambda x: x - jnp.max(x, 0)[None, :]) == (-math.inf, 0)
     square = np.zeros((4, 4), np.float32)

@@ -69,6 +69,7 @@ class State:
             write a mean twice, once in the variance. Only what leads from a sum to the difference
             of a value and its mean is looked at.
         sums: values that are sums of others, perhaps scaled and broadcast.
+        moved: transposed values: of what, and which of its axes each of theirs is.
     """
 
     def __init__(self, values: Sequence[Value]) -> None:
@@ -79,6 +80,7 @@ class State:
         self.unit: set[int] = set()
         self.numbered: dict[tuple[object, ...], int] = {}
         self.sums: set[int] = set()
+        self.moved: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def same(self, value: int) -> int:
         """The first value that ``value`` is the same as."""
@@ -105,10 +107,24 @@ class State:
     def related(self, value: int, kind: str, source: int, shape: tuple[object, ...]) -> bool:
         """Whether ``value`` is that of ``source``, axis by axis, when read beside it."""
         found = self.relations.get(value)
-        if found is None or found.kind != kind or found.source != self.same(source):
+        if found is None or found.kind != kind or self.values[source].shape != shape:
             return False
-        aligned = all(label in (-1, axis) for axis, label in enumerate(found.labels))
-        return aligned and len(found.labels) == len(shape) and self.values[source].shape == shape
+        order = self.order(source, found.source)
+        return (
+            order is not None
+            and len(found.labels) == len(order)
+            and all(label in (-1, axis) for axis, label in zip(order, found.labels, strict=True))
+        )
+
+    def order(self, value: int, source: int) -> tuple[int, ...] | None:
+        """Which axis of ``source`` each axis of ``value`` is; ``None`` if it is another value."""
+        value, order = self.same(value), tuple(range(len(self.values[value].shape)))
+        while value != source:
+            if value not in self.moved:
+                return None
+            value, permutation = self.moved[value]
+            order = tuple(permutation[axis] for axis in order)
+        return order
 
     def number(self, value: int) -> float | None:
         """The number that a value is everywhere, if it is one."""
@@ -228,9 +244,10 @@ def _follow(state: State, node: Node, *also: object) -> None:
 def _reshape(state: State, node: Node) -> Known:
     """Where only dimensions of 1 come and go."""
     found = state.relations.get(node.inputs[0])
+    moved = node.attributes.get("permutation")
     if node.inputs[0] in state.sums:
-        _follow(state, node)
-    if found is None:
+        _follow(state, node, moved)
+    if found is None or moved is not None:
         return None
     before = state.values[node.inputs[0]].shape
     after = state.values[node.outputs[0]].shape
@@ -246,9 +263,12 @@ def _reshape(state: State, node: Node) -> Known:
 def _transpose(state: State, node: Node) -> Known:
     found = state.relations.get(node.inputs[0])
     permutation = node.attributes.get("permutation")
-    if found is not None and isinstance(permutation, tuple):
+    if not isinstance(permutation, tuple):
+        return None
+    if found is not None:
         labels = tuple(found.labels[axis] for axis in permutation)
         state.relations[node.outputs[0]] = dataclasses.replace(found, labels=labels)
+    state.moved[node.outputs[0]] = state.same(node.inputs[0]), permutation
     return None
 
 
@@ -309,7 +329,9 @@ def _difference(state: State, node: Node) -> Known:
     found = state.relations[other]
     if found.exact:
         labels = tuple(range(len(shape)))
-        state.relations[result] = Relation("shifted", result, labels, found.axes)
+        order = state.order(x, found.source) or ()
+        axes = tuple(axis for axis, origin in enumerate(order) if origin in found.axes)
+        state.relations[result] = Relation("shifted", result, labels, axes)
     return -math.inf, 0.0
 
 
