@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from duotone.graph.factors import is_common
 from duotone.graph.graph import RESHAPES, SMALL, Graph, Node, Paint
+from duotone.graph.labels import labels_of, renamed
 from duotone.graph.painting import Painting
 from duotone.graph.ranges.interval import Known
 
@@ -351,7 +352,7 @@ class _Finder:
             return None
         left, right, out = labels_of(self._graph, dot)
         mine, theirs = (left, right) if slot == 0 else (right, left)
-        names = _renamed(self._graph, summed, shared, theirs, out)
+        names = renamed(self._graph, summed, shared, theirs, out)
         if names is None or [names[axis] for axis in order] != [*mine]:
             return None
         kept = [label for label in mine if label in out]
@@ -374,34 +375,3 @@ def _elements(shape: Sequence[object], axes: Sequence[int]) -> float:
     """How many elements there are along some axes; NaN where a dimension is symbolic."""
     sizes = [shape[axis] for axis in axes]
     return math.prod([float(size) if isinstance(size, int) else math.nan for size in sizes])
-
-
-def labels_of(graph: Graph, dot: Node) -> tuple[tuple[int, ...], ...]:
-    """The labels of the axes of a dot's left operand, right operand and result."""
-    labels = dot.attributes["labels"]
-    assert isinstance(labels, tuple)
-    left, right = (len(graph.values[value].shape) for value in dot.inputs)
-    return labels[:left], labels[left : left + right], labels[left + right :]
-
-
-def _renamed(
-    graph: Graph, summed: Node, shared: int, theirs: Sequence[int], out: Sequence[int]
-) -> list[int] | None:
-    """The labels of a dot's result, as another dot names them; ``None`` if the two do not fit.
-
-    Args:
-        graph: the program.
-        summed: a dot of ``shared`` and of an operand with the axes of the other dot's result.
-        shared: the operand that both dots have.
-        theirs: how the other dot names the axes of ``shared``.
-        out: how it names those of its result.
-    """
-    left, right, result = labels_of(graph, summed)
-    both, single = (left, right) if summed.inputs[0] == shared else (right, left)
-    names: dict[int, int] = dict(zip(both, theirs, strict=True))
-    for label, name in zip(single, out, strict=True):
-        if names.setdefault(label, name) != name:
-            return None
-    if len(set(names.values())) < len(names):
-        return None
-    return [names[label] for label in result]
