@@ -1,7 +1,8 @@
 """Plans: what is carried out in another form than it was written in, beside its colours.
 
 Each plan is made by a stage of its own, for devices that gain from it (``targets/forms.py``). None
-changes a painting, and none changes what is calculated by more than where roundings fall.
+changes a painting, but for the two dots of a trilinear sum, which are stored full; and none changes
+what is calculated by more than where roundings fall.
 
 Who calls this: :mod:`duotone.road` fills it, :mod:`duotone.jaxpr.rewrite` carries it out.
 """
