@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib import metadata
+from importlib import metadata, util
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it once, when it is imported
 # Programs of a few elements need no optimizing compiler. Said here and not in a fixture: modules
@@ -14,7 +14,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 def _xla_flags() -> list[str]:
     """Eight devices, and the compiler that needs a third of the time where there are two."""
     flags = ["--xla_force_host_platform_device_count=8"]
-    if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends Python
+    # A flag that XLA does not know ends Python; libtpu's XLA reads the same variable.
+    if metadata.version("jaxlib").startswith("0.10.") and util.find_spec("libtpu") is None:
         flags.append("--xla_cpu_use_fusion_emitters=false")
     return flags
 

@@ -3,6 +3,7 @@
 ``python -m pytest -m slow tests/targets/test_absent.py`` where they are installed.
 """
 
+import dataclasses
 import importlib.util
 import logging
 import os
@@ -13,6 +14,7 @@ import pytest
 
 import duotone
 from duotone import _jax
+from duotone.targets.forms import TABLE
 from duotone.targets.gpus import GPUS
 from duotone.targets.specifications import TARGETS
 
@@ -85,6 +87,24 @@ def test_a_loop_over_layers_counts_all_layers(h200):
     seen = duotone.compile_for(layers, x, w, target=h200)
     assert seen.total_flops == 6 * 2 * 512**3
     assert seen.bytes > 6 * 4 * 3 * 512**2
+
+
+def test_an_attentions_gradient_is_finished_in_the_kernel_of_a_dot(monkeypatch):
+    """On a TPU: what :mod:`duotone.graph.trilinear` is for."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("libtpu is not installed")
+
+    def attention(q, k, v):
+        return jnp.sum(jnp.tanh(jax.nn.dot_product_attention(q, k, v, is_causal=True)))
+
+    def moved():
+        painted = duotone.autocast(jax.grad(attention, argnums=(0, 1, 2)), dtype="bfloat16")
+        return duotone.compile_for(painted, q, q, q, target="v5e").bytes
+
+    q = jax.ShapeDtypeStruct((4, 2048, 8, 128), jnp.float32)
+    finished = moved()
+    monkeypatch.setitem(TABLE, "tpu", dataclasses.replace(TABLE["tpu"], finishes=False))
+    assert finished < 0.85 * moved()
 
 
 def test_donated_memory_is_used_again(h200):
