@@ -76,9 +76,11 @@ def plan_factors(
     for node in graph.nodes:
         if node.op != "reduce_sum" or not painting.is_full(node):
             continue
+        axes = node.attributes.get("axes", ())
+        assert isinstance(axes, tuple)
         value, reader, factors, negative = node.inputs[0], node.index, [], False
-        while len(factors) < _MOST and (made := _plain(graph, painting, node, value)) is not None:
-            operand, factor = _parts(graph, made, node)
+        while len(factors) < _MOST and (made := full_maker(graph, painting, node, value)):
+            operand, factor = parts_of(graph, made, axes)
             if operand is None or levels.is_far(operand, node.index):
                 break
             value, reader = operand, made.index
@@ -97,7 +99,7 @@ def _goes_on(graph: Graph, levels: Levels, value: int) -> bool:
     return sums > 1 or any(levels.is_far(value, reader) for reader in readers)
 
 
-def _plain(graph: Graph, painting: Painting, node: Node, value: int) -> Node | None:
+def full_maker(graph: Graph, painting: Painting, node: Node, value: int) -> Node | None:
     """The node that makes ``value``, if it stands beside ``node`` and is full as well."""
     producer = graph.values[value].producer
     if producer < 0:
@@ -106,12 +108,15 @@ def _plain(graph: Graph, painting: Painting, node: Node, value: int) -> Node | N
     return made if made.body == node.body and painting.is_full(made) else None
 
 
-def _parts(graph: Graph, made: Node, node: Node) -> tuple[int | None, int | None]:
-    """What ``made`` multiplies, and by what common factor; ``None`` for a change of sign."""
+def parts_of(graph: Graph, made: Node, axes: Sequence[int]) -> tuple[int | None, int | None]:
+    """What ``made`` multiplies, and by what factor of all that a sum over ``axes`` adds up.
+
+    The factor is ``None`` for a change of sign, both are for anything else.
+    """
     if made.op == "neg":
         return made.inputs[0], None
-    axes, shape = node.attributes.get("axes", ()), graph.values[made.outputs[0]].shape
-    if made.op == "mul" and isinstance(axes, tuple):
+    shape = graph.values[made.outputs[0]].shape
+    if made.op == "mul":
         for operand, factor in (made.inputs, made.inputs[::-1]):
             common = is_common(graph.values[factor].shape, shape, axes)
             if graph.values[operand].shape == shape and common:

@@ -30,7 +30,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from duotone.graph.factors import is_common
+from duotone.graph.factors import full_maker, is_common, parts_of
 from duotone.graph.graph import RESHAPES, SMALL, Graph, Node, Paint
 from duotone.graph.labels import labels_of, renamed
 from duotone.graph.painting import Painting
@@ -127,7 +127,8 @@ def plan_trilinear(graph: Graph, painting: Painting, known: Callable[[int], Know
         if node.op == "reduce_sum" and painting.is_full(node):
             found = _Finder(graph, painting, known, node).find()
             if found is not None:
-                sums[node.index], (dot, shares[dot]) = found[0], found[1:]
+                sums[node.index], dot, plan = found
+                shares[dot] = plan
     return Trilinears(sums, shares)
 
 
@@ -224,8 +225,7 @@ class _Finder:
 
     def _full(self, value: int) -> Node | None:
         """The node that makes a value beside the sum, if it is full as well."""
-        made = self._maker(value)
-        return made if made is not None and self._painting.is_full(made) else None
+        return full_maker(self._graph, self._painting, self._node, value)
 
     def _is_dot(self, node: Node) -> bool:
         """Whether a node is a dot beside the sum that takes both operands in half, and no pin."""
@@ -254,15 +254,14 @@ class _Finder:
             term = None if step is None else term.times(step)
 
     def _without_factor(self, made: Node) -> _Term | None:
-        if made.op == "neg":
-            return _Term(made.inputs[0], negative=True)
         if made.op == "div" and self._combines(made, *made.inputs):
             return _Term(made.inputs[0], divisors=((made.inputs[1], made.index),))
-        if made.op == "mul":
-            for operand, factor in (made.inputs, made.inputs[::-1]):
-                if self._combines(made, operand, factor):
-                    return _Term(operand, factors=((factor, made.index),))
-        return None
+        operand, factor = parts_of(self._graph, made, self._axes)
+        if operand is None:
+            return None
+        if factor is None:
+            return _Term(operand, negative=True)
+        return _Term(operand, factors=((factor, made.index),))
 
     def _combines(self, made: Node, operand: int, factor: int) -> bool:
         """Whether a node only combines ``operand`` with what is the same for all added up."""

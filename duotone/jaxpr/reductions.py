@@ -48,7 +48,7 @@ def trilinear(r: Rewriter, step: Step, env: Env, plan: Trilinear) -> Any:
     """
     (node,) = step.nodes
     (plain,) = _jax.bind(step.eqn, [_read(r, env, node, step.inputs[0])])
-    operand = _rounded(r, _read(r, env, plan.summed, plan.operand))
+    operand = r.rounded(_read(r, env, plan.summed, plan.operand))
     products = jnp.multiply(operand, r.read(env, plan.result, Paint.FULL))
     result = lax.transpose(jnp.sum(products, plan.axes), plan.order)
     for value, reader in plan.factors:
@@ -81,15 +81,9 @@ def of_shares(
     plain = dot(operands)
     place = r.source(env, plan.division, plan.parts)
     operands[plan.slot] = r.read(place, plan.parts, Paint.HALF)
-    parts = _rounded(r, r.read(place, plan.parts, Paint.FULL))
+    parts = r.rounded(r.read(place, plan.parts, Paint.FULL))
     total = lax.transpose(jnp.sum(parts, plan.axes), plan.order)
     return _instead(plain, jnp.divide(dot(operands), lax.expand_dims(total, plan.free)))
-
-
-def _rounded(r: Rewriter, array: Any) -> Any:
-    """Float32 numbers that half holds; no compiler leaves this rounding out."""
-    info = jnp.finfo(r.half)
-    return lax.reduce_precision(array, info.nexp, info.nmant)
 
 
 @jax.custom_jvp

@@ -202,10 +202,14 @@ class Rewriter:
                 array = lax.optimization_barrier(array)
             array = self._cast(array, np.dtype(self.graph.values[value].dtype))
             if value in self._exact:
-                info = jax.numpy.finfo(self.half)
-                array = jax.lax.reduce_precision(array, info.nexp, info.nmant)
+                array = self.rounded(array)
         env.write(value, paint, array)
         return array
+
+    def rounded(self, array: Any) -> Any:
+        """Float32 numbers that half holds; no compiler leaves this rounding out."""
+        info = jax.numpy.finfo(self.half)
+        return jax.lax.reduce_precision(array, info.nexp, info.nmant)
 
     def _to_half(self, value: int, array: Any) -> Any:
         """Rounds to half; a constant that half cannot hold becomes its largest finite number."""
