@@ -278,6 +278,13 @@ def test_softmax_is_lifted_and_keeps_its_list() -> None:
         lambda p: lax.rsqrt(2.0 * p),
         lambda p: lax.top_k(p, 2)[0],
         lambda p: jnp.sqrt(p.reshape(-1)),
+        lambda p: jnp.log(jnp.tile(p, (2, 1))),
+        lambda p: jnp.log(jnp.ones_like(p).at[jnp.arange(1)].set(p[:1])),
+        lambda p: jnp.log(lax.reduce_window(p, 0.0, lax.max, (1, 2), (1, 2), "VALID")),
+        lambda p: jnp.log(lax.cummax(p)),
+        lambda p: jnp.log(jax.vmap(lambda row: lax.psum(row, "rows"), axis_name="rows")(p)),
+        lambda p: jnp.log(jnp.tanh(p)),
+        lambda p: jnp.log(jnp.fft.rfft(p).real),
     ],
 )
 def test_what_is_looked_at_closely_is_not_lifted(use: Callable[[Any], Any]) -> None:

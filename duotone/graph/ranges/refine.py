@@ -52,14 +52,12 @@ operands (a pole, a series), or accumulate for long."""
 _LOGS = frozenset("log log1p log2 cumlogsumexp".split())
 _SQUARES = frozenset("square integer_pow pow".split())
 _SUMS = frozenset("reduce_sum cumsum reduce_window_sum".split())
-_PASSES_ON = frozenset(
-    "reshape transpose squeeze expand_dims rev copy copy_p slice split unstack broadcast_in_dim "
-    "dynamic_slice dynamic_update_slice sharding_constraint name stop_gradient device_put gather "
-    "optimization_barrier loop.slice loop.stack loop.carry call.result shard.enter shard.exit "
-    "branch.join neg abs select_n max min clamp add sub add_any mul div concatenate pad stack "
-    "convert_element_type square integer_pow reduce_max reduce_min".split()
-)
-"""Operations whose result is looked at closely only if their operands are."""
+_EVENS_OUT = frozenset("exp exp2 logistic cos cosh erfc".split())
+"""Functions that are far from 0 where their operand is near it: a small error of the operand is a
+small one of the result, relative to it too."""
+_SCALES = frozenset("div square integer_pow convert_element_type loop.carry".split())
+"""Operations through which a square that is summed afterwards is followed, beside what moves it,
+adds to it or is on no list."""
 
 
 def refine(classes: Classes, graph: Graph, ranges: Ranges, half: HalfType) -> Classes:
@@ -113,10 +111,10 @@ def _lift(
     }
     if not candidates:
         return
-    close = _looked_at_closely(graph, ranges)
+    close = _looked_at_closely(graph, classes, ranges)
     logged = _log_domain(graph, classes)
     squares = any(graph.nodes[index].op in _SQUARES for index in candidates)
-    summed = _summed(graph, ranges) if squares else set[int]()
+    summed = _summed(graph, classes, ranges) if squares else set[int]()
     entries: dict[Entry, Entry] = {}
     for index in sorted(candidates):
         node, found = graph.nodes[index], classes.nodes[index]
@@ -171,11 +169,12 @@ def _may_be_lifted(node: Node, found: NodeClass) -> bool:
     return entry.kind is not Kind.DENY or node.op in _LIFTED
 
 
-def _looked_at_closely(graph: Graph, ranges: Ranges) -> set[int]:
+def _looked_at_closely(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     """Values of which some reader, now or later, needs more than their absolute value.
 
-    Backward from :data:`_CLOSELY` and logarithms through what hands errors on as they are. Sums
-    even out errors, so only what is logged afterwards is looked at closely through one.
+    Backward from :data:`_CLOSELY` and logarithms through everything but allow operations, which
+    read half in any case, and :data:`_EVENS_OUT`. Sums even out errors, so only what is logged
+    afterwards is looked at closely through one.
     """
     close: dict[int, bool] = {}
     queue: list[int] = []
@@ -197,8 +196,9 @@ def _looked_at_closely(graph: Graph, ranges: Ranges) -> set[int]:
         producer = values[value].producer
         if producer < 0:
             continue
-        op = nodes[producer].op
-        if op in _PASSES_ON or (close[value] and op in _SUMS):
+        op, kind = nodes[producer].op, classes.nodes[producer].kind
+        stops = op in _EVENS_OUT or kind is Kind.ALLOW or (op in _SUMS and not close[value])
+        if not stops:
             for operand in nodes[producer].inputs:
                 if values[operand].constant is None:
                     mark(operand, close[value])
@@ -239,7 +239,7 @@ def _log_domain(graph: Graph, classes: Classes) -> set[int]:
     return found
 
 
-def _summed(graph: Graph, ranges: Ranges) -> set[int]:
+def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     """Values that are added up or subtracted later, as they are or weighted.
 
     A variance is the mean of squares, less something nearly as large: squares that were rounded
@@ -257,11 +257,12 @@ def _summed(graph: Graph, ranges: Ranges) -> set[int]:
         found.add(value)
         if producer < 0:
             continue
-        node = graph.nodes[producer]
+        node, entry = graph.nodes[producer], classes.nodes[producer].entry
+        keeps = entry.commutes or entry.additive or entry.kind is Kind.UNLISTED
         if node.op == "mul":
             one, other = node.inputs
             queue += [v for v, by in ((one, other), (other, one)) if _weighs(by, graph, ranges)]
-        elif node.op in _PASSES_ON:
+        elif keeps or node.op in _SCALES:
             queue += node.inputs
     return found
 
