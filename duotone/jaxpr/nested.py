@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 
 from duotone import _jax
 from duotone.graph.graph import Paint
@@ -158,7 +159,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         return carry, [*results[num_carry:], *stacked_operands(r, sums, inner)]
 
     params = step.eqn.params
-    last, stacked = jax.lax.scan(
+    last, stacked = lax.scan(
         body,
         [array for position, array in enumerate(first) if position not in apart],
         xs,
@@ -219,13 +220,37 @@ def _while(r: Rewriter, step: Step, env: Env) -> Results:
 
     def body(carry: Sequence[Any]) -> list[Any]:
         inner = enter(loop, of_body, carry)
-        return [
+        new = [
             r.match(r.read(inner, value, r.wanted(node, 1)), aval, r.wanted(node, 1))
             for value, node, aval in zip(loop.outputs, step.nodes, avals, strict=True)
         ]
+        return keep_finished(go_on(carry), carry, new) if mapped else new
 
-    results = jax.lax.while_loop(go_on, body, first)
+    mapped = is_mapped(step.eqn)
+    any_goes_on = (lambda carry: jax.numpy.any(go_on(carry))) if mapped else go_on
+    results = lax.while_loop(any_goes_on, body, first)
     return zip([r.kept(node, 1) for node in step.nodes], results, strict=True)
+
+
+def is_mapped(eqn: _jax.Eqn) -> bool:
+    """Whether a ``while`` has one condition for each element of a batch: ``vmap`` made it."""
+    (goes_on,) = _jax.open_jaxpr(eqn.params["cond_jaxpr"]).outvars
+    return bool(goes_on.aval.shape)
+
+
+def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    """The carries after a turn, of which those elements of a batch stay that have finished.
+
+    Args:
+        goes_on: the condition of each element.
+        old: the carries before the turn; the dimensions of ``goes_on`` are their first ones.
+        new: likewise, as the body gives them.
+    """
+    axes = range(goes_on.ndim)
+    return [
+        lax.select_n(lax.broadcast_in_dim(goes_on, after.shape, axes), before, after)
+        for before, after in zip(old, new, strict=True)
+    ]
 
 
 @form("shard_map")

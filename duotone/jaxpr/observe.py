@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from duotone import _jax
+from duotone.jaxpr.nested import is_mapped, keep_finished
 from duotone.jaxpr.program import Built, Program, Step
 
 Show = Callable[[int, Any], None]
@@ -92,9 +93,10 @@ def _while(o: _Observer, step: Step) -> list[Any]:
         for value, array in zip(carried, carry, strict=True):
             o.write(value, array)
         (goes_on,) = o.run(condition)
-        if not bool(goes_on):
+        if not jax.numpy.any(goes_on):
             return carry
-        carry = o.run(body)
+        new = o.run(body)
+        carry = keep_finished(goes_on, carry, new) if is_mapped(step.eqn) else new
 
 
 def _scan(o: _Observer, step: Step) -> list[Any]:

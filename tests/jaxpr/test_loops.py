@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import duotone
 from duotone import _jax
 from tests.jaxpr.programs import dtypes, equations, half, named, traced
 
@@ -106,6 +109,33 @@ def test_a_carry_that_changes_its_sign_is_no_accumulator(step, dtype):
 
     (scan,) = named(traced(half(loop), X, W), "scan")
     assert scan.outvars[0].aval.dtype == dtype
+
+
+def until_large(row: Any, w: Any) -> Any:
+    """A loop that ends when the row is large, which is sooner for some rows than for others."""
+    return jax.lax.while_loop(
+        lambda state: jnp.sum(jnp.abs(state[1])) < 20,
+        lambda state: (state[0] + 1, state[1] + jnp.abs(jnp.tanh(state[1] @ w))),
+        (0, row),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_each_row_of_a_mapped_while_loop_ends_by_itself(dtype: str) -> None:
+    rows = X[:4] * jnp.arange(1.0, 5.0)[:, None]
+
+    def f(rows: Any, w: Any) -> Any:
+        counts, last = jax.vmap(until_large, (0, None))(rows, w)
+        return counts, last @ w
+
+    (counts, result), (expected_counts, expected) = (
+        g(rows, W) for g in (duotone.autocast(f, dtype=dtype), f)
+    )
+    assert len(set(expected_counts.tolist())) > 2
+    np.testing.assert_array_equal(counts, expected_counts)
+    np.testing.assert_allclose(result, expected, atol=0.02 * np.abs(expected).max())
+    nested = duotone.autocast(lambda rows: jax.vmap(f, (0, None))(rows, W), dtype=dtype)
+    np.testing.assert_array_equal(nested(jnp.stack([rows, rows[::-1]]))[0][1], counts[::-1])
 
 
 def test_a_while_loop_keeps_condition_and_body_in_one_dtype():

@@ -57,6 +57,15 @@ def test_a_loop_without_iterations_and_keys_in_a_loop() -> None:
     np.testing.assert_allclose(result, function(x, key), rtol=1e-6)
 
 
+def test_a_mapped_while_loop() -> None:
+    x = np.arange(1.0, 5.0, dtype=np.float32)[:, None] * np.ones((4, 2), np.float32)
+    until = lambda row: jax.lax.while_loop(lambda r: r.sum() < 9, lambda r: r * 1.5, row)  # noqa: E731
+    nested = lambda x: jax.vmap(jax.vmap(until))(x.reshape(2, 2, 2))  # noqa: E731
+    for function in (jax.vmap(until), nested):
+        (result,) = observe(build(jax.make_jaxpr(function)(x)), [x], lambda *_: None)
+        np.testing.assert_array_equal(result, function(x))
+
+
 def test_names_of_arguments() -> None:
     def function(params: Any, x: Any, *rest: Any, mask: Any = None, deep: bool = False) -> None:
         pass
