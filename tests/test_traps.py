@@ -202,6 +202,16 @@ def test_a_recomputed_region_stays_one_when_differentiated():
     close(mixed(step)(X), step(X), ulp=32)
 
 
+def test_a_recomputed_region_that_is_full_takes_its_operand_in_half():
+    # Cast outside of it, what is kept for the backward pass would be float32.
+    step = jax.grad(jax.checkpoint(lambda h: jnp.sum(jnp.exp(jnp.sin(h)))))
+    f = lambda x: jax.checkpoint(lambda h: jnp.sum(jnp.exp(jnp.sin(h))))(x @ W)  # noqa: E731
+    for program in (rewritten(f, X), rewritten(lambda x: step(x @ W), X)):
+        (region,) = [e for n in ("remat2", "checkpoint") for e in equations(program, n)]
+        assert "float16" in {atom.aval.dtype.name for atom in region.invars}
+    close(mixed(f)(X), f(X), ulp=32)
+
+
 def test_the_policy_of_a_recomputed_region_is_kept():
     policy = jax.checkpoint_policies.save_only_these_names("kept")
     block = jax.checkpoint(lambda x: jnp.sin(x @ W) @ W, policy=policy)

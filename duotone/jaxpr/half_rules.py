@@ -177,7 +177,7 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     slot = _weight_slot(r, step, env) if arrays else None
     if slot is None and (how.kind == ROWS or not wide):
         return [_bound(r, how, operands)]
-    result = _bound(r, how, [lax.stop_gradient(operand) for operand in operands])
+    result = _bound(r, how, operands)
     if slot is None:
         return [r.bound_once(of_halves, [result, *operands], how)]
     full = _full_weight(r, env, step.inputs[slot])

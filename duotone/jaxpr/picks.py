@@ -18,6 +18,7 @@ from jax import lax
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.graph.picks import Picked
+from duotone.jaxpr.instead import instead
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.rewrite import Env, Rewriter
 
@@ -34,18 +35,8 @@ def picked(r: Rewriter, step: Step, env: Env, plan: Picked) -> Any:
     eqn, (node,) = step.eqn, step.nodes
     original, at = (r.read(r.source(env, node, v), v, Paint.FULL) for v in step.inputs)
 
-    @jax.custom_jvp
-    def instead(original: Any, at: Any, result: Any) -> Any:
-        del original, at
-        return result
-
-    @instead.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        values, at, _ = primals
-        _, tangent = jax.jvp(lambda x: _jax.bind(eqn, [x, at])[0], (values,), (tangents[0],))
-        return instead(*primals), tangent
-
-    return instead(original, at, lax.stop_gradient(_calculated(r, step, env, plan, at)))
+    (plain,) = _jax.bind(eqn, [original, at])
+    return instead(plain, _calculated(r, step, env, plan, at))
 
 
 def _calculated(r: Rewriter, step: Step, env: Env, plan: Picked, at: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -17,6 +16,7 @@ from duotone import _jax
 from duotone.graph.factors import Factored
 from duotone.graph.graph import Paint
 from duotone.graph.trilinear import Shares, Trilinear
+from duotone.jaxpr.instead import instead
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.rewrite import Env, Rewriter
 
@@ -55,7 +55,7 @@ def trilinear(r: Rewriter, step: Step, env: Env, plan: Trilinear) -> Any:
         result = jnp.multiply(result, _each(r, step, env, reader, value))
     for value, reader in plan.divisors:
         result = jnp.divide(result, _each(r, step, env, reader, value))
-    return _instead(plain, lax.neg(result) if plan.negative else result)
+    return instead(plain, lax.neg(result) if plan.negative else result)
 
 
 def of_shares(
@@ -83,19 +83,7 @@ def of_shares(
     operands[plan.slot] = r.read(place, plan.parts, Paint.HALF)
     parts = r.rounded(r.read(place, plan.parts, Paint.FULL))
     total = lax.transpose(jnp.sum(parts, plan.axes), plan.order)
-    return _instead(plain, jnp.divide(dot(operands), lax.expand_dims(total, plan.free)))
-
-
-@jax.custom_jvp
-def _instead(plain: Any, result: Any) -> Any:
-    """``result``, with the derivative of ``plain``, which is calculated for that alone."""
-    del plain
-    return result
-
-
-@_instead.defjvp
-def _instead_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return _instead(*primals), tangents[0]
+    return instead(plain, jnp.divide(dot(operands), lax.expand_dims(total, plan.free)))
 
 
 def _read(r: Rewriter, env: Env, reader: int, value: int) -> Any:

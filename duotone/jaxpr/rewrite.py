@@ -27,10 +27,11 @@ from jax import lax
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.casts import CastPlan
-from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.graph import BodyKind, Boundary, Graph, Node, Paint
 from duotone.graph.painting import Painting
 from duotone.graph.plans import Plans
 from duotone.jaxpr.exact_forms import may_have_exact_form
+from duotone.jaxpr.instead import instead
 from duotone.jaxpr.program import Built, Program, Step
 
 
@@ -121,7 +122,7 @@ class Rewriter:
         self._held = {cast.value for cast in plan.casts if cast.held}
         self._largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
-        apart = plans.nodes(self.graph)
+        apart = plans.nodes(self.graph) | _casting_inside(plan, self.graph)
         touched = (
             int(
                 Paint.HALF in pair
@@ -340,8 +341,7 @@ class Rewriter:
         for value, paint in self.plan.hoisted.get(body, ()):
             full = env.find(value, Paint.FULL)
             if paint is Paint.HALF and not is_host_array(full):
-                half = jax.lax.stop_gradient(self.read(env, value, paint))
-                inner.write(value, paint, _linked(full, half))
+                inner.write(value, paint, instead(full, self.read(env, value, paint)))
         return inner
 
     def match(self, array: Any, aval: Any, paint: Paint) -> Any:
@@ -360,17 +360,11 @@ class Rewriter:
         return self._cast(array, self.dtype(aval, paint), weak)
 
 
-@jax.custom_jvp
-def _linked(full: Any, half: Any) -> Any:
-    """``half``, which is ``full`` cast to half outside a loop, with the derivative of the cast."""
-    del full
-    return half
-
-
-@_linked.defjvp
-def _linked_derivative(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    full, half = primals
-    return _linked(full, half), _jax.convert(tangents[0], half.dtype)
+def _casting_inside(plan: CastPlan, graph: Graph) -> set[int]:
+    """Nodes that read a cast within a body that takes its operands as they are stored."""
+    casts = [cast for cast in plan.casts if not cast.free]
+    barriers = [c for c in casts if graph.bodies[c.body].kind is BodyKind.BARRIER]
+    return {reader for cast in barriers for reader in cast.readers if reader >= 0}
 
 
 def is_host_array(array: Any) -> bool:

@@ -68,7 +68,8 @@ class DotForm:
 
 
 # The dot itself stands outside of what has a derivative of its own: the policies of
-# ``jax.checkpoint`` look for ``dot_general``. Its own derivative is never used.
+# ``jax.checkpoint`` look for ``dot_general``. Its own derivative is used only where JAX drops the
+# other one: it evaluates a loop in part before it differentiates a second time.
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
@@ -79,7 +80,7 @@ def of_halves(result: Any, lhs: Any, rhs: Any, form: DotForm) -> Any:
     with a half operand, which runs in float32. Here the cotangent is cast first.
 
     Args:
-        result: of the dot, without derivative.
+        result: of the dot.
         lhs: its left operand, half.
         rhs: its right operand, half.
         form: how it was bound.
@@ -101,7 +102,7 @@ def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotFo
     """``result``, a dot of a weight, with the weight's gradient in float32.
 
     Args:
-        result: of the dot, without derivative.
+        result: of the dot.
         lhs: its left operand, half.
         rhs: its right operand, half.
         full: the weight, in float32. It takes all of the weight's derivative.

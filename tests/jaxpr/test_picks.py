@@ -67,10 +67,13 @@ def test_the_same_numbers_bit_for_bit(function: Any, half: str) -> None:
 
 
 def test_no_large_array_is_picked_from_in_full() -> None:
+    """But for a derivative, of which a compiler leaves the value out."""
     for rewriter, dtype in zip(
         both(loss, WEIGHTS, X, LABELS), (jnp.bfloat16, jnp.float32), strict=True
     ):
-        gathers = named(jax.make_jaxpr(rewriter)(WEIGHTS, X, LABELS), "gather")
+        program = jax.make_jaxpr(rewriter)(WEIGHTS, X, LABELS)
+        unread = [eqn.invars[0] for eqn in named(program, "duotone_instead")]
+        gathers = [eqn for eqn in named(program, "gather") if eqn.outvars[0] not in unread]
         large = [eqn.invars[0].aval for eqn in gathers if eqn.invars[0].aval.size > 1000]
         assert [aval.dtype for aval in large] == [dtype]
 
