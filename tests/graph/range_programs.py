@@ -66,6 +66,11 @@ def _wrong_norm(a: Any, b: Any) -> Any:
     return a * lax.rsqrt(jnp.mean(b * b, 1, keepdims=True) + 1e-3)
 
 
+def _of_subnormals(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function next to 0, where a device may flush what it reads to 0."""
+    return lambda a, b: function(jnp.maximum(jnp.abs(a), 1e-40))
+
+
 Step = Callable[[Any, Any], Any]
 STEPS: dict[str, Step] = {
     "add": lambda a, b: a + b,
@@ -92,6 +97,12 @@ STEPS: dict[str, Step] = {
     "rsqrt": lambda a, b: lax.rsqrt(jnp.abs(a) + 1e-3),
     "bare rsqrt": lambda a, b: lax.rsqrt(a),
     "cbrt": lambda a, b: jnp.cbrt(a),
+    "rsqrt of subnormals": _of_subnormals(lax.rsqrt),
+    "log of subnormals": _of_subnormals(jnp.log),
+    "pow of subnormals": _of_subnormals(lambda x: x**-0.1),
+    "cbrt of subnormals": _of_subnormals(jnp.cbrt),
+    "reciprocal of subnormals": _of_subnormals(lambda x: 1.0 / x),
+    "by a huge number": lambda a, b: a * 1e36 / 3e38,
     "tanh": lambda a, b: jnp.tanh(a),
     "logistic": lambda a, b: jax.nn.sigmoid(a),
     "erf": lambda a, b: lax.erf(a),
@@ -191,7 +202,23 @@ def programs(most: int = 5) -> st.SearchStrategy[Program]:
     return st.lists(step, min_size=1, max_size=most).map(lambda steps: Program(tuple(steps)))
 
 
-_BOUNDS = (-np.inf, -1e30, -1e4, -3.0, -1.0, -1e-3, 0.0, 1e-30, 1e-3, 0.5, 1.0, 3.0, 1e4, np.inf)
+_BOUNDS = (
+    -np.inf,
+    -1e30,
+    -1e4,
+    -3.0,
+    -1.0,
+    -1e-3,
+    0.0,
+    1e-40,
+    1e-30,
+    1e-3,
+    0.5,
+    1.0,
+    3.0,
+    1e4,
+    np.inf,
+)
 
 
 def intervals() -> st.SearchStrategy[tuple[float, float]]:
@@ -202,12 +229,12 @@ def intervals() -> st.SearchStrategy[tuple[float, float]]:
 
 
 def sample(interval: tuple[float, float], random: np.random.Generator) -> np.ndarray:
-    """Elements inside an interval: its ends, zeros, and numbers of every size between."""
+    """Elements inside an interval: its ends, zeros, subnormal numbers, and every size between."""
     low, high = np.clip(np.array(interval, np.float32), -3e38, 3e38)
     sizes = 10.0 ** random.uniform(-8, 5, (SIDE, SIDE)) * random.choice([-1.0, 1.0], (SIDE, SIDE))
     even = low + (np.float64(high) - low) * random.uniform(size=(SIDE, SIDE))
     found = np.where(random.random((SIDE, SIDE)) < 0.5, sizes, even)
-    ends = random.choice(np.array([low, high, 0.0, -0.0]), (SIDE, SIDE))
+    ends = random.choice(np.array([low, high, 0.0, -0.0, 1e-40, -1e-25]), (SIDE, SIDE))
     found = np.where(random.random((SIDE, SIDE)) < 0.3, ends, found)
     return np.clip(found, low, high).astype(np.float32)
 

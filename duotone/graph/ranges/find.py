@@ -31,13 +31,14 @@ from duotone.graph.ranges.interval import (
     Interval,
     Known,
     hull,
+    in_float32,
     meet,
     outward,
     widened,
     within,
     words,
 )
-from duotone.graph.ranges.rules import DTYPE_RANGES, RULES
+from duotone.graph.ranges.rules import DTYPE_RANGES, RULES, fits
 
 _CARRIES = ("loop.carry", "loop.accumulator")
 _FLOATS = ("float32", "float64")
@@ -203,8 +204,9 @@ class _Pass:
             constant = value.constant
             if constant is None or not (value.dtype in _FLOATS or value.dtype in DTYPE_RANGES):
                 continue
-            if constant.low > -math.inf or constant.high < math.inf:
-                known[value.index] = _rounded(constant.low, -1.0), _rounded(constant.high, 1.0)
+            found = in_float32(_rounded(constant.low, -1.0), _rounded(constant.high, 1.0))
+            if found is not None:
+                known[value.index] = found
         known.update((v, i) for v, i in given.items() if graph.values[v].producer < 0)
 
     def run(self) -> None:
@@ -241,7 +243,7 @@ class _Pass:
         for value in node.outputs if node.op != "top_k" else node.outputs[:1]:
             dtype = values[value].dtype
             if dtype in _FLOATS or (
-                dtype in DTYPE_RANGES and dtype == first and within(found, DTYPE_RANGES[dtype])
+                dtype in DTYPE_RANGES and dtype == first and fits(found, dtype)
             ):
                 known[value] = found
 

@@ -3,7 +3,8 @@
 An interval ``(low, high)`` holds every element of a value that is not NaN; ``None`` in its place
 says that nothing is known. The bounds are those of float32 arithmetic: each rule that calculates
 passes its result through :func:`outward`, which leaves room for rounding, lets what overflows
-float32 be infinite and what underflows be zero.
+float32 be infinite and what underflows be zero. Constants pass through :func:`in_float32`; so an
+interval that holds a subnormal number holds 0, and rules need not ask whether a device flushes it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ SIGNED_UNIT: Interval = (-1.0, 1.0)
 POSITIVE: Interval = (0.0, math.inf)
 
 _LARGEST = (2.0 - 2.0**-23) * 2.0**127
-_SMALLEST_NORMAL = 2.0**-126
-_ROOM = 2.0**-20
+SMALLEST_NORMAL = 2.0**-126
+ROOM = 2.0**-20
 """Relative room for rounding: 8 units in the last place of float32, what XLA's approximations of
 transcendental functions stay within."""
 
 
-def outward(low: float, high: float, room: float = _ROOM) -> Known:
+def outward(low: float, high: float, room: float = ROOM) -> Known:
     """The interval of what float32 arithmetic makes of results between ``low`` and ``high``.
 
     Args:
@@ -36,17 +37,23 @@ def outward(low: float, high: float, room: float = _ROOM) -> Known:
     """
     low = min(low, _LARGEST) if low == low else -math.inf
     high = max(high, -_LARGEST) if high == high else math.inf
-    low -= abs(low) * room
-    high += abs(high) * room
+    return in_float32(low - abs(low) * room, high + abs(high) * room)
+
+
+def in_float32(low: float, high: float) -> Known:
+    """What numbers between ``low`` and ``high`` may be where they are stored or read.
+
+    What is too large is infinite, and what is subnormal may be zero: CPUs and GPUs flush it.
+    """
     if low < -_LARGEST:
         low = -math.inf
-    elif 0.0 < low < _SMALLEST_NORMAL:
+    elif 0.0 < low < SMALLEST_NORMAL:
         low = 0.0
     if high > _LARGEST:
         high = math.inf
-    elif -_SMALLEST_NORMAL < high < 0.0:
+    elif -SMALLEST_NORMAL < high < 0.0:
         high = 0.0
-    return None if low == -math.inf and high == math.inf else (low, high)
+    return known_if_any(low, high)
 
 
 def known_if_any(low: float, high: float) -> Known:

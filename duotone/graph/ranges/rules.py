@@ -26,6 +26,7 @@ from duotone.graph.ranges.interval import (
     Known,
     bound,
     hull,
+    in_float32,
     known_if_any,
     outward,
     product,
@@ -44,6 +45,13 @@ DTYPE_RANGES: dict[str, Interval] = {
     **{f"uint{bits}": (0.0, 2.0**bits - 1) for bits in (8, 16, 32, 64)},
 }
 """What the elements of a dtype that holds no fractions can be."""
+
+
+def fits(interval: Interval, dtype: str) -> bool:
+    """Whether a dtype of :data:`DTYPE_RANGES` holds all of an interval; what it does not wraps."""
+    least, most = DTYPE_RANGES[dtype]
+    return least - 1 < interval[0] and interval[1] < most + 1  # 2.0**63 - 1 is 2.0**63
+
 
 _TERM_ERROR = 2.0**-23
 """Relative error for each term that is added up in float32, twice the unit roundoff."""
@@ -102,13 +110,13 @@ def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
     fill = node.attributes.get("fill")
     if values[node.inputs[0]].dtype in DTYPE_RANGES and fill is None:
         return None  # outside, integers are the least or greatest number of their dtype
-    return known[0] if not isinstance(fill, float) else hull((known[0], (fill, fill)))
+    return known[0] if not isinstance(fill, float) else hull((known[0], in_float32(fill, fill)))
 
 
 @_rule("reduce_max", "reduce_min", "sort")
 def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """One of the operand's elements; of an empty operand an infinity."""
-    if len(node.inputs) != 1 or not _count(values[node.inputs[0]]):
+    if len(node.inputs) != 1 or not count(values[node.inputs[0]]):
         return None
     return known[0]
 
@@ -167,13 +175,17 @@ def _mul(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_rule("div")
 def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Not by what may be zero: its sign decides the sign of the infinity."""
+    """Not by what may be zero: its sign decides the sign of the infinity.
+
+    Compilers multiply by the reciprocal of a constant, which may underflow.
+    """
     if values[node.outputs[0]].dtype in DTYPE_RANGES:
         return None
     a, b = known
     if a is None or b is None or b[0] <= 0.0 <= b[1]:
         return None
-    return outward(*product(a, (1.0 / b[1], 1.0 / b[0])))
+    reciprocal = outward(1.0 / b[1], 1.0 / b[0])
+    return None if reciprocal is None else outward(*product(a, reciprocal))
 
 
 @_rule("neg")
@@ -204,18 +216,23 @@ def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_rule("integer_pow")
 def _integer_pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """A negative one is the reciprocal of the power, which may underflow or overflow."""
     del values
-    exponent, x = int(_number(node, "exponent")), known[0]
-    even = exponent % 2 == 0
+    exponent = int(_number(node, "exponent"))
     if exponent == 0:
         return 1.0, 1.0
-    if exponent < 0:
-        if x is None or x[0] <= 0.0 <= x[1]:
-            return POSITIVE if even else None
-        x = 1.0 / x[1], 1.0 / x[0]
+    found = _whole_power(known[0], abs(exponent))
+    if exponent > 0:
+        return found
+    if found is None or found[0] <= 0.0 <= found[1]:
+        return POSITIVE if exponent % 2 == 0 else None
+    return outward(1.0 / found[1], 1.0 / found[0])
+
+
+def _whole_power(x: Known, power: int) -> Known:
+    even = power % 2 == 0
     if x is None:
         return POSITIVE if even else None
-    power = abs(exponent)
     low, high = power_of(x[0], power), power_of(x[1], power)
     if even:
         least = 0.0 if x[0] <= 0.0 <= x[1] else min(low, high)
@@ -245,7 +262,7 @@ def _number(node: Node, attribute: str) -> float:
 # ------------------------------------------------------- sums
 
 
-def _count(value: Value) -> int:
+def count(value: Value) -> int:
     """Number of elements; 0 if a dimension is symbolic."""
     return value.size if all(isinstance(d, int) for d in value.shape) else 0
 
@@ -256,7 +273,7 @@ def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> 
     if x is None:
         return None
     operand, result = values[node.inputs[0]], values[node.outputs[0]]
-    if not _count(operand) or not _count(result):
+    if not count(operand) or not count(result):
         return None
     terms = operand.size / result.size
     return _sum(x, terms, terms)
@@ -287,7 +304,7 @@ def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
     x, update = known[0], known[2]
     if "addends" in node.attributes:
         updates = int(_number(node, "addends"))
-    elif not (updates := _count(values[node.inputs[2]])):
+    elif not (updates := count(values[node.inputs[2]])):
         return None
     if x is None or update is None:
         return None
@@ -334,4 +351,7 @@ def _convert(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kno
 @_rule("iota")
 def _iota(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del known, values
-    return (0.0, max(_number(node, "length") - 1, 0.0)) if "length" in node.attributes else None
+    if "length" not in node.attributes:
+        return None
+    last = max(_number(node, "length") - 1.0, 0.0)
+    return (0.0, last) if last <= 2.0**24 else outward(0.0, last)
