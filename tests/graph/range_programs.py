@@ -61,6 +61,34 @@ def _layer_norm(a: Any, b: Any) -> Any:
     return centred / jnp.sqrt(jnp.mean(jnp.square(centred), 1, keepdims=True) + 1e-5)
 
 
+_MOVES: dict[str, Callable[[Any], Any]] = {
+    "turned": lambda x: x.T,
+    "split": lambda x: x.reshape(SIDE, 1, SIDE),
+    "repeated": lambda x: jnp.broadcast_to(x[:, None, :], (SIDE, SIDE, SIDE)),
+}
+"""What may stand between a function of each element and the sum of its results."""
+
+
+def _sum_of_moved(move: str, axis: int) -> Callable[[Any, Any], Any]:
+    """Of the exponentials of rows; at least 1 only where whole rows are summed."""
+
+    def step(a: Any, b: Any) -> Any:
+        exponential = jnp.exp(a - jnp.max(a, 1, keepdims=True))
+        return a + jnp.sum(_MOVES[move](exponential), axis).sum()
+
+    return step
+
+
+def _norm_of_moved(move: str, axes: tuple[int, ...], across: int) -> Callable[[Any, Any], Any]:
+    """Rows or columns divided by norms, which are those of the other ones half of the time."""
+
+    def step(a: Any, b: Any) -> Any:
+        squares = jnp.sum(_MOVES[move](jnp.square(a)), axes)
+        return a / jnp.sqrt(jnp.expand_dims(squares, across) + 1e-6)
+
+    return step
+
+
 def _wrong_norm(a: Any, b: Any) -> Any:
     """Divides by the norm of something else."""
     return a * lax.rsqrt(jnp.mean(b * b, 1, keepdims=True) + 1e-3)
@@ -158,6 +186,19 @@ STEPS: dict[str, Step] = {
     "rms of columns": _rms(0, 1e-6),
     "rms without epsilon": _rms(1, 0.0),
     "layer norm": _layer_norm,
+    **{f"sum of {move} {axis}": _sum_of_moved(move, axis) for move in _MOVES for axis in (0, 1)},
+    **{
+        f"norm of {move} {axes} {across}": _norm_of_moved(move, axes, across)
+        for move, axes in [
+            ("turned", (0,)),
+            ("turned", (1,)),
+            ("split", (0, 1)),
+            ("split", (1, 2)),
+            ("repeated", (0, 1)),
+            ("repeated", (1, 2)),
+        ]
+        for across in (0, 1)
+    },
     "wrong norm": _wrong_norm,
     "unit vector": lambda a, b: a / jnp.maximum(jnp.linalg.norm(a, axis=1, keepdims=True), 1e-6),
     "gelu": lambda a, b: jax.nn.gelu(a),

@@ -148,6 +148,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Interval, ...], Any]] = {
 }
 
 
+def test_shares_of_integers_are_unknown() -> None:
+    """Their sum may have wrapped around."""
+
+    def share(x: Any) -> Any:
+        x = x.astype(jnp.int32) * 20000
+        return lax.div(x, jnp.broadcast_to(jnp.sum(x), x.shape))
+
+    graph = graph_of(share, np.zeros(4, np.uint16))
+    assert find_ranges(graph).of(graph.outputs[0][0]) is None
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_rule(case: str) -> None:
     function, stated, expected = CASES[case]
@@ -163,6 +174,53 @@ def test_softmax_is_in_zero_to_one_and_its_sum_at_least_one() -> None:
     assert shifted == (-math.inf, 0)
     total = found(lambda x: jnp.sum(jnp.exp(x - jnp.max(x, 1, keepdims=True)), 1))
     assert total == pytest.approx((1, 16), abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("move", "axis", "whole"),
+    [
+        (lambda e: e.T, 1, False),
+        (lambda e: e.T, 0, True),
+        (lambda e: e.reshape(8, 1, 16), 1, False),
+        (lambda e: e.reshape(8, 1, 16), 2, True),
+        (lambda e: jnp.broadcast_to(e[:, None, :], (8, 3, 16)), 1, False),
+        (lambda e: jnp.broadcast_to(e[:, None, :], (8, 3, 16)), 2, True),
+    ],
+)
+def test_a_sum_of_moved_exponentials(move: Callable[[Any], Any], axis: int, whole: bool) -> None:
+    """At least 1 where it goes over whole rows."""
+    total = found(lambda x: jnp.sum(move(jnp.exp(x - jnp.max(x, 1, keepdims=True))), axis))
+    assert total is not None
+    assert total[0] == pytest.approx(1.0 if whole else 0.0, abs=1e-5)
+
+
+def test_the_sum_of_an_empty_row_is_0() -> None:
+    def total(x: Any) -> Any:
+        return lax.reduce_sum(jnp.exp(x - lax.reduce_max(x, (1,))[:, None]), (1,))
+
+    graph = graph_of(total, np.zeros((3, 0), np.float32))
+    assert within((0, 0), find_ranges(graph).of(graph.outputs[0][0]))
+
+
+@pytest.mark.parametrize(("across", "bounded"), [(0, False), (1, True)])
+def test_a_norm_of_moved_squares(across: int, bounded: bool) -> None:
+    def normed(x: Any) -> Any:
+        squares = jnp.sum(jnp.square(x).T, 0)
+        return x / jnp.sqrt(jnp.expand_dims(squares, across) + 1e-6)
+
+    square = graph_of(normed, np.zeros((4, 4), np.float32))
+    bounds = find_ranges(square).of(square.outputs[0][0])
+    assert bounds == (pytest.approx((-1, 1), rel=1e-2) if bounded else None)
+
+
+@pytest.mark.parametrize(
+    ("scale", "epsilon", "bounded"),
+    [(1e-4, 1e-6, True), (1e-40, 1e-6, False), (1e4, 1e-6, True), (1e30, 1e-20, False)],
+)
+def test_a_norm_with_a_factor(scale: float, epsilon: float, bounded: bool) -> None:
+    """The factor may be flushed to 0, or make much of what underflowed before."""
+    bounds = found(lambda x: x * lax.rsqrt(jnp.sum(x * x, 1, keepdims=True) * scale + epsilon))
+    assert (bounds is not None) == bounded
 
 
 def test_a_softmax_in_other_orders_of_axes() -> None:

@@ -1,8 +1,8 @@
 """No value that a program makes lies outside of the interval that was proved of it.
 
-Every value of random programs is looked at, on inputs drawn from the assumed ranges. Two planted
-faults show that the search would find one: a rule whose bound is too tight, and a fact that takes
-the maximum of rows for that of columns.
+Every value of random programs is looked at, on inputs drawn from the assumed ranges. Planted faults
+show that the search would find one: a rule whose bound is too tight, and facts that take the
+maximum or the sum of rows for that of columns.
 """
 
 from __future__ import annotations
@@ -108,6 +108,18 @@ def test_a_planted_fact_that_forgets_axes_is_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(facts.State, "related", careless)
     assert counterexamples(["turned maximum", "softmax over the wrong axis"])
+
+
+def test_a_planted_sum_that_forgets_what_was_moved_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Axes of the exponentials or squares, taken for those of what they were moved to."""
+    parted = facts._parted
+    monkeypatch.setattr(facts, "_parted", lambda labels, axes: parted(range(len(labels)), axes))
+    for kind, moves in (("sum", ("turned", "split", "repeated")), ("norm", ("turned",))):
+        for move in moves:
+            names = [name for name in STEPS if name.startswith(f"{kind} of {move} ")]
+            assert counterexamples(names), (kind, move)
 
 
 def test_a_planted_norm_without_its_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@
     t / sum(t), t >= 0      in [0, 1]                                      (softmax)
     c / sqrt(k sum(c^2) + eps), c * rsqrt(…)     at most k^-1/2 in size    (norms)
 
-A :class:`Relation` travels with a value through operations that only move it (a broadcast of the
-statistic back to the shape it was computed from). It keeps, for each axis of the value, which axis
-of the source that is, so that the maximum over rows is never taken for that over columns.
+A :class:`~duotone.graph.ranges.relations.Relation` travels with a value through operations that
+only move it (a broadcast of the statistic back to the shape it was computed from). It keeps, for
+each axis of the value, which axis of the source that is, so that the maximum over rows is never
+taken for that over columns, nor a sum over what was transposed for one over rows.
 
 Who calls this: :mod:`duotone.graph.ranges.find`, for the operations in :data:`FACTS`, after the
 operation's rule. A fact returns an interval that holds besides the rule's, or ``None``.
@@ -21,122 +22,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from duotone.graph.graph import Node, Value
-from duotone.graph.ranges.interval import Interval, Known
+from duotone.graph.graph import Node
+from duotone.graph.ranges.interval import SMALLEST_NORMAL, Known
+from duotone.graph.ranges.relations import Relation, State
+from duotone.graph.ranges.rules import DTYPE_RANGES, count
 
 _ROOM = 2.0**-10
 _GUARD = 2.0**-80
 """A sum of squares below this may have lost its terms to underflow, and bounds nothing."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Relation:
-    """What a value is to another one, its source.
-
-    Attributes:
-        kind: ``max`` (no element of the source is larger), ``shifted`` (the source less its
-            maximum), ``exp`` (its exponential), ``sum`` (of a source with no negative elements),
-            ``square`` (element by element), ``squares`` (at least ``factor`` times the sum of
-            squares), ``norm`` and ``inverse`` (the square root of such, and its reciprocal).
-        source: the source.
-        labels: for each axis of the value, the axis of the source, or -1 where it is
-            constant along it.
-        axes: axes of the source that were reduced.
-        exact: of ``max``: it is the maximum, not something larger.
-        factor: see ``squares``.
-        terms: number of elements that were reduced to one.
-    """
-
-    kind: str
-    source: int
-    labels: tuple[int, ...]
-    axes: tuple[int, ...] = ()
-    exact: bool = False
-    factor: float = 1.0
-    terms: int = 1
-
-
-class State:
-    """What one pass over the nodes has found so far.
-
-    Attributes:
-        values: of the graph.
-        known: intervals by value.
-        relations: by value.
-        origin: the value that another one is the same as.
-        unit: values whose scale is about 1, so that it is their absolute error that counts.
-        numbered: operations seen, by operands, so that a second one is known as the first: people
-            write a mean twice, once in the variance. Only what leads from a sum to the difference
-            of a value and its mean is looked at.
-        sums: values that are sums of others, perhaps scaled and broadcast.
-        moved: transposed values: of what, and which of its axes each of theirs is.
-    """
-
-    def __init__(self, values: Sequence[Value]) -> None:
-        self.values = values
-        self.known: dict[int, Interval] = {}
-        self.relations: dict[int, Relation] = {}
-        self.origin: dict[int, int] = {}
-        self.unit: set[int] = set()
-        self.numbered: dict[tuple[object, ...], int] = {}
-        self.sums: set[int] = set()
-        self.moved: dict[int, tuple[int, tuple[int, ...]]] = {}
-
-    def same(self, value: int) -> int:
-        """The first value that ``value`` is the same as."""
-        return self.origin.get(value, value)
-
-    def number_it(self, node: Node, *also: object) -> None:
-        """Finds out whether an operation was there before.
-
-        Args:
-            node: the operation.
-            also: what makes it what it is besides its operands and the shape of its result.
-        """
-        result = node.outputs[0]
-        operands = [self.number(v) if self.is_number(v) else (self.same(v),) for v in node.inputs]
-        key = (node.op, *operands, self.values[result].shape, *also)
-        first = self.numbered.setdefault(key, result)
-        if first != result:
-            self.origin[result] = first
-
-    def is_number(self, value: int) -> bool:
-        """Whether a value is one known number everywhere."""
-        return self.number(value) is not None
-
-    def related(self, value: int, kind: str, source: int, shape: tuple[object, ...]) -> bool:
-        """Whether ``value`` is that of ``source``, axis by axis, when read beside it."""
-        found = self.relations.get(value)
-        if found is None or found.kind != kind or self.values[source].shape != shape:
-            return False
-        order = self.order(source, found.source)
-        return (
-            order is not None
-            and len(found.labels) == len(order)
-            and all(label in (-1, axis) for axis, label in zip(order, found.labels, strict=True))
-        )
-
-    def order(self, value: int, source: int) -> tuple[int, ...] | None:
-        """Which axis of ``source`` each axis of ``value`` is; ``None`` if it is another value."""
-        value, order = self.same(value), tuple(range(len(self.values[value].shape)))
-        while value != source:
-            if value not in self.moved:
-                return None
-            value, permutation = self.moved[value]
-            order = tuple(permutation[axis] for axis in order)
-        return order
-
-    def number(self, value: int) -> float | None:
-        """The number that a value is everywhere, if it is one."""
-        constant = self.values[value].constant
-        return constant.low if constant is not None and constant.low == constant.high else None
-
-    def keep(self, node: Node, relation: Relation, operand: int) -> None:
-        """Says that the result has the operand's shape and relation."""
-        result = node.outputs[0]
-        if self.values[result].shape == self.values[operand].shape:
-            self.relations[result] = relation
-
 
 Fact = Callable[[State, Node], Known]
 FACTS: dict[str, Fact] = {}
@@ -162,34 +55,53 @@ def _maximum(state: State, node: Node) -> Known:
 
 @_fact("reduce_sum")
 def _sum(state: State, node: Node) -> Known:
-    operand = node.inputs[0]
-    state.number_it(node, node.attributes.get("axes"))
+    """Of an empty row it is 0, and sums of integers wrap around; neither relates to anything."""
+    operand, axes = node.inputs[0], node.attributes.get("axes")
+    state.number_it(node, axes)
     state.sums.add(node.outputs[0])
-    of_operand = state.relations.get(operand)
-    if of_operand is not None and of_operand.kind == "square":
-        _reduced(state, node, "squares", of_operand.source)
+    if not isinstance(axes, tuple) or not count(state.values[operand]):
         return None
-    known = state.known.get(operand)
-    if known is None or known[0] < 0.0:
+    found, known = state.relations.get(operand), state.known.get(operand)
+    if found is not None and found.kind == "square":
+        _reduced(state, node, "squares", found.source, found.labels)
+        return None
+    if known is None or known[0] < 0.0 or state.values[operand].dtype in DTYPE_RANGES:
         return None
     _reduced(state, node, "sum", state.same(operand))
-    axes = node.attributes.get("axes")
-    if of_operand is not None and of_operand.kind == "exp" and isinstance(axes, tuple):
-        whole_rows = set(of_operand.axes) <= set(axes)
-        return (1.0 - 2.0**-20, math.inf) if whole_rows else None
+    if found is not None and found.kind == "exp":
+        _, summed = _parted(found.labels, axes)
+        return (1.0 - 2.0**-20, math.inf) if set(found.axes) <= set(summed) else None
     return None
 
 
-def _reduced(state: State, node: Node, kind: str, source: int, *, exact: bool = False) -> None:
-    """The relation of a reduction to its operand, all dimensions known."""
+def _reduced(
+    state: State,
+    node: Node,
+    kind: str,
+    source: int,
+    labels: Sequence[int] | None = None,
+    *,
+    exact: bool = False,
+) -> None:
+    """The relation of a reduction to its operand, or to what ``labels`` say that this is of."""
     axes = node.attributes.get("axes")
-    operand = state.values[node.inputs[0]]
-    if not isinstance(axes, tuple) or not all(isinstance(d, int) for d in operand.shape):
+    operand, result = state.values[node.inputs[0]], state.values[node.outputs[0]]
+    if not isinstance(axes, tuple) or not count(operand):
         return
-    result = state.values[node.outputs[0]]
-    labels = tuple(axis for axis in range(len(operand.shape)) if axis not in axes)
-    terms = operand.size // max(result.size, 1)
-    state.relations[node.outputs[0]] = Relation(kind, source, labels, axes, exact, 1.0, terms)
+    if labels is None:
+        labels = range(len(operand.shape))
+    kept, summed = _parted(labels, axes)
+    terms = operand.size // result.size
+    state.relations[node.outputs[0]] = Relation(kind, source, kept, summed, exact, 1.0, terms)
+
+
+def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What is left of labels when ``axes`` are reduced, and the axes of the source that are gone.
+
+    An axis along which the operand is constant is none of the source's.
+    """
+    kept = tuple(label for axis, label in enumerate(labels) if axis not in axes)
+    return kept, tuple(labels[axis] for axis in axes if labels[axis] >= 0)
 
 
 @_fact("square", "integer_pow")
@@ -301,7 +213,9 @@ def _added(state: State, node: Node) -> Known:
 def _root(state: State, node: Node) -> Known:
     found = state.relations.get(node.inputs[0])
     known = state.known.get(node.inputs[0])
-    if found is not None and found.kind == "squares" and known is not None and known[0] >= _GUARD:
+    if found is None or found.kind != "squares" or known is None:
+        return None
+    if known[0] >= _GUARD * max(found.factor, 1.0):
         kind = "norm" if node.op == "sqrt" else "inverse"
         state.keep(node, dataclasses.replace(found, kind=kind), node.inputs[0])
     return None
@@ -342,8 +256,8 @@ def _quotient(state: State, node: Node) -> Known:
     number = state.number(other)
     if number is not None and x in state.sums:
         _follow(state, node)
-    if found is not None and found.kind == "squares" and number is not None and number > 0.0:
-        state.keep(node, dataclasses.replace(found, factor=found.factor / number), x)
+    if found is not None and found.kind == "squares" and number is not None:
+        _scale(state, node, x, number, found.factor / number if number else 0.0)
         return None
     shape = state.values[node.outputs[0]].shape
     if state.related(other, "sum", x, shape):
@@ -365,11 +279,18 @@ def _product(state: State, node: Node) -> Known:
             _follow(state, node)
         if found is None:
             continue
-        if found.kind == "squares" and number is not None and number > 0.0:
-            state.keep(node, dataclasses.replace(found, factor=found.factor * number), other)
+        if found.kind == "squares" and number is not None:
+            _scale(state, node, other, number, found.factor * number)
         elif state.related(other, "inverse", x, state.values[node.outputs[0]].shape):
             return _normalised(state, node, found)
     return None
+
+
+def _scale(state: State, node: Node, squares: int, number: float, factor: float) -> None:
+    """A sum of squares times a number, or divided by one: normal numbers, or it may be 0."""
+    if all(SMALLEST_NORMAL <= x <= 1.0 / SMALLEST_NORMAL for x in (number, factor)):
+        scaled = dataclasses.replace(state.relations[squares], factor=factor)
+        state.keep(node, scaled, squares)
 
 
 def _normalised(state: State, node: Node, norm: Relation) -> Known:

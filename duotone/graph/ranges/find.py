@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 from duotone.errors import RangeError
 from duotone.graph.graph import Graph, Node
-from duotone.graph.ranges.facts import FACTS, State
+from duotone.graph.ranges.facts import FACTS
 from duotone.graph.ranges.interval import (
     Interval,
     Known,
@@ -38,6 +38,7 @@ from duotone.graph.ranges.interval import (
     within,
     words,
 )
+from duotone.graph.ranges.relations import State
 from duotone.graph.ranges.rules import DTYPE_RANGES, RULES, fits
 
 _CARRIES = ("loop.carry", "loop.accumulator")
