@@ -165,7 +165,15 @@ def test_masks_stay_finite_or_infinite_as_they_were(mask: float, half: str):
         bias = jnp.where(jnp.tri(3, dtype=bool), 0.0, max(mask, -1e30))
         return jax.nn.softmax((x @ W) @ x.T + bias) @ x
 
-    for f in (attention, added):
+    def filled(x: Any) -> Any:
+        scores = jnp.take((x @ W) @ x.T, np.array([0, 9, 2]), 1, mode="fill", fill_value=mask)
+        return jax.nn.softmax(scores) @ x
+
+    def nothing_but_masked(x: Any) -> Any:
+        rows = jnp.take(x @ W, np.array([9, 1]), 0, mode="fill", fill_value=max(mask, -3e38))
+        return jax.nn.softmax(rows) @ W
+
+    for f in (attention, added, filled, nothing_but_masked):
         close(mixed(f, half)(X), f(X), half, 16)
         gradient = jax.grad(lambda x, f=f: jnp.sum(mixed(f, half)(x)))(X)
         assert np.isfinite(gradient).all()
@@ -180,6 +188,14 @@ def test_an_epsilon_that_half_cannot_hold_does_not_become_zero(half: str):
     zeros = np.zeros((3, 4), np.float32)
     assert np.isfinite(mixed(f, half)(zeros)).all()
     close(mixed(f, half)(X), f(X), half)
+
+
+def test_a_gather_may_fill_with_a_complex_number():
+    def f(x: Any) -> Any:
+        rows = jnp.take(x + 1j, np.array([0, 9]), 0, mode="fill", fill_value=1j)
+        return jnp.real(rows) @ W + jnp.imag(rows) @ W
+
+    close(mixed(f)(X), f(X))
 
 
 # State

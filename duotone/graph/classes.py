@@ -150,10 +150,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
         return found
     largest = half.largest / 2 if found.entry.additive else half.largest
     moved_only = found.entry.commutes and len(node.inputs) == 1
-    for slot, (value, may_be_half) in enumerate(zip(node.inputs, node.half_inputs, strict=True)):
-        magnitude = graph.values[value].constant
-        if magnitude is None or not may_be_half:
-            continue
+    for slot, magnitude in graph.constants(node):
         divisor = found.entry.divides and slot == 1
         if magnitude.largest > largest and found.kind is not Kind.CLEAR:
             taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE

@@ -28,7 +28,7 @@ import dataclasses
 import enum
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from duotone.errors import RewriteError
@@ -133,6 +133,16 @@ class Magnitude:
     low: float = -math.inf
     high: float = math.inf
 
+    @classmethod
+    def of(cls, number: float) -> Magnitude:
+        """That of a number; NaN has no bounds."""
+        if number != number:
+            return cls(math.inf, 0.0)
+        size = abs(number)
+        if size in (0.0, math.inf):
+            return cls(math.inf, 0.0, number, number)
+        return cls(size, size, number, number)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
@@ -190,7 +200,8 @@ class Node:
     ``permutation``  of a transposition; of a reshape that moves axes first (Fortran's order)
     ``length``       of the dimension along which a counter counts
     ``addends``      how many updates of a scatter one place gets at most; absent if unknown
-    ``fill``         what a gather gives for places outside of its operand, NaN if absent
+    ``fill``         what a gather gives for places outside of its operand; absent for NaN, and
+                     where integers or complex numbers make it hard to say
     ``paired``       axes that the operand of a gather shares with its indices; absent if none
     ``labels``       of a dot: a number for each axis of the left operand, of the right one and of
                      the result, equal where an Einstein sum has the same letter; absent where
@@ -293,6 +304,19 @@ class Graph:
             for slot, value in enumerate(node.inputs):
                 readers[value].append((node.index, slot))
         return readers
+
+    def constants(self, node: Node) -> Iterator[tuple[int, Magnitude]]:
+        """Slot and magnitude of each constant that a node may have in half.
+
+        The number that a gather fills with stands behind its operands.
+        """
+        for slot, value in enumerate(node.inputs):
+            magnitude = self.values[value].constant
+            if magnitude is not None and node.half_inputs[slot]:
+                yield slot, magnitude
+        fill = node.attributes.get("fill")
+        if isinstance(fill, float) and node.half_outputs[0]:
+            yield len(node.inputs), Magnitude.of(fill)
 
     def stored(self, store: Sequence[Paint], value: Value) -> Paint:
         """How ``value`` is kept, given the storage paint of each node."""

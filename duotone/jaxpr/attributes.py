@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
+from duotone.graph.ranges.rules import DTYPE_RANGES, fits
 from duotone.jaxpr.indices import addends
 
 
@@ -102,11 +104,23 @@ def _counter(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 def _gather(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     found: dict[str, Attribute] = {}
-    if eqn.params.get("fill_value") is not None:
-        found["fill"] = float(eqn.params["fill_value"])
+    if (fill := _fill(eqn)) is not None:
+        found["fill"] = fill
     if paired := eqn.params["dimension_numbers"].operand_batching_dims:
         found["paired"] = tuple(map(int, paired))
     return found or NO_ATTRIBUTES
+
+
+def _fill(eqn: _jax.Eqn) -> float | None:
+    """The number that a gather gives for places outside, as the operand's dtype holds it."""
+    fill, dtype = eqn.params.get("fill_value"), eqn.invars[0].aval.dtype
+    if fill is None or np.iscomplexobj(fill):
+        return None
+    if jax.numpy.issubdtype(dtype, np.floating):
+        with np.errstate(all="ignore"):
+            return float(np.asarray(fill).astype(dtype))
+    whole = float(fill).is_integer() and dtype.name in DTYPE_RANGES
+    return float(fill) if whole and fits((float(fill), float(fill)), dtype.name) else None
 
 
 _ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {

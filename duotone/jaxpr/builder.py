@@ -28,6 +28,7 @@ from duotone.graph.graph import (
     Paint,
     Value,
 )
+from duotone.graph.ranges.rules import DTYPE_RANGES, fits
 from duotone.jaxpr.attributes import attributes_of
 from duotone.jaxpr.indices import SCATTER_ADD, Integers
 from duotone.jaxpr.operations import (
@@ -225,7 +226,7 @@ class Builder:
             scopes,
             what.flops,
             what.fixed,
-            constant=self._kept_constant(eqn, inputs),
+            constant=self._kept_constant(eqn, inputs, attributes),
             attributes=attributes,
         )
         self._integers.made(eqn, inputs, outputs)
@@ -235,22 +236,24 @@ class Builder:
         constant = self.values[value].constant
         return constant is not None and constant.low == constant.high == 0.0
 
-    def _kept_constant(self, eqn: _jax.Eqn, inputs: tuple[int, ...]) -> Magnitude | None:
-        """The magnitudes of a result that only moves a constant."""
+    def _kept_constant(
+        self, eqn: _jax.Eqn, inputs: tuple[int, ...], attributes: Mapping[str, Attribute]
+    ) -> Magnitude | None:
+        """The magnitudes of a result that only moves a constant, or counts."""
         name = eqn.primitive.name
         if name in CONSTANT_KEEPING:
             return _kept(eqn, self.values[inputs[0]].constant)
         if name in CONSTANT_CHOOSING:
-            joined = _joined([self.values[v].constant for v in inputs if self.values[v].paintable])
-            fills = joined is not None and eqn.params.get("fill_value") is not None
-            return _unbounded(joined) if fills else joined
-        if name == "iota":
-            last = max(size_of(eqn.outvars[0].aval) - 1, 0)
-            return dataclasses.replace(_scalar_magnitude(last) or _ZERO, low=0.0)
+            chosen = [self.values[v].constant for v in inputs if self.values[v].paintable]
+            fill = attributes.get("fill")
+            if chosen and isinstance(fill, float):
+                chosen.append(Magnitude.of(fill))
+            return _joined(chosen)
+        length = attributes.get("length")
+        if name == "iota" and isinstance(length, float):
+            counter = dataclasses.replace(Magnitude.of(max(length - 1.0, 0.0)), low=0.0)
+            return _as_held(eqn, counter)
         return None
-
-
-_ZERO = Magnitude(np.inf, 0.0, 0.0, 0.0)
 
 
 def _kept(eqn: _jax.Eqn, constant: Magnitude | None) -> Magnitude | None:
@@ -259,17 +262,22 @@ def _kept(eqn: _jax.Eqn, constant: Magnitude | None) -> Magnitude | None:
     if constant is None or name not in ("neg", "abs", "convert_element_type"):
         return constant
     if name == "convert_element_type":
-        wide = dtype_name(eqn.outvars[0].aval) in (FULL_DTYPE, "float64")
-        return constant if wide else _unbounded(constant)
+        return _as_held(eqn, constant)
     low, high = -constant.high, -constant.low
     if name == "abs":
         low, high = max(constant.low, low, 0.0), max(constant.high, high)
-    return dataclasses.replace(constant, low=low, high=high)
+    return _as_held(eqn, dataclasses.replace(constant, low=low, high=high))
 
 
-def _unbounded(constant: Magnitude | None) -> Magnitude | None:
-    """The same magnitudes, of numbers that may have been rounded or replaced."""
-    return None if constant is None else Magnitude(constant.smallest, constant.largest)
+def _as_held(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
+    """The magnitudes of numbers in the result's dtype; ``None`` if they wrap around there."""
+    dtype = dtype_name(eqn.outvars[0].aval)
+    if dtype in DTYPE_RANGES and not fits((constant.low, constant.high), dtype):
+        return None
+    whole = all(name in DTYPE_RANGES for name in (dtype, *(dtype_name(v.aval) for v in eqn.invars)))
+    if whole or dtype in (FULL_DTYPE, "float64"):
+        return constant
+    return Magnitude(constant.smallest, constant.largest)  # rounded
 
 
 def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
@@ -309,12 +317,7 @@ def _scalar_magnitude(number: Any) -> Magnitude | None:
         number = float(number)
     except TypeError:
         return None
-    size = abs(number)
-    if size != size:
-        return Magnitude(np.inf, 0.0)
-    if size == np.inf or size == 0:
-        return Magnitude(np.inf, 0.0, number, number)
-    return Magnitude(size, size, number, number)
+    return Magnitude.of(number)
 
 
 NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]

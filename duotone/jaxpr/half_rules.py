@@ -151,6 +151,17 @@ def _bind(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[An
     return _jax.bind(step.eqn, operands, _half_parameters(r, step.eqn.params))
 
 
+@_rule("gather")
+def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """What it fills with is a constant: too large a one is saturated."""
+    (node,) = step.nodes
+    fill, limit = r.graph.nodes[node].attributes.get("fill"), r.largest
+    params = dict(step.eqn.params)
+    if isinstance(fill, float) and limit < abs(fill) < np.inf:
+        params["fill_value"] = float(np.copysign(limit, fill))
+    return _jax.bind(step.eqn, operands, params)
+
+
 @_rule("convert_element_type")
 def _convert(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """A conversion to float32 becomes one to half; the user's own conversions stay."""

@@ -89,6 +89,7 @@ class Rewriter:
         graph: the graph.
         painting: its colours.
         half: the half dtype.
+        largest: the largest number that it holds.
         repaint: paints a derivative rule by the same policy.
         plans: what is carried out in another form than it was written in.
         dots: the form in which dots with half operands are bound, see :mod:`duotone.jaxpr.dots`.
@@ -120,7 +121,7 @@ class Rewriter:
         self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}
         self._held = {cast.value for cast in plan.casts if cast.held}
-        self._largest = float(jax.numpy.finfo(self.half).max)
+        self.largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
         apart = plans.nodes(self.graph) | _casting_inside(plan, self.graph)
         touched = (
@@ -215,15 +216,15 @@ class Rewriter:
     def _to_half(self, value: int, array: Any) -> Any:
         """Rounds to half; a constant that half cannot hold becomes its largest finite number."""
         constant = self.graph.values[value].constant
-        too_large = constant is not None and constant.largest > self._largest
+        too_large = constant is not None and constant.largest > self.largest
         if is_host_array(array):
             host = np.asarray(array)
             if too_large:
-                finite = np.clip(host, -self._largest, self._largest)
+                finite = np.clip(host, -self.largest, self.largest)
                 host = np.where(np.isfinite(host), finite, host)
             return host.astype(self.half)
         if too_large:
-            limit = np.float32(self._largest)
+            limit = np.float32(self.largest)
             finite = jax.lax.clamp(-limit, array, limit)
             array = jax.lax.select(jax.lax.is_finite(array), finite, array)
         return self._cast(array, self.half)

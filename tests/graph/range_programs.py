@@ -131,6 +131,12 @@ STEPS: dict[str, Step] = {
     "cbrt of subnormals": _of_subnormals(jnp.cbrt),
     "reciprocal of subnormals": _of_subnormals(lambda x: 1.0 / x),
     "by a huge number": lambda a, b: a * 1e36 / 3e38,
+    "fill that float32 rounds": lambda a, b: jnp.take(
+        jnp.clip(a, -0.05, 0.05), jnp.array([0, 9, 1, 2]), 0, fill_value=0.1
+    ),
+    "bytes that wrap": lambda a, b: (
+        a * lax.broadcasted_iota(jnp.int8, (300, SIDE), 0)[128:132].astype(jnp.float32)
+    ),
     "tanh": lambda a, b: jnp.tanh(a),
     "logistic": lambda a, b: jax.nn.sigmoid(a),
     "erf": lambda a, b: lax.erf(a),

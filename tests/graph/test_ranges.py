@@ -126,6 +126,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Interval, ...], Any]] = {
     "one hot": (lambda x: jax.nn.one_hot(jnp.argmax(x, 1), 5), (), about(0, 1)),
     "counter": (lambda x: jnp.arange(7) + 0.0 * jnp.ones(7), (), about(0, 6)),
     "bytes": (lambda x: jnp.floor(x).astype(jnp.int8).astype(jnp.float32), (), (-128, 127)),
+    "counter in a float that rounds": (
+        lambda x: lax.iota(jnp.bfloat16, 300).astype(jnp.float32),
+        (),
+        None,
+    ),
+    "fill": (lambda x: take(x, 9.0), ((-1, 2),), about(-1, 9)),
+    "fill that float32 rounds": (lambda x: take(x, 0.1), ((0, 0),), (0, float(np.float32(0.1)))),
+    "fill that float32 does not hold": (lambda x: take(x, 1e300), ((0, 0),), (0, math.inf)),
+    "fill of a constant": (lambda x: take(jnp.zeros((3, 3)), 7.0), (), (0, 7)),
     "subnormal constant": (lambda x: jnp.maximum(x, 1e-40), ((0, 1),), (0, pytest.approx(1))),
     "root next to 0": (
         lambda x: jnp.cbrt(x),
@@ -148,6 +157,35 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Interval, ...], Any]] = {
 }
 
 
+def take(x: Any, fill: Any) -> Any:
+    """Rows, one of them from outside."""
+    return jnp.take(x, jnp.array([0, 99]), 0, mode="fill", fill_value=fill)
+
+
+INTEGERS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "counter": (lambda: lax.broadcasted_iota(jnp.int8, (128, 3), 0), (0, 127)),
+    "counter that wraps": (lambda: lax.broadcasted_iota(jnp.int8, (300,), 0), None),
+    "negated": (lambda: -jnp.int8(5), (-5, -5)),
+    "negated, unsigned": (lambda: -jnp.uint32(5), None),
+    "negated, unsigned array": (lambda: lax.neg(jnp.full((3,), 5, jnp.uint8)), None),
+    "least magnitude": (lambda: jnp.abs(jnp.int8(-128)), None),
+    "converted": (lambda: jnp.full((3,), 5).astype(jnp.uint8), (5, 5)),
+    "converted to fewer bits": (lambda: jnp.full((3,), 300).astype(jnp.uint8), None),
+    "fill": (lambda: take(jnp.arange(3), 7), (0, 7)),
+    "fill that wraps": (lambda: take(jnp.arange(3, dtype=jnp.uint8), 300), None),
+}
+
+
+@pytest.mark.parametrize("case", INTEGERS)
+def test_integers_that_wrap_around_are_unknown(case: str) -> None:
+    function, expected = INTEGERS[case]
+    graph = graph_of(lambda x: (x, function()))
+    value = graph.outputs[1][0]
+    assert find_ranges(graph).of(value) == expected
+    if expected is None:
+        assert graph.values[value].constant is None
+
+
 def test_shares_of_integers_are_unknown() -> None:
     """Their sum may have wrapped around."""
 
@@ -156,6 +194,12 @@ def test_shares_of_integers_are_unknown() -> None:
         return lax.div(x, jnp.broadcast_to(jnp.sum(x), x.shape))
 
     graph = graph_of(share, np.zeros(4, np.uint16))
+    assert find_ranges(graph).of(graph.outputs[0][0]) is None
+
+
+def test_a_counter_along_a_symbolic_dimension_is_not_0() -> None:
+    (shape,) = jax.export.symbolic_args_specs((X[0],), "n")
+    graph = build(jax.make_jaxpr(lambda x: jnp.arange(x.shape[0]) * 2)(shape)).graph
     assert find_ranges(graph).of(graph.outputs[0][0]) is None
 
 
@@ -440,6 +484,12 @@ def test_a_bound_from_adding_up_denies_nothing() -> None:
 def test_a_mask_is_saturated_as_before() -> None:
     classes = refined(lambda x: jnp.where(x > 0, x, -1e9), X, stated={0: (-1, 1)})
     assert classes["select_n"].kind is Kind.CLEAR
+
+
+def test_a_fill_is_saturated_as_a_mask_is() -> None:
+    for fill, rule in ((-1e9, ""), (1e-9, "constant"), (2.0, ""), (-math.inf, "")):
+        classes = refined(lambda x, fill=fill: take(x, fill), X, stated={0: (-1, 1)})
+        assert classes["gather"].rule == rule, fill
 
 
 def test_bfloat16_holds_what_float32_holds() -> None:

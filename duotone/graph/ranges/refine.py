@@ -338,8 +338,7 @@ _HEADROOM_WORDS = "4 times what was measured"
 
 def _is_masked(graph: Graph, node: Node, half: HalfType) -> bool:
     """Whether it is a constant (the -1e9 of a mask) that does not fit; rule 8 saturates that."""
-    constants = (graph.values[v].constant for v in node.inputs)
-    return any(c is not None and c.largest > half.largest for c in constants)
+    return any(constant.largest > half.largest for _, constant in graph.constants(node))
 
 
 def _deny_node(
