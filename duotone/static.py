@@ -2,7 +2,7 @@
 
 ::
 
-    the weights are taken apart once
+    the weights are taken apart once, NumPy arrays copied
     at the first call of a signature
         trace the function with the weights in float32 (types only) and paint it as always
         the painting says which weights every reader wants in half: cast those not cast before
@@ -94,7 +94,7 @@ class Weights:
     """Weights as a list of arrays, and what was cast of them so far.
 
     Attributes:
-        arrays: all arrays among the leaves, in order.
+        arrays: all arrays among the leaves, in order; of a NumPy array a copy.
         types: of each, what a function is traced with.
         stand_in: the pytree with shapes in place of arrays, float32 where they were.
     """
@@ -112,14 +112,16 @@ class Weights:
         """
         self.record = static if isinstance(static, CastParams) else None
         self._name = name
-        self._params = static if self.record is None else self.record.params
-        self.arrays, self._signature = flatten_call(name, (self._params,), {})
+        params = static if self.record is None else self.record.params
+        arrays, self._signature = flatten_call(name, (params,), {})
+        # A NumPy array may be changed afterwards, and the user's own is no longer read then.
+        self.arrays = [np.array(a) if isinstance(a, np.ndarray) else a for a in arrays]
         if not self.arrays:
             raise ArgumentError(
                 f"{name}: static holds no array; pass the weights, which are its first argument"
             )
         fixed = {position for position, _ in self._signature.statics}
-        paths = jax.tree_util.tree_flatten_with_path(self._params)[0]
+        paths = jax.tree_util.tree_flatten_with_path(params)[0]
         self.names = [jax.tree_util.keystr(p) for i, (p, _) in enumerate(paths) if i not in fixed]
         for leaf, array in zip(self.names, self.arrays, strict=True):
             if isinstance(array, jax.ShapeDtypeStruct):
@@ -189,8 +191,8 @@ class Weights:
         Raises:
             ArgumentError: not all of it is there in full.
         """
-        self.take([Paint.FULL] * len(self.arrays), None)
-        return self._params
+        arrays = self.take([Paint.FULL] * len(self.arrays), None)
+        return self._signature.restore(arrays)[0][0]
 
     def recorded(self, given: Sequence[Paint], half: str | None) -> tuple[Any, frozenset[str]]:
         """The pytree as a program wants it, and the names of what is in half."""

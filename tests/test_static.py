@@ -528,3 +528,22 @@ def test_in_training_a_master_is_cast_once_a_step(order):
     assert every == twice == [1]
     assert set(stacked) == {3}
     assert len(stacked) <= 2
+
+
+@pytest.mark.parametrize("called_before", [True, False])
+def test_a_numpy_array_that_is_changed_afterwards_changes_nothing(called_before):
+    weight, bias = np.ones((8, 8), np.float32), np.ones(8, np.float32)
+    fast = autocast(lambda p, x: x @ p[0] + p[1], dtype="bfloat16", static=(weight, bias))
+    x = jnp.ones((2, 8))
+    if called_before:
+        fast(x)
+    weight[:], bias[:] = 100, 100
+    np.testing.assert_array_equal(fast(x), np.full((2, 8), 9.0))
+
+
+def test_nor_does_it_where_nothing_is_rewritten(monkeypatch):
+    weight = np.ones((4, 4), np.float32)
+    monkeypatch.setattr("duotone.api.current_choice", lambda: choose_half("cpu"))
+    fast = autocast(lambda p, x: x @ p["w"], static={"w": weight})
+    weight[:] = 100
+    np.testing.assert_array_equal(fast(jnp.ones((2, 4))), np.full((2, 4), 4.0))
