@@ -14,8 +14,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
+from duotone._arguments import check_callable, check_policy, half_named
 from duotone.calibration import Calibration
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.graph.record import Record, make_record
 from duotone.jaxpr.run import Runner
@@ -127,21 +128,17 @@ def autocast(
         return functools.partial(
             autocast, dtype=dtype, policy=policy, calibration=calibration, static=static
         )
-    if not callable(fn):
-        raise ArgumentTypeError(
-            f"autocast: fn is {fn!r}, which is not callable; pass the function itself, not what it "
-            "returns"
-        )
-    _check_policy("autocast", policy)
-    if calibration is not None:
-        policy = (policy or Policy()).replace(calibration=calibration)
+    check_callable("autocast", fn)
+    check_policy("autocast", policy)
     chosen = dtype is None
     weights = None
     if static is not None:
         fn, dtype, policy = _unwrapped(fn, dtype, policy)
         weights = Weights(describe_callable(fn), static)
         dtype, chosen, policy = _recorded_settings(weights.record, dtype, policy)
-    named = None if dtype is None else _half_named("autocast", dtype)
+    if calibration is not None:
+        policy = (policy or Policy()).replace(calibration=calibration)
+    named = None if dtype is None else half_named("autocast", dtype)
 
     @functools.cache
     def run(device: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
@@ -207,7 +204,7 @@ def _recorded_settings(
     policy = record.policy if policy is None else policy
     if dtype is None:
         return record.dtype, record.chosen, policy
-    if record.cast and _half_named("autocast", dtype).name != record.dtype:
+    if record.cast and half_named("autocast", dtype).name != record.dtype:
         raise ArgumentError(
             f"autocast: dtype is {jax.numpy.dtype(dtype).name} and static was cast to "
             f"{record.dtype}; leave dtype out, or cast the float32 weights anew"
@@ -239,6 +236,8 @@ def explain(
     *args: Any,
     dtype: Any = None,
     policy: Policy | None = None,
+    calibration: Calibration | None = None,
+    static: Any = None,
     **kwargs: Any,
 ) -> Explanation:
     """Says what :func:`autocast` would do to a function, operation by operation, and why.
@@ -249,10 +248,14 @@ def explain(
     Args:
         fn: the function. For one that :func:`autocast` returned, what that does to it, with its
             dtype and policy unless others are given.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
+        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place; with ``static``,
+            those behind the first.
         dtype: as for :func:`autocast`.
         policy: as for :func:`autocast`.
-        **kwargs: its keyword arguments.
+        calibration: as for :func:`autocast`.
+        static: as for :func:`autocast`.
+        **kwargs: its keyword arguments. For a function that has one of the four names above itself,
+            pass ``functools.partial(fn, policy=...)``.
 
     Returns:
         A record; print it for a table.
@@ -268,22 +271,25 @@ def explain(
         >>> [o.operation for o in seen.operations if o.paint == "half"]
         ['dot_general']
     """
-    if not callable(fn):
-        raise ArgumentTypeError(f"explain: fn is {fn!r}, which is not callable")
+    check_callable("explain", fn)
+    check_settings("explain", dtype, policy)
+    if static is not None:
+        fn, dtype, policy = autocast(fn, dtype=dtype, policy=policy, static=static), None, None
     settings = settings_of(fn)
-    chosen, static = dtype is None, 0
+    chosen, count = dtype is None, 0
     if settings is not None:
         fn, chosen = settings.function, chosen and settings.chosen
         dtype = settings.dtype if dtype is None else dtype
         policy = settings.policy if policy is None else policy
         if settings.weights is not None:
-            args, static = (settings.weights.stand_in, *args), len(settings.weights.arrays)
-    _check_policy("explain", policy)
+            args, count = (settings.weights.stand_in, *args), len(settings.weights.arrays)
+    if calibration is not None:
+        policy = (policy or Policy()).replace(calibration=calibration)
     merged = (policy or Policy()).merged_with_environment()
     half = (
         half_of_device(merged.replace(ignore_performance=True), describe_callable(fn))
         if dtype is None
-        else _half_named("explain", dtype)
+        else half_named("explain", dtype)
     )
     assert half is not None, "ignore_performance always gives a half type"
     arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
@@ -294,7 +300,7 @@ def explain(
         half,
         chosen=chosen,
         arguments=_arguments(traced, merged),
-        static=static,
+        static=count,
     )
     record = make_record(
         painted.built.graph,
@@ -323,13 +329,6 @@ def _arguments(traced: Traced, policy: Policy) -> tuple[str, ...] | None:
     return traced.arguments() if policy.ranges or policy.calibration is not None else None
 
 
-def _check_policy(name: str, policy: Policy | None) -> None:
-    if policy is not None and not isinstance(policy, Policy):
-        raise ArgumentTypeError(
-            f"{name}: policy is {policy!r}, a {type(policy).__name__}; pass a duotone.Policy"
-        )
-
-
 def check_settings(name: str, dtype: Any, policy: Policy | None) -> None:
     """Raises what :func:`autocast` raises for these arguments; asks no device.
 
@@ -338,9 +337,9 @@ def check_settings(name: str, dtype: Any, policy: Policy | None) -> None:
         dtype: as :func:`autocast` takes it.
         policy: likewise.
     """
-    _check_policy(name, policy)
+    check_policy(name, policy)
     if dtype is not None:
-        _half_named(name, dtype)
+        half_named(name, dtype)
 
 
 def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
@@ -357,7 +356,7 @@ def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
         ``"float16"``, ``"bfloat16"``, or ``None`` where functions stay as they are.
     """
     if dtype is not None:
-        return _half_named(name, dtype).name
+        return half_named(name, dtype).name
     half = _fast_half((policy or Policy()).merged_with_environment())
     return None if half is None else half.name
 
@@ -380,18 +379,3 @@ def half_of_device(policy: Policy, what: str) -> HalfType | None:
             current_choice().reason,
         )
     return half
-
-
-def _half_named(name: str, dtype: Any) -> HalfType:
-    try:
-        found = jax.numpy.dtype(dtype).name
-    except TypeError as error:
-        raise ArgumentTypeError(
-            f"{name}: dtype is {dtype!r}, which is no dtype; pass jnp.float16 or jnp.bfloat16"
-        ) from error
-    if found not in HALF_TYPES:
-        raise ArgumentError(
-            f"{name}: dtype is {found}, which is not a half type; pass jnp.float16, jnp.bfloat16 "
-            "or None (asks the device)"
-        )
-    return HALF_TYPES[found]

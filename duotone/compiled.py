@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from duotone.errors import ArgumentTypeError
+from duotone._arguments import check_callable
 from duotone.inference import with_weights
 from duotone.targets.assumed import assuming
 from duotone.targets.record import ProgramCost
@@ -46,7 +46,8 @@ def compile_for(
         *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
         target: ``"h200"``, ``"h100"``, ``"a100"``, ``"l4"``, ``"v100"``, ``"t4"``, ``"v5e"``,
             ``"v5p"``, ``"v6e"`` or ``"cpu"``, the CPU at hand.
-        **kwargs: its keyword arguments.
+        **kwargs: its keyword arguments. For a function that has one named ``target`` itself, pass
+            ``functools.partial(fn, target=...)``.
 
     Returns:
         A record; print it for a table.
@@ -64,8 +65,7 @@ def compile_for(
         >>> seen.total_flops == 2 * 64 * 64 * 32
         True
     """
-    if not callable(fn):
-        raise ArgumentTypeError(f"compile_for: fn is {fn!r}, which is not callable")
+    check_callable("compile_for", fn)
     from duotone.targets.compile import compile_program  # what `import duotone` need not load
 
     found = find_target(target)

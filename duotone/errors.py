@@ -3,10 +3,35 @@
 Each message names the thing that is wrong, where it is (the operation and the user's source line
 when there is one) and the remedy. Callers catch :class:`DuotoneError` for all of them; each class
 is also the built-in error a Python user would expect (``TypeError``, ``ValueError``), so code that
-knows nothing of duotone still catches them.
+knows nothing of duotone still catches them. :func:`shown` and :func:`way_out` help to write them.
 """
 
 from __future__ import annotations
+
+import numbers
+
+
+def shown(thing: object) -> str:
+    """What was given, for a message: of an array its type and shape, never its elements.
+
+    Example:
+        >>> shown("fast"), shown({"w": 3})
+        ("'fast'", 'a dict')
+    """
+    if isinstance(thing, str | bytes | numbers.Number | type) or thing is None:
+        return repr(thing)
+    dtype = getattr(thing, "dtype", None)
+    if dtype is not None:
+        return f"an array of {dtype}{list(getattr(thing, 'shape', ()))}"
+    kind = type(thing).__name__
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
+def way_out(argument: str) -> str:
+    """How to call a function of the user's whose own argument has a name that duotone takes."""
+    return (
+        f"for a function with an argument of this name, pass functools.partial(fn, {argument}=...)"
+    )
 
 
 class DuotoneError(Exception):
@@ -83,8 +108,11 @@ class UnknownTargetError(ArgumentError):
     """
 
     def __init__(self, name: object, known: list[str], near: str | None = None) -> None:
-        meant = f"; did you mean {near!r}?" if near else ""
-        super().__init__(f"target {name!r} is not known{meant} Known: {', '.join(known)}")
+        meant = f"; did you mean {near!r}?" if near else "."
+        other = "" if near else f"; {way_out('target')}"
+        super().__init__(
+            f"target {shown(name)} is not known{meant} Known: {', '.join(known)}{other}"
+        )
 
 
 class CompilationError(DuotoneError, RuntimeError):

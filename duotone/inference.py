@@ -35,7 +35,8 @@ def cast_params(
         *args: its other arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
         dtype: as for :func:`autocast`.
         policy: as for :func:`autocast`.
-        **kwargs: its keyword arguments.
+        **kwargs: its keyword arguments. For a function that has one named ``dtype`` or ``policy``
+            itself, pass ``functools.partial(fn, dtype=...)``.
 
     Returns:
         A record with the weights in ``.params``.
@@ -52,6 +53,7 @@ def cast_params(
         >>> duotone.cast_params(predict, params, x, dtype=jnp.bfloat16)
         CastParams(1 of 2 arrays in bfloat16, 144 bytes before, 80 after)
     """
+    api.check_settings("cast_params", dtype, policy)
     fast = api.autocast(fn, dtype=dtype, policy=policy, static=params)
     settings = api.settings_of(fast)
     assert settings is not None

@@ -23,6 +23,7 @@ import numpy as np
 from jax.core import Tracer
 
 from duotone import api
+from duotone._arguments import check_callable
 from duotone.calibration import Calibration, ValueRange
 from duotone.errors import ArgumentTypeError, CalibrationError
 from duotone.graph.graph import HALF_TYPES, Graph
@@ -67,8 +68,7 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
         (400.0, 0.5)
         >>> fast = duotone.autocast(jnp.square, dtype=jnp.float16, calibration=measured)
     """
-    if not callable(fn):
-        raise ArgumentTypeError(f"calibrate: fn is {fn!r}, which is not callable")
+    check_callable("calibrate", fn)
     fn = api.function_inside(fn)
     name = describe_callable(fn).removeprefix("autocast(").removesuffix(")")
     tally: _Tally | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import traceback
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,17 @@ def dense(x: Any, w: Any = X) -> Any:
 
 
 @pytest.mark.parametrize("fn", [3, "loss", X, object()], ids=["int", "str", "array", "object"])
-@pytest.mark.parametrize("entry", ["autocast", "explain"])
+@pytest.mark.parametrize("entry", ["autocast", "explain", "compile_for", "calibrate"])
 def test_not_a_callable(entry: str, fn: Any):
-    with pytest.raises(ArgumentTypeError, match=rf"(?s){entry}: fn is .*not callable"):
-        getattr(duotone, entry)(fn)
+    says = rf"{entry}: fn is .*not callable; pass the function itself, not what it returns"
+    with pytest.raises(ArgumentTypeError, match=says):
+        getattr(duotone, entry)(fn, *([[X]] if entry == "calibrate" else []))
+
+
+@pytest.mark.parametrize("entry", ["autocast", "explain", "compile_for", "calibrate"])
+def test_of_an_array_a_message_shows_the_type_only(entry: str):
+    with pytest.raises(ArgumentTypeError, match=r"fn is an array of float32\[100, 100\], which"):
+        getattr(duotone, entry)(jnp.zeros((100, 100)), *([[X]] if entry == "calibrate" else []))
 
 
 def test_the_result_of_a_function_instead_of_the_function():
@@ -87,6 +95,36 @@ def test_every_spelling_of_a_half_type_is_taken(dtype: Any):
 def test_the_dtype_in_the_policys_place():
     with pytest.raises(ArgumentTypeError, match=r"policy is .*pass a duotone\.Policy"):
         duotone.autocast(dense, policy="float16")  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+# Arguments of the user's function that are called like ours
+
+
+def named(x: Any, dtype: Any = None, policy: Any = None, target: Any = None) -> Any:
+    given = jax.tree.leaves([dtype, policy, target])
+    return sum([array for array in given if not isinstance(array, type)], x @ X)
+
+
+@pytest.mark.parametrize(
+    ("entry", "given", "says"),
+    [
+        ("explain", {"policy": {"w": X}}, r"policy is a dict; .*partial\(fn, policy=\.\.\.\)"),
+        ("explain", {"dtype": jnp.float32}, r"dtype is float32.*partial\(fn, dtype=\.\.\.\)"),
+        ("explain", {"dtype": X}, r"dtype is an array of float32\[4, 4\], .*partial\(fn, dtype="),
+        (
+            "compile_for",
+            {"target": X},
+            r"target an array of float32\[4, 4\] is not known\. Known: ",
+        ),
+        ("compile_for", {"target": X}, r"cpu; .*functools\.partial\(fn, target=\.\.\.\)"),
+        ("cast_params", {"policy": {"w": X}}, r"cast_params: policy is a dict; .*partial\(fn, pol"),
+    ],
+)
+def test_an_argument_that_is_called_like_ours(entry: str, given: Any, says: str):
+    with pytest.raises((ArgumentTypeError, ArgumentError), match=says):
+        getattr(duotone, entry)(named, X, **given)
+    ours = {"target": "cpu"} if entry == "compile_for" else {"dtype": "float16"}
+    assert getattr(duotone, entry)(functools.partial(named, **given), X, **ours)
 
 
 # The policy

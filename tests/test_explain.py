@@ -132,6 +132,36 @@ def test_patterns_that_disagree_name_the_user_s_line() -> None:
         )
 
 
+def test_it_takes_a_calibration_as_autocast_does() -> None:
+    measured = duotone.calibrate(_model, [(X * 300, W)])
+    plain = explain(_model, X, W, dtype="float16")
+    seen = explain(_model, X, W, dtype="float16", calibration=measured)
+    assert seen == explain(_model, X, W, dtype="float16", policy=Policy(calibration=measured))
+    assert seen != plain
+    fast = duotone.autocast(_model, dtype="float16", policy=Policy(keep_full=["layer/max"]))
+    both = Policy(keep_full=["layer/max"], calibration=measured)
+    want = explain(_model, X, W, dtype="float16", policy=both)
+    assert explain(fast, X, W, calibration=measured) == want
+
+
+def test_it_takes_weights_as_autocast_does() -> None:
+    def predict(weights: Any, x: Any) -> Any:
+        return jnp.exp(x @ weights["w"])
+
+    weights = {"w": W}
+    fast = duotone.autocast(predict, dtype="float16", static=weights)
+    seen = explain(predict, X, dtype="float16", static=weights)
+    assert seen == explain(fast, X) != explain(predict, weights, X, dtype="float16")
+    record = duotone.cast_params(predict, weights, X, dtype="float16")
+    assert explain(predict, X, static=record) == seen
+    measured = duotone.calibrate(predict, [(weights, X * 1e3)])
+    policy = Policy(keep_full=["*exp"])
+    record = duotone.cast_params(predict, weights, X, dtype="float16", policy=policy)
+    mixed = duotone.autocast(predict, static=record, calibration=measured)
+    assert explain(mixed, X) == explain(predict, X, static=record, calibration=measured)
+    assert _by_name(explain(mixed, X))["exp"].rule == "pinned", "the policy of the record holds"
+
+
 def test_json_is_the_record() -> None:
     seen = explain(_model, X, W, dtype="float16")
     data = json.loads(seen.to_json())

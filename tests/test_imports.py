@@ -19,6 +19,7 @@ LONGEST_FILE = 400
 
 # Which parts of duotone a part may import, itself aside. A room that is not here yet has no right.
 MAY_IMPORT = {
+    "_arguments": {"errors", "graph", "policy"},
     "_environment": {"errors"},
     "_files": {"errors"},
     "_jax": set(),
@@ -29,12 +30,12 @@ MAY_IMPORT = {
     "policy": {"_environment", "_operation_hints", "_policy_values", "calibration", "errors"},
     "_policy_values": {"_environment", "errors"},
     "calibration": {"_files", "errors", "graph"},
-    "measuring": {"api", "calibration", "errors", "graph", "jaxpr"},
+    "measuring": {"_arguments", "api", "calibration", "errors", "graph", "jaxpr"},
     "regions": {"errors"},
     "graph": {"errors"},
     "jaxpr": {"_jax", "errors", "graph", "regions"},
     "scale": {"_jax", "errors", "regions"},
-    "adapters": {"api", "errors", "policy", "regions", "scale"},
+    "adapters": {"_arguments", "api", "errors", "policy", "regions", "scale"},
     "enable": {"_switches", "adapters", "errors", "policy", "scale"},
     # Doorways: the public names of an adapter, nothing else.
     "keras": {"adapters"},
@@ -42,13 +43,14 @@ MAY_IMPORT = {
     "nnx": {"adapters"},
     "targets": {"_jax", "errors", "graph"},
     "tensorflow": {"_files", "errors", "graph", "policy"},
-    "compiled": {"errors", "inference", "targets", "views"},
+    "compiled": {"_arguments", "errors", "inference", "targets", "views"},
     "views": {"_files", "errors", "graph", "targets", "tensorflow"},
     "dumps": {"_files", "_jax", "errors", "graph"},
     "road": {"_jax", "dumps", "errors", "graph", "jaxpr", "policy", "targets"},
     "inference": {"api", "policy", "static", "targets"},
     "static": {"_jax", "errors", "graph", "jaxpr", "policy"},
     "api": {
+        "_arguments",
         "calibration",
         "errors",
         "graph",

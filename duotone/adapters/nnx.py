@@ -28,7 +28,8 @@ import jax
 import jax.numpy as jnp
 
 from duotone import api
-from duotone.errors import ArgumentTypeError, MissingExtraError
+from duotone._arguments import check_callable
+from duotone.errors import MissingExtraError
 from duotone.policy import Policy
 
 try:
@@ -152,11 +153,7 @@ def _unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...
         return type(fn).__call__, (fn,)
     if inspect.ismethod(fn) and is_object(fn.__self__):
         return fn.__func__, (fn.__self__,)
-    if not callable(fn):
-        raise ArgumentTypeError(
-            f"autocast: fn is {fn!r}, which is not callable; pass the function itself, not what it "
-            "returns"
-        )
+    check_callable("autocast", fn)
     return fn, ()
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.scale.finite import AxisName, all_finite, check_axis_name
 from duotone.scale.state import LossScale
 
@@ -118,14 +118,14 @@ def _split(loss_fn: Callable[..., Any], has_aux: bool, output: Any) -> tuple[jax
         if not isinstance(output, tuple | list) or len(output) != 2:
             raise ArgumentTypeError(
                 f"loss_fn {_describe(loss_fn)} must return a pair (loss, aux) because has_aux is "
-                f"True; it returned {_summary(output)}."
+                f"True; it returned {shown(output)}."
             )
         output, aux = output
     if not isinstance(output, bool | int | float | complex) and not hasattr(output, "dtype"):
         hint = " If it returns (loss, aux), pass has_aux=True." if _is_pair(output) else ""
         raise ArgumentTypeError(
             f"loss_fn {_describe(loss_fn)} must return one floating scalar, the loss; it returned "
-            f"{_summary(output)}.{hint}"
+            f"{shown(output)}.{hint}"
         )
     loss = jnp.asarray(output)
     if loss.shape != ():
@@ -144,7 +144,7 @@ def _split(loss_fn: Callable[..., Any], has_aux: bool, output: Any) -> tuple[jax
 def _check_callable(loss_fn: Any) -> None:
     if not callable(loss_fn):
         raise ArgumentTypeError(
-            f"loss_fn must be a function that returns the loss; got {_summary(loss_fn)}. "
+            f"loss_fn must be a function that returns the loss; got {shown(loss_fn)}. "
             "Pass the function itself, not what it returns."
         )
 
@@ -176,7 +176,7 @@ def _check_loss_scale(loss_scale: Any) -> None:
         remedy = "Call it as grad_fn(loss_scale, params, ...), with DynamicLossScale() to begin."
     raise ArgumentTypeError(
         "loss_scale, the first argument of the function that value_and_grad made, must be a "
-        f"DynamicLossScale, FixedLossScale or NoLossScale; got {_summary(loss_scale)}. {remedy}"
+        f"DynamicLossScale, FixedLossScale or NoLossScale; got {shown(loss_scale)}. {remedy}"
     )
 
 
@@ -224,12 +224,3 @@ def _describe(fn: Callable[..., Any]) -> str:
 
 def _is_pair(output: Any) -> bool:
     return isinstance(output, tuple | list) and len(output) == 2
-
-
-def _summary(thing: Any) -> str:
-    dtype = getattr(thing, "dtype", None)
-    if dtype is not None:
-        return f"an array of {dtype}{list(getattr(thing, 'shape', ()))}"
-    if isinstance(thing, str | numbers.Number | type) or thing is None:
-        return repr(thing)
-    return f"a {type(thing).__name__}"

@@ -142,6 +142,11 @@ def test_an_unknown_target_names_the_known_and_the_nearest():
     assert duotone.compile_for(layer, X, W, target="CPU").target == "cpu"  # the advice, any case
 
 
+def test_an_unknown_target_without_a_near_name():
+    with pytest.raises(UnknownTargetError, match=r"target 'mi300' is not known\. Known: h200, "):
+        duotone.compile_for(layer, X, W, target="mi300")
+
+
 @pytest.mark.parametrize("target", [3, None, b"cpu"])
 def test_a_target_that_is_no_name(target):
     with pytest.raises(UnknownTargetError, match="is not known"):

@@ -1,0 +1,66 @@
+"""What the public functions check of their arguments before anything is traced.
+
+Called by ``duotone.api``, ``duotone.compiled`` and ``duotone.measuring``; every error names the
+function as the user called it, the argument and the remedy, and shows of an array its type only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from duotone.errors import ArgumentError, ArgumentTypeError, shown, way_out
+from duotone.graph.graph import HALF_TYPES, HalfType
+from duotone.policy import Policy
+
+_HANDS_ON = ("cast_params", "explain")
+"""Functions that hand all keyword arguments but their own on to the user's function."""
+
+
+def check_callable(name: str, fn: Any) -> None:
+    """Raises unless a function was given.
+
+    Args:
+        name: the public function that was called, for the error; likewise below.
+        fn: what it was given.
+    """
+    if not callable(fn):
+        raise ArgumentTypeError(
+            f"{name}: fn is {shown(fn)}, which is not callable; pass the function itself, not what "
+            "it returns"
+        )
+
+
+def check_policy(name: str, policy: Any) -> None:
+    """Raises unless this is a policy, or ``None``."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise ArgumentTypeError(
+            f"{name}: policy is {shown(policy)}; pass a duotone.Policy{_else(name, 'policy')}"
+        )
+
+
+def half_named(name: str, dtype: Any) -> HalfType:
+    """The half type that ``dtype`` says.
+
+    Raises:
+        ArgumentTypeError: it is no dtype.
+        ArgumentError: it is no half type.
+    """
+    try:
+        found = jax.numpy.dtype(dtype).name
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"{name}: dtype is {shown(dtype)}, which is no dtype; pass jnp.float16 or "
+            f"jnp.bfloat16{_else(name, 'dtype')}"
+        ) from error
+    if found not in HALF_TYPES:
+        raise ArgumentError(
+            f"{name}: dtype is {found}, which is not a half type; pass jnp.float16, jnp.bfloat16 "
+            f"or None (asks the device){_else(name, 'dtype')}"
+        )
+    return HALF_TYPES[found]
+
+
+def _else(name: str, argument: str) -> str:
+    return f"; {way_out(argument)}" if name in _HANDS_ON else ""
