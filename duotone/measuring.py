@@ -48,7 +48,7 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
     Args:
         fn: the function.
         batches: arguments of ``fn``, one element for each call: a tuple of positional arguments, or
-            the only argument.
+            the only argument, as which a named tuple counts too.
 
     Returns:
         For each float32 value the least and greatest element on all batches, and the shares that
@@ -74,7 +74,7 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
     tally: _Tally | None = None
     for batch in _elements(batches):
         tally = tally or _Tally(fn, name)
-        tally.add(batch if isinstance(batch, tuple) else (batch,))
+        tally.add(batch if type(batch) is tuple else (batch,))
     if tally is None:
         raise CalibrationError(
             f"calibrate({name}): there is no batch to measure; pass at least one, such as "

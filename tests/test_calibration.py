@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -199,6 +199,19 @@ def test_a_calibration_of_another_function() -> None:
     mixed = duotone.autocast(energy, dtype="float16", calibration=measured)
     gradient = jax.grad(lambda p, x: mixed(p, x).sum())(PARAMS, X)
     assert np.isfinite(gradient["w"]).all()
+
+
+class Pair(NamedTuple):
+    """A batch that is one argument."""
+
+    left: Any
+    right: Any
+
+
+def test_a_named_tuple_is_one_argument() -> None:
+    measured = duotone.calibrate(lambda pair: pair.left + pair.right, [Pair(X, X)])
+    assert [v.name for v in measured.values] == ["pair/left", "pair/right", "add"]
+    assert duotone.calibrate(jnp.add, [(X, X)]).values[-1].high == 2 * X.max()
 
 
 def test_nan_in_the_data() -> None:
