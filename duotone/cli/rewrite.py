@@ -80,7 +80,10 @@ def rewrite(
     painter: PainterOption = PainterChoice.TENSORFLOW,
     device: DeviceOption = None,
 ) -> None:
-    """Rewrite a TensorFlow graph to mixed precision as TensorFlow 2.21 would; it is not needed."""
+    """Rewrite a TensorFlow graph to mixed precision as TensorFlow 2.21 would.
+
+    TensorFlow need not be installed.
+    """
     from rich.console import Console
 
     from duotone.views import graphdef

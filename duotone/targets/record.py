@@ -10,6 +10,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from duotone.errors import ArgumentError, shown
+
+_COSTS = ("bytes", "seconds", "flops")
+"""What of a kernel can be compared."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
@@ -122,7 +127,14 @@ class ProgramCost:
         Args:
             count: how many.
             by: ``"bytes"``, ``"seconds"`` or ``"flops"``.
+
+        Raises:
+            ArgumentError: ``by`` is none of them.
         """
+        if by not in _COSTS:
+            raise ArgumentError(
+                f"largest: by is {shown(by)}; it takes {', '.join(map(repr, _COSTS))}"
+            )
         return tuple(
             sorted(self.kernels, key=lambda kernel: -getattr(kernel, by) * kernel.runs)[:count]
         )

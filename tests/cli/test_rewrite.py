@@ -102,6 +102,11 @@ def test_the_output_is_asked_for(call):
     assert "--out" in err
 
 
+def test_help_says_what_need_not_be_installed(call):
+    _, out, _ = call("rewrite", "--help")
+    assert "TensorFlow need not be installed." in out
+
+
 @pytest.mark.parametrize("command", ["rewrite", "view"])
 def test_help_has_examples(command, call):
     _, out, _ = call(command, "--help")

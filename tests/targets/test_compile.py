@@ -11,6 +11,7 @@ import pytest
 import duotone
 from duotone import _jax
 from duotone.errors import (
+    ArgumentError,
     ArgumentTypeError,
     CompilationError,
     MissingExtraError,
@@ -121,6 +122,11 @@ def test_a_record_can_be_read_printed_and_kept():
     largest = seen.largest(2)
     assert len(largest) == 2
     assert largest[0].total_bytes == max(kernel.total_bytes for kernel in seen.kernels)
+    for by in ("bytes", "seconds", "flops"):
+        assert len(seen.largest(1, by=by)) == 1
+    for by in ("bites", "op", "runs", 3):
+        with pytest.raises(ArgumentError, match="it takes 'bytes', 'seconds', 'flops'"):
+            seen.largest(by=by)
     text = str(seen)
     for part in ("bytes moved", "casts", largest[0].op, "temporary", "compiled on it"):
         assert part in text
