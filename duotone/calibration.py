@@ -110,9 +110,14 @@ class Calibration:
             path: the file; its folder exists. A file that is there is replaced.
 
         Raises:
-            CalibrationError: the folder does not exist.
+            CalibrationError: the folder does not exist, or ``path`` is a folder.
         """
         file = Path(path)
+        if file.is_dir():
+            raise CalibrationError(
+                f"cannot save the calibration to {file}, which is a folder; name a file, such as "
+                f"{file / 'calibration.json'}"
+            )
         if not file.parent.is_dir():
             raise CalibrationError(
                 f"cannot save the calibration to {file}: there is no folder {file.parent}"
@@ -147,7 +152,7 @@ class Calibration:
             raise CalibrationError(
                 f"cannot load a calibration from {file}: {error.strerror}"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CalibrationError(
                 f"{file} is no calibration: it is not JSON ({error}). Save one with "
                 "duotone.calibrate(fn, batches).save(path)."
@@ -169,10 +174,9 @@ def _read(file: Path, data: Any) -> Calibration:
         )
     try:
         values = tuple(_read_value(value) for value in data["values"])
-        return Calibration(
-            str(data["function"]), str(data["fingerprint"]), int(data["batches"]), values
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        batches = _read_count(data, "batches")
+        return Calibration(str(data["function"]), str(data["fingerprint"]), batches, values)
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise CalibrationError(
             f"{file} is a damaged calibration ({type(error).__name__}: {error}). Measure again "
             "with duotone.calibrate."
@@ -180,9 +184,21 @@ def _read(file: Path, data: Any) -> Calibration:
 
 
 def _read_value(data: Any) -> ValueRange:
+    value = _read_count(data, "value")
     numbers = {name: float(data[name]) for name in ("low", "high", "small", "lost")}
     if not all(map(math.isfinite, numbers.values())):
-        raise ValueError(f"value {data['value']} has a number that is not finite")
+        raise ValueError(f"value {value} has a number that is not finite")
     if numbers["low"] > numbers["high"]:
-        raise ValueError(f"value {data['value']} has a least element above its greatest")
-    return ValueRange(value=int(data["value"]), name=str(data["name"]), **numbers)
+        raise ValueError(f"value {value} has a least element above its greatest")
+    for name in ("small", "lost"):
+        if not 0.0 <= numbers[name] <= 1.0:
+            raise ValueError(f"value {value} has {name} {numbers[name]:g}, which is no share")
+    return ValueRange(value=value, name=str(data["name"]), **numbers)
+
+
+def _read_count(data: Any, name: str) -> int:
+    """A whole number from 0 on."""
+    number = data[name]
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{name} is {number!r}, which is no whole number from 0 on")
+    return number

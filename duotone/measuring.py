@@ -57,7 +57,7 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
 
     Raises:
         CalibrationError: there is no batch, an argument holds NaN, or a batch makes ``fn`` another
-            program than the first (another structure; other sizes are fine).
+            program than the first (another structure, another Python number; other sizes are fine).
         ArgumentTypeError: ``fn`` is not callable or ``batches`` cannot be iterated over.
 
     Example:

@@ -252,12 +252,43 @@ def test_batches_that_make_it_another_program() -> None:
     assert duotone.calibrate(function, [(X, True), (X[:2], True)]).batches == 2
 
 
+@pytest.mark.parametrize("function", [lambda x, n: x * n, lambda x, n: x**n])
+def test_batches_with_another_number_in_the_program(function: Any) -> None:
+    with pytest.raises(CalibrationError, match="batch 1 makes it another program"):
+        duotone.calibrate(function, [(X, 3), (X, 4)])
+    numbers = [(X, jnp.float32(3)), (X, jnp.float32(4))]  # as an argument it may change
+    assert duotone.calibrate(function, numbers).batches == 2
+
+
+def test_a_calibration_of_a_sum_over_another_axis() -> None:
+    measured = duotone.calibrate(lambda x: jnp.sum(x, 0) @ x, [W])
+    with pytest.raises(CalibrationError, match="another function"):
+        duotone.autocast(lambda x: jnp.sum(x, 1) @ x, dtype="float16", calibration=measured)(W)
+
+
+def test_a_loss_is_calibrated_with_batches_of_other_sizes() -> None:
+    def loss(params: Any, x: Any) -> Any:
+        return jnp.mean((energy(params, x) - 1.0) ** 2)
+
+    step = jax.value_and_grad(loss)
+    measured = duotone.calibrate(step, [(PARAMS, X), (PARAMS, X[:2])])
+    assert measured.batches == 2
+    mixed = duotone.autocast(step, dtype="float16", calibration=measured)
+    assert np.isfinite(mixed(PARAMS, X[:3])[0])
+
+
 def test_policy_takes_no_other_calibration() -> None:
     with pytest.raises(PolicyTypeError, match=r"duotone\.calibrate or Calibration\.load"):
         duotone.Policy(calibration="c.json")  # pyright: ignore[reportArgumentType]
 
 
 # ----------------------------------------- files
+
+
+def _with(data: Any, **changes: Any) -> str:
+    """The file with its first value changed."""
+    first, *others = data["values"]
+    return json.dumps({**data, "values": [{**first, **changes}, *others]})
 
 
 @pytest.fixture
@@ -279,6 +310,27 @@ def test_saved_and_loaded_it_is_the_same(measured: duotone.Calibration, tmp_path
 def test_a_folder_that_does_not_exist(measured: duotone.Calibration, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="there is no folder"):
         measured.save(tmp_path / "no" / "energy.json")
+
+
+def test_a_folder_in_the_place_of_a_file(measured: duotone.Calibration, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="is a folder; name a file, such as ") as caught:
+        measured.save(tmp_path)
+    advised = str(caught.value).rpartition(" ")[2]
+    measured.save(advised)
+    assert duotone.Calibration.load(advised) == measured
+    with pytest.raises(CalibrationError, match="cannot load a calibration"):
+        duotone.Calibration.load(tmp_path)
+
+
+def test_a_value_that_the_program_does_not_have(
+    measured: duotone.Calibration, tmp_path: Path
+) -> None:
+    file = tmp_path / "energy.json"
+    measured.save(file)
+    file.write_text(_with(json.loads(file.read_text()), value=10_000))
+    damaged = duotone.Calibration.load(file)
+    with pytest.raises(CalibrationError, match="holds value 10000 of a program that has"):
+        duotone.autocast(energy, dtype="float16", calibration=damaged)(PARAMS, X)
 
 
 def test_an_interrupted_save_leaves_the_old_file(
@@ -317,6 +369,16 @@ def test_an_interrupted_save_leaves_the_old_file(
             lambda data: json.dumps({**data, "values": [{**data["values"][0], "low": 1e9}]}),
             "above its greatest",
         ),
+        (lambda data: json.dumps({**data, "batches": float("inf")}), "batches is inf"),
+        (lambda data: json.dumps({**data, "batches": -1}), "batches is -1"),
+        (lambda data: json.dumps({**data, "batches": "1"}), "batches is '1'"),
+        (lambda data: _with(data, value=float("inf")), "value is inf"),
+        (lambda data: _with(data, value=-5), "value is -5"),
+        (lambda data: _with(data, value=1.5), "value is 1.5"),
+        (lambda data: _with(data, high=10**400), "OverflowError"),
+        (lambda data: _with(data, small=7), "small 7, which is no share"),
+        (lambda data: _with(data, lost=-0.1), "lost -0.1, which is no share"),
+        (lambda data: "[" * 100_000, "is not JSON"),
     ],
 )
 def test_a_file_that_is_no_calibration(

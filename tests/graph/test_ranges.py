@@ -558,6 +558,55 @@ def test_the_fingerprint_tells_functions_and_not_sizes() -> None:
         check_fingerprint(fingerprint(one), other, "f")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: jnp.sum(x, 0), lambda x: jnp.sum(x, 1)),
+        (lambda x: x.reshape(16, 8).T, lambda x: x.reshape(16, 8).transpose(0, 1)),
+        (lambda x: jnp.broadcast_to(x[0], (16, 16)), lambda x: jnp.broadcast_to(x[0], (16, 16)).T),
+        (lambda x: x * 3, lambda x: x * 4),
+        (lambda x: x**3, lambda x: x**4),
+        (lambda x: x + 1e-5, lambda x: x + 1e-6),
+        (lambda x: x / 0.3, lambda x: x / 0.7),
+        (
+            lambda x: lax.dot_general(x, W, (((1,), (0,)), ((), ()))),
+            lambda x: lax.dot_general(x, W, (((1,), (1,)), ((), ()))),
+        ),
+    ],
+)
+def test_the_fingerprint_tells_axes_and_numbers(one: Any, other: Any) -> None:
+    assert fingerprint(graph_of(one)) != fingerprint(graph_of(other))
+    assert fingerprint(graph_of(one)) == fingerprint(graph_of(one))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.mean(0.5 * x**2),
+        lambda x: jnp.var(x, 0, ddof=1),
+        lambda x: jnp.std(x),
+        lambda x: jnp.sum(x) / x.shape[0],
+        lambda x: jnp.sum(x) * (1 / x.shape[0]),
+        lambda x: x * jnp.linspace(0.0, 1.0, x.shape[0])[:, None],
+        lambda x: jnp.cumsum(x, 0)[-1] + jnp.median(x, 0),
+        lambda x: jax.nn.softmax(x @ x.T / x.shape[0]),
+        lambda x: jnp.zeros((x.shape[0], 4)).at[jnp.arange(x.shape[0]), 0].add(x[:, 0]),
+    ],
+)
+def test_a_number_that_is_a_size_is_not_part_of_the_fingerprint(function: Any) -> None:
+    gradient = jax.grad(lambda x: jnp.sum(function(x)))
+    for program in (function, gradient):
+        assert len({fingerprint(graph_of(program, np.ones((n, 16)))) for n in (2, 3, 8, 100)}) == 1
+
+
+def test_a_measured_value_that_the_program_does_not_have() -> None:
+    graph = graph_of(jnp.tanh)
+    for value in (-1, 2):
+        with pytest.raises(CalibrationError, match=f"holds value {value} of a program that has 2"):
+            assume(graph, (), None, {value: Measured(0.0, 1.0, 0.0)})
+    assert assume(graph, (), None, {1: Measured(0.0, 1.0, 0.0)})
+
+
 def test_nothing_known_changes_nothing() -> None:
     graph = graph_of(lambda x: x + x)
     classes = classify(graph, OpLists.for_half(ENTRIES, "float16"), HALF_TYPES["float16"])

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from duotone.errors import CalibrationError, RangeError
-from duotone.graph.graph import STRUCTURAL, Graph, Node
+from duotone.graph.graph import STRUCTURAL, Graph, Node, Value
 from duotone.graph.ranges.find import Assumptions, Measured
 from duotone.graph.ranges.interval import Interval, meet, words
 
@@ -41,7 +41,9 @@ def assume(
     Raises:
         RangeError: a pattern matches no argument and no operation, or two that match one value
             contradict each other.
+        CalibrationError: a value was measured that the program does not have.
     """
+    _check_measured(graph, measured)
     intervals: dict[int, Interval] = {}
     names: dict[int, str] = {}
     for pattern, interval in stated:
@@ -69,6 +71,15 @@ def assume(
     return Assumptions(intervals, measured, names)
 
 
+def _check_measured(graph: Graph, measured: Mapping[int, Measured]) -> None:
+    for value in measured:
+        if not 0 <= value < len(graph.values):
+            raise CalibrationError(
+                f"the calibration holds value {value} of a program that has {len(graph.values)} "
+                "values: it was damaged or written by hand. Measure again with duotone.calibrate."
+            )
+
+
 def path_of(node: Node) -> str:
     """Name scope and operation."""
     return f"{node.scope}/{node.op}" if node.scope else node.op
@@ -93,15 +104,52 @@ def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
     )
 
 
+_SIZES = frozenset({"terms", "length", "addends"})
+"""Attributes of a node that follow from the sizes of arrays."""
+
+
 def fingerprint(graph: Graph) -> str:
-    """What tells a graph from that of another function, whatever the sizes of its arrays."""
+    """What tells a graph from that of another function, whatever the sizes of its arrays.
+
+    Numbers that the function calculates with are part of it, but for those that may be a size, as
+    the one that the sum of a mean is divided by.
+    """
     digest = hashlib.sha256()
+    inputs = frozenset(graph.inputs)
     for value in graph.values:
-        digest.update(f"{value.dtype},{len(value.shape)},{value.producer};".encode())
+        number = "" if value.index in inputs else _number(graph, value)
+        digest.update(f"{value.dtype},{len(value.shape)},{value.producer},{number};".encode())
     for node in graph.nodes:
-        digest.update(f"{node.op},{node.inputs},{node.outputs},{node.body};".encode())
+        said = sorted((k, v) for k, v in node.attributes.items() if k not in _SIZES)
+        digest.update(f"{node.op},{node.inputs},{node.outputs},{node.body},{said};".encode())
     digest.update(f"{graph.inputs},{[value for value, _ in graph.outputs]}".encode())
     return digest.hexdigest()
+
+
+def _number(graph: Graph, value: Value) -> str:
+    """What is written into the program as a single number; nothing of one that may be a size."""
+    constant = value.constant
+    if value.producer >= 0 or value.shape or constant is None or "float" not in value.dtype:
+        return ""
+    readers = graph.consumers[value.index]
+    if all(_may_be_size(graph, graph.nodes[node], slot, constant.low) for node, slot in readers):
+        return "size"
+    return repr(constant.low)
+
+
+def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
+    """Whether a node divides by a whole number, or takes something off it, as in ``n - 1``.
+
+    Not whether there is an array of that size: then one number of a program would count in one
+    batch and not in the next.
+    """
+    if node.op == "div" and slot == 1:
+        return number.is_integer()
+    if node.op == "mul" and 0.0 < number <= 1.0:
+        whole = 1.0 / number
+        return abs(whole - round(whole)) <= 2.0**-22 * whole
+    scalar = not graph.values[node.outputs[0]].shape
+    return node.op == "sub" and slot == 0 and scalar and number.is_integer()
 
 
 def check_fingerprint(expected: str, graph: Graph, function: str) -> None:
