@@ -90,7 +90,8 @@ class Policy:
         clear_add: Operations to put on the clear list.
         clear_remove: Operations to take off the clear list.
         keep_full: Name-scope patterns whose operations stay full; shell wildcards over names
-            such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``.
+            such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``. One that
+            matches nothing is logged once.
         keep_half: Name-scope patterns whose operations are painted half.
         float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
             ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or

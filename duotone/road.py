@@ -15,7 +15,10 @@ Each stage takes earlier values and returns a new one; a check runs on each resu
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
+import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +38,16 @@ from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
 from duotone.graph.picks import plan_picks
 from duotone.graph.plans import Plans
-from duotone.graph.ranges import Assumptions, assume, check_fingerprint, find_ranges, refine
+from duotone.graph.ranges import (
+    Assumptions,
+    assume,
+    check_fingerprint,
+    find_ranges,
+    nearest,
+    path_of,
+    paths_of,
+    refine,
+)
 from duotone.graph.residuals import plan_residuals
 from duotone.graph.trilinear import Trilinears, plan_trilinear, unrounded
 from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
@@ -43,8 +55,10 @@ from duotone.jaxpr.build import build
 from duotone.jaxpr.lists import ENTRIES
 from duotone.jaxpr.program import Built
 from duotone.jaxpr.rewrite import Rewriter
-from duotone.policy import LISTS, Policy
+from duotone.policy import LISTS, PATTERN_FIELDS, Policy
 from duotone.targets.forms import DeviceForms, current_forms
+
+logger = logging.getLogger("duotone")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,7 +204,34 @@ def paint_for_device(
     forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
     if half is None:
         half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
-    return paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, static=static)
+    painted = paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, static=static)
+    _warn_of_idle_patterns(policy, painted.built.graph)
+    return painted
+
+
+def _warn_of_idle_patterns(policy: Policy, graph: Graph) -> None:
+    """Says once of each name-scope pattern that no operation has such a name.
+
+    No error, since one policy may be for several functions.
+    """
+    for field in PATTERN_FIELDS:
+        for pattern in getattr(policy, field):
+            matches = re.compile(fnmatch.translate(pattern)).match
+            if (field, pattern) in _IDLE or any(matches(path_of(node)) for node in graph.nodes):
+                continue
+            _IDLE.add((field, pattern))
+            near = nearest(pattern, paths_of(graph))
+            logger.warning(
+                "Policy(%s=[%r]): no operation of this function is called so%s. Names are name "
+                "scopes and the operation, joined by /; duotone.explain lists them.",
+                field,
+                pattern,
+                f"; the nearest is {near!r}" if near else "",
+            )
+
+
+_IDLE: set[tuple[str, str]] = set()
+"""Field and pattern of which it was said."""
 
 
 def carry_out(

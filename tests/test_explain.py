@@ -162,6 +162,53 @@ def test_it_takes_weights_as_autocast_does() -> None:
     assert _by_name(explain(mixed, X))["exp"].rule == "pinned", "the policy of the record holds"
 
 
+def _idle(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "is called so" in r.getMessage()]
+
+
+@pytest.mark.parametrize("field", ["keep_full", "keep_half"])
+@pytest.mark.parametrize("pattern", ["*/hedd/*", "*/head/*", "head/expp", "*expp"])
+def test_a_pattern_that_matches_nothing_is_logged_once(
+    pattern: str, field: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duotone.road._IDLE", set())
+    policy = Policy(**{field: [pattern, "layer/*"]})
+    for _ in range(2):
+        explain(_model, X, W, dtype="float16", policy=policy)
+        duotone.autocast(_model, dtype="float16", policy=policy)(X, W)
+    (said,) = _idle(caplog)
+    assert said.startswith(f"Policy({field}=[{pattern!r}]): no operation")
+    near = said.partition("the nearest is '")[2].partition("'")[0]
+    caplog.clear()
+    seen = explain(_model, X, W, dtype="float16", policy=Policy(**{field: [near]}))
+    assert any(o.rule == "pinned" for o in seen.operations)
+    assert not _idle(caplog)
+
+
+def test_a_pattern_like_no_name_is_logged_too(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duotone.road._IDLE", set())
+    explain(_model, X, W, dtype="float16", policy=Policy(keep_full=["zzzz"]))
+    assert "is called so. Names are" in _idle(caplog)[0]
+
+
+def test_regions_and_derivative_rules_log_no_pattern(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duotone.road._IDLE", set())
+
+    def model(x: Any, w: Any) -> Any:
+        with jax.named_scope("first"), duotone.keep_full():
+            x = x @ w
+        with duotone.keep_half():
+            return jnp.sum(jax.nn.silu(x))  # has a derivative of its own
+
+    mixed = duotone.autocast(model, dtype="float16", policy=Policy(keep_full=["first/*"]))
+    assert jax.grad(mixed)(X, W).shape == X.shape
+    assert not _idle(caplog)
+
+
 def test_json_is_the_record() -> None:
     seen = explain(_model, X, W, dtype="float16")
     data = json.loads(seen.to_json())

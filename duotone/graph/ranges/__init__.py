@@ -10,7 +10,14 @@ positive), and from what the user states or calibration measured, which :func:`a
 name. :func:`refine` writes what follows from them into the classes that painters read.
 """
 
-from duotone.graph.ranges.assume import assume, check_fingerprint, fingerprint, path_of
+from duotone.graph.ranges.assume import (
+    assume,
+    check_fingerprint,
+    fingerprint,
+    nearest,
+    path_of,
+    paths_of,
+)
 from duotone.graph.ranges.find import (
     NO_ASSUMPTIONS,
     Assumptions,
@@ -31,6 +38,8 @@ __all__ = [
     "check_fingerprint",
     "find_ranges",
     "fingerprint",
+    "nearest",
     "path_of",
+    "paths_of",
     "refine",
 ]

@@ -85,6 +85,26 @@ def path_of(node: Node) -> str:
     return f"{node.scope}/{node.op}" if node.scope else node.op
 
 
+def paths_of(graph: Graph) -> list[str]:
+    """The paths of all operations of the user's, each once."""
+    return sorted({path_of(node) for node in graph.nodes if node.op not in STRUCTURAL})
+
+
+def nearest(pattern: str, names: Sequence[str]) -> str:
+    """The name that was probably meant by a pattern that matches none; empty if none is near.
+
+    One that looks like the whole pattern, else one with a part that looks like its longest part.
+    """
+    close = difflib.get_close_matches(pattern, names, n=1)
+    if close:
+        return close[0]
+    having = {part: name for name in reversed(names) for part in name.split("/")}
+    for part in sorted((part.strip("*?") for part in pattern.split("/")), key=len, reverse=True):
+        for near in difflib.get_close_matches(part, having, n=1, cutoff=0.75):
+            return having[near]
+    return ""
+
+
 def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
     """What to say of a pattern that names nothing."""
     floats = [
@@ -92,9 +112,8 @@ def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
         for name, value in zip(arguments, graph.inputs, strict=True)
         if graph.values[value].paintable
     ]
-    paths = sorted({path_of(node) for node in graph.nodes if node.op not in STRUCTURAL})
-    close = difflib.get_close_matches(pattern, [*floats, *paths], n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    near = nearest(pattern, [*floats, *paths_of(graph)])
+    hint = f" Did you mean {near!r}?" if near else ""
     shown = ", ".join(floats[:8]) + (", ..." if len(floats) > 8 else "")
     return (
         f"Policy(ranges=...) names {pattern!r}, but no float32 argument and no operation of the "
