@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import duotone
+from duotone import _jax, road
 from duotone._operation_hints import TENSORFLOW_OPERATIONS
 from duotone.errors import (
     UnknownOperationError,
 )
+from duotone.jaxpr.lists import ENTRIES
 from duotone.policy import Policy
 
 TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
-KNOWN = frozenset({"dot_general", "exp", "log", "tanh", "reduce_sum", "scatter-add", "div", "sub"})
+KNOWN = road._known_names()
+_MEANINGS = {"convert_exact", "eq_calculated", "exact_power", "scatter_once"}
+_NEWER = {"log2", "one_minus_square", "polynomial"}
+"""Primitives of JAX 0.12 that 0.10 does not have."""
 
 
 def merge(**environ: str) -> Policy:
@@ -91,11 +99,35 @@ def test_all_unknown_names_are_in_one_error_with_every_source():
     assert "'conv_general_dilated'" in lines[1]
     both = "'expp' in Policy(deny_add=...) and environment variable DUOTONE_DENYLIST_ADD"
     assert both in lines[2]
-    assert "'logg' in environment variable DUOTONE_DENYLIST_ADD: did you mean 'log'?" in lines[3]
+    assert "'logg' in environment variable DUOTONE_DENYLIST_ADD: did you mean 'log'" in lines[3]
 
 
 def test_a_front_end_that_knows_tensorflow_names_takes_them():
     Policy(allow_add=["MatMul"]).check_names({"MatMul", "Conv2D"})
+
+
+def test_a_name_on_a_list_that_no_jax_has_is_unknown():
+    """An edit of one would be taken and do nothing."""
+    listed = {entry.op for entry in ENTRIES}
+    importlib.import_module("jax.scipy.special")
+    made = {o.name for o in gc.get_objects() if issubclass(type(o), _jax.Primitive)}
+    assert not made & road._NOWHERE
+    assert listed >= road._NOWHERE
+    assert listed - made - road._NOWHERE <= _MEANINGS | _NEWER
+    for name in ("scatter_add", "scatter_max", "expand_dims", "copy_p"):
+        with pytest.raises(UnknownOperationError, match=re.escape(repr(name))):
+            explained(Policy(allow_add={name}))
+
+
+def explained(policy):
+    return duotone.explain(jnp.tanh, 1.0 + jnp.arange(3.0), dtype="float16", policy=policy)
+
+
+@pytest.mark.parametrize(
+    "name", ["tile", "split", "ragged_dot_general", "log2", *sorted(_MEANINGS)]
+)
+def test_a_primitive_that_jax_keeps_to_itself_and_a_meaning_are_known(name):
+    assert explained(Policy(deny_add={name})).operations
 
 
 def test_every_hint_names_a_primitive_of_this_jax():
