@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, shown, way_out
 from duotone.graph.graph import HALF_TYPES, HalfType
 from duotone.policy import Policy
@@ -37,6 +38,15 @@ def check_policy(name: str, policy: Any) -> None:
     if policy is not None and not isinstance(policy, Policy):
         raise ArgumentTypeError(
             f"{name}: policy is {shown(policy)}; pass a duotone.Policy{_else(name, 'policy')}"
+        )
+
+
+def check_calibration(name: str, calibration: Any) -> None:
+    """Raises unless this is a calibration, or ``None``."""
+    if calibration is not None and not isinstance(calibration, Calibration):
+        raise ArgumentTypeError(
+            f"{name}: calibration is {shown(calibration)}; pass what duotone.calibrate or "
+            f"Calibration.load returned{_else(name, 'calibration')}"
         )
 
 

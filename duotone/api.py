@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
-from duotone._arguments import check_callable, check_policy, half_named
+from duotone._arguments import check_calibration, check_callable, check_policy, half_named
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
@@ -109,7 +109,8 @@ def autocast(
 
     Raises:
         ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
-            no dtype, ``policy`` is no policy, ``static`` holds shapes in place of arrays.
+            no dtype, ``policy`` is no policy, ``calibration`` no calibration, ``static`` holds
+            shapes in place of arrays.
         ArgumentError: ``dtype`` is not a half type, or not that of the cast weights; ``static``
             holds no array.
 
@@ -130,6 +131,7 @@ def autocast(
         )
     check_callable("autocast", fn)
     check_policy("autocast", policy)
+    check_calibration("autocast", calibration)
     chosen = dtype is None
     weights = None
     if static is not None:
@@ -273,6 +275,7 @@ def explain(
     """
     check_callable("explain", fn)
     check_settings("explain", dtype, policy)
+    check_calibration("explain", calibration)
     if static is not None:
         fn, dtype, policy = autocast(fn, dtype=dtype, policy=policy, static=static), None, None
     settings = settings_of(fn)

@@ -43,7 +43,7 @@ from duotone._policy_values import (
     strings,
 )
 from duotone.calibration import Calibration
-from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError
+from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError, shown
 
 LISTS = ("allow", "infer", "deny", "clear")
 LIST_FIELDS = tuple(f"{which}_{edit}" for which in LISTS for edit in ("add", "remove"))
@@ -186,8 +186,8 @@ class Policy:
         object.__setattr__(self, "ranges", stated_ranges(self.ranges))
         if self.calibration is not None and not isinstance(self.calibration, Calibration):
             raise PolicyTypeError(
-                f"Policy(calibration={self.calibration!r}): it takes what duotone.calibrate or "
-                "Calibration.load returned, or None."
+                f"Policy(calibration={shown(self.calibration)}): it takes what duotone.calibrate "
+                "or Calibration.load returned, or None."
             )
         if self.log_path is not None:
             object.__setattr__(self, "log_path", folder(self.log_path))

@@ -100,8 +100,10 @@ def test_the_dtype_in_the_policys_place():
 # Arguments of the user's function that are called like ours
 
 
-def named(x: Any, dtype: Any = None, policy: Any = None, target: Any = None) -> Any:
-    given = jax.tree.leaves([dtype, policy, target])
+def named(
+    x: Any, dtype: Any = None, policy: Any = None, target: Any = None, calibration: Any = None
+) -> Any:
+    given = jax.tree.leaves([dtype, policy, target, calibration])
     return sum([array for array in given if not isinstance(array, type)], x @ X)
 
 
@@ -115,6 +117,11 @@ def named(x: Any, dtype: Any = None, policy: Any = None, target: Any = None) -> 
             "compile_for",
             {"target": X},
             r"target an array of float32\[4, 4\] is not known\. Known: ",
+        ),
+        (
+            "explain",
+            {"calibration": X},
+            r"calibration is an array.*partial\(fn, calibration=\.\.\.\)",
         ),
         ("compile_for", {"target": X}, r"cpu; .*functools\.partial\(fn, target=\.\.\.\)"),
         ("cast_params", {"policy": {"w": X}}, r"cast_params: policy is a dict; .*partial\(fn, pol"),

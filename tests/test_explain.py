@@ -172,7 +172,7 @@ def test_a_pattern_that_matches_nothing_is_logged_once(
     pattern: str, field: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("duotone.road._IDLE", set())
-    policy = Policy(**{field: [pattern, "layer/*"]})
+    policy = Policy().replace(**{field: [pattern, "layer/*"]})
     for _ in range(2):
         explain(_model, X, W, dtype="float16", policy=policy)
         duotone.autocast(_model, dtype="float16", policy=policy)(X, W)
@@ -180,7 +180,7 @@ def test_a_pattern_that_matches_nothing_is_logged_once(
     assert said.startswith(f"Policy({field}=[{pattern!r}]): no operation")
     near = said.partition("the nearest is '")[2].partition("'")[0]
     caplog.clear()
-    seen = explain(_model, X, W, dtype="float16", policy=Policy(**{field: [near]}))
+    seen = explain(_model, X, W, dtype="float16", policy=Policy().replace(**{field: [near]}))
     assert any(o.rule == "pinned" for o in seen.operations)
     assert not _idle(caplog)
 

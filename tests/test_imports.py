@@ -19,7 +19,7 @@ LONGEST_FILE = 400
 
 # Which parts of duotone a part may import, itself aside. A room that is not here yet has no right.
 MAY_IMPORT = {
-    "_arguments": {"errors", "graph", "policy"},
+    "_arguments": {"calibration", "errors", "graph", "policy"},
     "_environment": {"errors"},
     "_files": {"errors"},
     "_jax": set(),
