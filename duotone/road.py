@@ -294,13 +294,6 @@ def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
             )
 
 
-_NOWHERE = frozenset(
-    "broadcast copy_p expand_dims mesh_cast pcast random_gamma_grad scatter_add scatter_max "
-    "scatter_min scatter_mul scatter_sub".split()
-)
-"""Names on the lists that no JAX from 0.10 to 0.12 has; an edit of one of them would do nothing."""
-
-
 @functools.cache
 def _known_names() -> frozenset[str]:
     """What list edits may name, whatever the program is.
@@ -308,7 +301,7 @@ def _known_names() -> frozenset[str]:
     Names on the lists that JAX does not export are known too: primitives that JAX keeps to itself
     (``tile``), or has in another version only (``log2``), and meanings (``eq_calculated``).
     """
-    return _jax.known_primitives() | {entry.op for entry in ENTRIES} - _NOWHERE
+    return _jax.known_primitives() | {entry.op for entry in ENTRIES}
 
 
 @functools.lru_cache(maxsize=64)

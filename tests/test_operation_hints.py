@@ -16,14 +16,17 @@ from duotone._operation_hints import TENSORFLOW_OPERATIONS
 from duotone.errors import (
     UnknownOperationError,
 )
+from duotone.graph.ranges.rules import RULES
+from duotone.jaxpr import half_rules, indices, operations
+from duotone.jaxpr.builder import NESTED
 from duotone.jaxpr.lists import ENTRIES
 from duotone.policy import Policy
 
 TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 KNOWN = road._known_names()
 _MEANINGS = {"convert_exact", "eq_calculated", "exact_power", "scatter_once"}
-_NEWER = {"log2", "one_minus_square", "polynomial"}
-"""Primitives of JAX 0.12 that 0.10 does not have."""
+_OF_ONE_VERSION = {"log2", "one_minus_square", "polynomial", "closed_call"}
+"""Primitives that of JAX 0.10 and 0.12 only one has."""
 
 
 def merge(**environ: str) -> Policy:
@@ -106,14 +109,23 @@ def test_a_front_end_that_knows_tensorflow_names_takes_them():
     Policy(allow_add=["MatMul"]).check_names({"MatMul", "Conv2D"})
 
 
-def test_a_name_on_a_list_that_no_jax_has_is_unknown():
-    """An edit of one would be taken and do nothing."""
-    listed = {entry.op for entry in ENTRIES}
+def test_tables_name_primitives_that_a_jax_has():
+    """An edit of another name would be taken and do nothing."""
     importlib.import_module("jax.scipy.special")
     made = {o.name for o in gc.get_objects() if issubclass(type(o), _jax.Primitive)}
-    assert not made & road._NOWHERE
-    assert listed >= road._NOWHERE
-    assert listed - made - road._NOWHERE <= _MEANINGS | _NEWER
+    tables = [
+        {entry.op for entry in ENTRIES},
+        operations.FIXED,
+        operations._RULES,
+        operations.CONSTANT_KEEPING,
+        operations.CONSTANT_CHOOSING,
+        half_rules._RULES,
+        indices._RULES,
+        NESTED,
+        {name for name in RULES if "." not in name},
+    ]
+    for table in tables:
+        assert set(table) - made <= _MEANINGS | _OF_ONE_VERSION
     for name in ("scatter_add", "scatter_max", "expand_dims", "copy_p"):
         with pytest.raises(UnknownOperationError, match=re.escape(repr(name))):
             explained(Policy(allow_add={name}))

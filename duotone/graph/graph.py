@@ -51,7 +51,7 @@ STRUCTURAL = frozenset(
 """Names of nodes that stand for no operation of the user's."""
 
 
-RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy"})
+RESHAPES = frozenset({"reshape", "squeeze", "broadcast_in_dim", "copy"})
 """Pointwise operations that only name the same elements anew."""
 SMALL = 8
 """A value is small beside one with so many times its elements."""

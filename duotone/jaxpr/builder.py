@@ -30,7 +30,7 @@ from duotone.graph.graph import (
 )
 from duotone.graph.ranges.rules import DTYPE_RANGES, fits
 from duotone.jaxpr.attributes import attributes_of
-from duotone.jaxpr.indices import SCATTER_ADD, Integers
+from duotone.jaxpr.indices import Integers
 from duotone.jaxpr.operations import (
     CONSTANT_CHOOSING,
     CONSTANT_KEEPING,
@@ -210,7 +210,7 @@ class Builder:
         first = len(self.nodes)
         name = eqn.primitive.name
         what = describe(eqn, [self.values[value] for value in inputs])
-        scattered = name in SCATTER_ADD
+        scattered = name == "scatter-add"
         indices = self._integers.find(inputs[1]) if scattered else None
         attributes = attributes_of(eqn, indices)
         moves = attributes.get("addends") in (0.0, 1.0) and self._is_zero(inputs[0])

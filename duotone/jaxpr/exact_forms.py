@@ -27,13 +27,13 @@ from jax.lax import GatherScatterMode
 
 from duotone import _jax
 from duotone.graph.graph import Graph, Node
-from duotone.jaxpr.indices import SCATTER_ADD, positions, targets
+from duotone.jaxpr.indices import positions, targets
 from duotone.jaxpr.program import Step
 
 
 def may_have_exact_form(graph: Graph, node: Node) -> bool:
     """Whether :func:`exact_form` may apply to the equation of a node."""
-    return node.op in SCATTER_ADD and graph.values[node.inputs[0]].constant is not None
+    return node.op == "scatter-add" and graph.values[node.inputs[0]].constant is not None
 
 
 def exact_form(graph: Graph, step: Step, operands: Sequence[Any]) -> list[Any] | None:

@@ -304,15 +304,10 @@ def _hashable(dims: Any) -> Any:
 _SCATTERS: dict[str, Callable[..., Any]] = {
     "scatter": lax.scatter,
     "scatter-add": lax.scatter_add,
-    "scatter_add": lax.scatter_add,
     "scatter-sub": lax.scatter_sub,
-    "scatter_sub": lax.scatter_sub,
     "scatter-mul": lax.scatter_mul,
-    "scatter_mul": lax.scatter_mul,
     "scatter-min": lax.scatter_min,
-    "scatter_min": lax.scatter_min,
     "scatter-max": lax.scatter_max,
-    "scatter_max": lax.scatter_max,
 }
 
 

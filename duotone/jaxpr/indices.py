@@ -19,7 +19,6 @@ from jax.lax import GatherScatterMode
 
 from duotone import _jax
 
-SCATTER_ADD = ("scatter-add", "scatter_add")  # the name differs between versions of JAX
 _LARGEST = 2**20
 """Elements up to which indices are worked out."""
 _DEEPEST = 100
@@ -144,7 +143,7 @@ _RULES: dict[str, _Rule] = {
     "concatenate": _joined,
     "transpose": lambda params, _, x: np.transpose(x, params["permutation"]),
     "convert_element_type": lambda params, aval, x: x.astype(aval.dtype),
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshaped),
+    **dict.fromkeys(("reshape", "squeeze"), _reshaped),
 }
 """By primitive: takes the parameters, the type of the result and the operands."""
 

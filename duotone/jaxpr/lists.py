@@ -27,8 +27,7 @@ OWN = "duotone"
 _CHEAP = frozenset(
     "add sub add_any mul div square integer_pow exact_power one_minus_square neg abs max min sign "
     "select_n clamp floor ceil round is_finite eq ne lt le gt ge convert_element_type "
-    "convert_exact copy copy_p stop_gradient name reshape broadcast_in_dim squeeze "
-    "expand_dims".split()
+    "convert_exact copy stop_gradient name reshape broadcast_in_dim squeeze".split()
 )
 _DEAR = frozenset(
     "exp exp2 expm1 log log1p log2 pow sqrt rsqrt cbrt tanh logistic erf sin cos tan sinh "
@@ -162,7 +161,7 @@ _DENY = [
     ),
     *_entries(
         Kind.DENY,
-        "scatter_add scatter_sub scatter_mul scatter-add scatter-sub scatter-mul",
+        "scatter-add scatter-sub scatter-mul",
         "accumulates many terms into one place",
         f"{OWN}: gradients of embeddings",
     ),
@@ -174,7 +173,7 @@ _DENY = [
     ),
     *_entries(
         Kind.DENY,
-        "lgamma digamma polygamma polynomial igamma igammac igamma_grad_a random_gamma_grad "
+        "lgamma digamma polygamma polynomial igamma igammac igamma_grad_a "
         "regularized_incomplete_beta zeta bessel_i0e bessel_i1e erf_inv",
         "a special function: evaluated by series in float32",
         f"{TORCH} erfinv and losses",
@@ -192,16 +191,15 @@ _PICKS = "picks one of its operands, monotone: a cast commutes with it"
 _CLEAR = [
     *_entries(
         Kind.CLEAR,
-        "reshape transpose squeeze expand_dims rev copy copy_p slice split unstack "
-        "sharding_constraint mesh_cast reshard name stop_gradient pvary pcast "
-        "optimization_barrier device_put",
+        "reshape transpose squeeze rev copy slice split unstack sharding_constraint reshard name "
+        "stop_gradient pvary optimization_barrier device_put",
         _MOVES,
         f"{TF} Reshape, Transpose, Slice, Snapshot, StopGradient",
         commutes=True,
     ),
     *_entries(
         Kind.CLEAR,
-        "broadcast_in_dim broadcast tile",
+        "broadcast_in_dim tile",
         _MOVES,
         f"{TF} BroadcastTo, Tile",
         commutes=True,
@@ -244,7 +242,7 @@ _CLEAR = [
     ),
     *_entries(
         Kind.CLEAR,
-        "scatter_max scatter_min scatter-max scatter-min sort top_k argmax argmin",
+        "scatter-max scatter-min sort top_k argmax argmin",
         "compares; does not calculate",
         f"{TF} TopKV2, ArgMax",
         selects=True,

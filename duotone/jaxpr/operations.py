@@ -25,7 +25,7 @@ FIXED: dict[str, str] = {
     **dict.fromkeys(
         "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
         "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
-        "lu_pivots_to_permutation custom_linear_solve linear_solve".split(),
+        "lu_pivots_to_permutation custom_linear_solve".split(),
         _LINEAR_ALGEBRA,
     ),
     **dict.fromkeys(
@@ -43,7 +43,7 @@ FIXED: dict[str, str] = {
 """Primitives that stay as they are whatever a list says, and why."""
 
 CONSTANT_KEEPING = frozenset(
-    "broadcast_in_dim reshape squeeze expand_dims transpose convert_element_type copy copy_p slice "
+    "broadcast_in_dim reshape squeeze transpose convert_element_type copy slice "
     "neg abs rev stop_gradient name".split()
 )
 """Operations whose result has the magnitudes of their operand."""

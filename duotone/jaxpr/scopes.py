@@ -29,7 +29,7 @@ def _nested(*names: str) -> Callable[[NestedBuilder], NestedBuilder]:
     return register
 
 
-@_nested("jit", "pjit")
+@_nested("jit")
 def _jit(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -47,7 +47,7 @@ def _jit(
     return Step(eqn, "inline", inputs, program.outputs, (), first, len(b.nodes), (program,))
 
 
-@_nested("closed_call", "core_call", "core_closed_call")
+@_nested("closed_call")
 def _call(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -98,7 +98,7 @@ def _leave(
     return tuple(range(start, len(b.nodes))), outputs
 
 
-@_nested("remat2", "remat", "checkpoint")
+@_nested("remat2")
 def _remat(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -112,7 +112,7 @@ def _custom_jvp(
     return _barrier(b, eqn, inputs, body, scopes, "custom_jvp", eqn.params["call_jaxpr"])
 
 
-@_nested("custom_vjp_call", "custom_vjp_call_jaxpr")
+@_nested("custom_vjp_call")
 def _custom_vjp(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:

@@ -117,7 +117,7 @@ def _square(state: State, node: Node) -> Known:
 
 
 @_fact(
-    *"call.result stop_gradient copy copy_p name optimization_barrier sharding_constraint "
+    *"call.result stop_gradient copy name optimization_barrier sharding_constraint "
     "device_put convert_element_type".split()
 )
 def _identity(state: State, node: Node) -> Known:
@@ -152,7 +152,7 @@ def _follow(state: State, node: Node, *also: object) -> None:
     state.sums.add(node.outputs[0])
 
 
-@_fact("reshape", "squeeze", "expand_dims")
+@_fact("reshape", "squeeze")
 def _reshape(state: State, node: Node) -> Known:
     """Where only dimensions of 1 come and go."""
     found = state.relations.get(node.inputs[0])

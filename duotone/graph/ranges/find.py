@@ -52,7 +52,7 @@ _SATURATING = frozenset("tanh erf erfc logistic sin cos".split())
 """Functions with results of about 1, which are used for their absolute value."""
 _ABOUT_ZERO = 2.0**-10
 _KEEPS_UNIT = frozenset(
-    "reshape transpose squeeze expand_dims rev copy copy_p slice split unstack broadcast_in_dim "
+    "reshape transpose squeeze rev copy slice split unstack broadcast_in_dim "
     "dynamic_slice sharding_constraint name stop_gradient optimization_barrier device_put "
     "loop.slice loop.stack call.result shard.enter shard.exit neg abs gather concatenate pad stack "
     "branch.join select_n max min add sub add_any mul reduce_sum reduce_window_sum reduce_max "
@@ -61,8 +61,8 @@ _KEEPS_UNIT = frozenset(
 FEW = 9
 """Terms up to which a sum of values of scale 1 is one as well (a pooling window)."""
 _ADDS_UP = frozenset(
-    "reduce_sum cumsum reduce_window_sum dot_general conv_general_dilated scatter_add scatter-add "
-    "scatter_sub scatter-sub loop.accumulator".split()
+    "reduce_sum cumsum reduce_window_sum dot_general conv_general_dilated scatter-add "
+    "scatter-sub loop.accumulator".split()
 )
 """Operations whose proof (all terms at their bound, with one sign) says little of real data."""
 

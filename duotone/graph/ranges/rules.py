@@ -72,10 +72,9 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 @_rule(
-    *"reshape transpose squeeze expand_dims rev copy copy_p slice split unstack broadcast_in_dim "
-    "broadcast tile dynamic_slice sharding_constraint name stop_gradient pvary "
-    "optimization_barrier device_put cummax cummin loop.slice loop.stack call.result "
-    "shard.enter shard.exit top_k".split()
+    *"reshape transpose squeeze rev copy slice split unstack broadcast_in_dim tile dynamic_slice "
+    "sharding_constraint name stop_gradient pvary optimization_barrier device_put cummax cummin "
+    "loop.slice loop.stack call.result shard.enter shard.exit top_k".split()
 )
 def _moves(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
@@ -88,7 +87,7 @@ def _joins(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
     return hull(known)
 
 
-@_rule("dynamic_update_slice", "scatter", "scatter_max", "scatter_min", "scatter-max")
+@_rule("dynamic_update_slice", "scatter", "scatter-max", "scatter-min")
 def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Operand and update; where to put it is another operand."""
     update = 1 if node.op == "dynamic_update_slice" else 2
@@ -298,7 +297,7 @@ def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
     return _sum(product(a, b), least, _number(node, "terms"))
 
 
-@_rule("scatter_add", "scatter-add", "scatter_sub", "scatter-sub")
+@_rule("scatter-add", "scatter-sub")
 def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """All updates may go to one place, if nothing else is known."""
     x, update = known[0], known[2]
