@@ -36,11 +36,23 @@ _NAMES = {
     "check_graph": "check",
     "classify": "classify",
     "find_ranges": "ranges",
+    "assume": "ranges",
+    "check_fingerprint": "check",
     "refine": "ranges",
     "check_classes": "check",
-    "plan_casts": "plan",
+    "decline": "paint",
+    "hand_on_full": "paint",
     "check_painting": "check",
+    "cast_beforehand": "paint",
+    "plan_trilinear": "plan",
+    "unrounded": "plan",
+    "plan_casts": "plan",
+    "plan_epilogues": "plan",
+    "plan_residuals": "plan",
+    "plan_factors": "plan",
+    "plan_picks": "plan",
 }
+"""Functions that ``duotone.road`` calls, by stage; painters and the rewriter are clocked apart."""
 
 
 class Clock:

@@ -40,7 +40,8 @@ from benchmarks._painter_rows import (
 )
 
 _ROOT = Path(__file__).parent.parent
-_OF_PAINTER = ("graph", "jaxpr", "targets", "api.py", "policy.py", "_jax.py")
+_BESIDE_PAINTER = ("adapters", "cli", "samples", "scale", "tensorflow", "views")
+"""Rooms of duotone that no measurement depends on."""
 _WITHOUT_EXTRA = 3
 """Exit status of a measurement whose target needs a compiler that is not installed."""
 _NO_MEMORY = re.compile(r"total memory required [^\n]*? exceeds available [^\n(]*\([^)]*\)")
@@ -72,9 +73,10 @@ def jobs(models: Sequence[str], targets: Sequence[str], halves: Sequence[str]) -
 
 def source(way: str) -> str:
     """A digest of the sources that a measurement depends on."""
-    folders = [_ROOT / "benchmarks" / "zoo"]
-    folders += [_ROOT / "duotone" / "targets"] if way != "duotone" else []
-    folders += [_ROOT / "duotone" / name for name in _OF_PAINTER] if way == "duotone" else []
+    package = _ROOT / "duotone"
+    painter = [p for p in sorted(package.iterdir()) if p.name not in _BESIDE_PAINTER]
+    folders = [_ROOT / "benchmarks" / name for name in ("zoo", "models", "_ways.py")]
+    folders += painter if way == "duotone" else [package / "targets"]
     found = hashlib.sha256()
     for folder in folders:
         files = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from typing import Any
@@ -26,6 +27,7 @@ from benchmarks import (
 )
 from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
 from benchmarks.models.case import INPUTS, cross_entropy
+from duotone import road
 
 TINY = {
     "resnet": lambda dtype=None: small_resnet(dtype, batch=2, size=8, stages=(1,)),
@@ -100,6 +102,16 @@ def test_rewrite_cost_of_a_step():
     figures = rewrite_cost.step_figures(rounds)
     text = rewrite_cost.step_text(figures)
     assert all(name in text for name in (*rewrite_cost.ORDERS, *_stages.STAGES))
+
+
+def test_every_stage_of_the_road_is_clocked():
+    functions = {
+        name
+        for name, f in vars(road).items()
+        if inspect.isfunction(f) and f.__module__.startswith("duotone.graph")
+    }
+    of_messages = {"nearest", "path_of", "paths_of"}
+    assert functions - of_messages == set(_stages._NAMES) - {"build"}
 
 
 def test_rewrite_cost_grows():
