@@ -3,7 +3,7 @@
 TensorFlow wrote GraphDefs; here the graph is a jaxpr. Files are named as the original named them
 and written whole or not at all.
 
-Who calls this: ``duotone.api``, if the policy says so.
+Who calls this: ``duotone.road``, if the policy says so.
 """
 
 from __future__ import annotations

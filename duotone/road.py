@@ -3,13 +3,13 @@
 ::
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
-             ─ refine ─► Classes ─ paint ─► Painting ─ cast_beforehand ─► Graph, Painting
-             ─ plan_trilinear, unrounded ─► Painting
+             ─ refine, decline ─► Classes ─ paint, hand_on_full ─► Painting
+             ─ cast_beforehand ─► Graph, Painting ─ plan_trilinear, unrounded ─► Painting
              ─ plan_casts ─► CastPlan ─ plan_epilogues, plan_residuals, plan_factors, plan_picks
              ─► Plans ─ rewrite ─► jaxpr ─ run ─► results
 
-Each stage takes earlier values and returns a new one; a check runs on each result. Who calls this:
-:mod:`duotone.api`.
+Each stage takes earlier values and returns a new one; graphs, classes and paintings are checked.
+Who calls this: :mod:`duotone.api`.
 """
 
 from __future__ import annotations

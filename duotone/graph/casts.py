@@ -4,7 +4,7 @@ One cast for each value, target precision and place: all readers share it. A val
 change inside a loop is cast before the loop, once; a body that takes its operands as they are
 stored (a branch, a recomputed region) casts inside.
 
-Who calls this: ``duotone.api``; front ends carry the plan out.
+Who calls this: ``duotone.road``; front ends carry the plan out.
 """
 
 from __future__ import annotations

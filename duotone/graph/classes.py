@@ -1,10 +1,10 @@
 """Classify: what each node is to the painter, before any painting.
 
 Takes a graph, the lists and the user's pins; gives each node its list, and forces a colour where
-the user asked for one. Rule 8 of the design is applied here too, since it needs nothing but the
+the user asked for one. Constants count here too, since that needs nothing but the
 node: a constant that half cannot represent denies the operation that calculates with it.
 
-Who calls this: ``duotone.api``. What goes wrong: two pins that contradict each other on one node
+Who calls this: ``duotone.road``. What goes wrong: two pins that contradict each other on one node
 raise :class:`~duotone.errors.PolicyError` naming both.
 """
 
@@ -25,11 +25,11 @@ class NodeClass:
     """What one node is to the painter.
 
     Attributes:
-        entry: the list entry that holds for it (after rule 8).
+        entry: the list entry that holds for it, constants considered.
         pin: a colour that the user forces, or ``None``.
-        rule: why, when ``pin`` is set, rule 8 spoke or its range denies it; else empty.
+        rule: why, when ``pin`` is set, or a constant or its range denies it; else empty.
         stores_half: its result, computed in full, may be stored in half and read in half: it
-            provably fits and loses nothing that matters (rule 4). No taint leaves such a node.
+            provably fits and loses nothing that matters. No taint leaves such a node.
         range: what is known of its result, in words; for people, where ranges decided something.
         origin: the list it stands on, where a constant, its range or the device denied it.
     """
@@ -137,7 +137,7 @@ def _pin_finder(pins: Pins) -> Callable[[Node], tuple[Paint, str] | None]:
 
 
 def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) -> NodeClass:
-    """Rule 8: denies a node that calculates with a constant half cannot represent.
+    """Denies a node that calculates with a constant half cannot represent.
 
     Too large a constant is saturated for a clear operation (a mask of -1e9 stays a mask) and denies
     any other; what is computed from it may not fit either. An addition is denied from half of the

@@ -12,7 +12,7 @@ more than the dot, and everything between dots is calculated in float32 anyway.
 Both stages leave what the user decided (pins, list edits) as it is, and do nothing for
 :data:`EVERYTHING`. They work for every painter: a declined node is on the deny list without taint.
 
-Who calls this: ``duotone.api``. The figures come from ``duotone/targets/forms.py``.
+Who calls this: ``duotone.road``. The figures come from ``duotone/targets/forms.py``.
 """
 
 from __future__ import annotations

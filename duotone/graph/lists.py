@@ -30,7 +30,7 @@ class Taint(enum.IntEnum):
 
     NONE = 0
     DOMINANT = 1
-    """Along operands at least as large as the result (rule 3): a statistic broadcast into a big
+    """Along operands at least as large as the result: a statistic broadcast into a big
     activation does not drag it along."""
     ADDITIVE = 2
     """Also through additions and subtractions of any size: a value in the log domain is used by
@@ -102,7 +102,7 @@ class Entry:
     divides: bool = False
 
 
-_DESIGN = "duotone, rule 6: nested programs are part of one graph"
+_DESIGN = "duotone: nested programs are part of one graph"
 STRUCTURAL_ENTRIES = (
     Entry("loop.carry", Kind.CLEAR, "a loop carry has one storage dtype", _DESIGN),
     Entry("loop.slice", Kind.CLEAR, "a slice keeps its values", _DESIGN, commutes=True),

@@ -131,7 +131,7 @@ class Canvas:
         return self.classes.nodes[node].kind
 
     def dominant(self, node: Node, *, parts: bool) -> list[int]:
-        """The slots of ``node`` that decide for it (rule 3).
+        """The slots of ``node`` that decide for it.
 
         A slot dominates if its value has at least as many elements as the largest result. Where
         operands are parts of the result, the largest of them do.

@@ -1,7 +1,7 @@
 """Build: from a jaxpr to the neutral graph.
 
-Who calls this: ``duotone.api`` for the whole program, and :mod:`duotone.jaxpr.custom` for the
-derivative rules of custom functions.
+Who calls this: ``duotone.road``, for the whole program and for derivative rules of custom
+functions, and ``duotone.measuring``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ programs is built anew by :mod:`duotone.jaxpr.nested` or :mod:`duotone.jaxpr.cus
 Casts happen when a value is read in another precision than it is kept in; what was cast once is
 kept. Where the cast plan wants a cast before a loop, it is made before the loop.
 
-Who calls this: :mod:`duotone.api`, under ``jax.make_jaxpr``.
+Who calls this: :mod:`duotone.road`, under ``jax.make_jaxpr``.
 """
 
 from __future__ import annotations

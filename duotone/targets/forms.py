@@ -9,7 +9,7 @@ behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/ar
 - *What* is painted (:attr:`DeviceForms.worth`) follows from the device only where duotone chose the
   half type itself (``dtype=None``). Who names a half type gets the same painting everywhere.
 
-Who calls this: ``duotone.api``. Who extends it: whoever has measured another device adds a row.
+Who calls this: ``duotone.road``. Who extends it: whoever has measured another device adds a row.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""duotone's painter: rules 1 to 3, 7 and 8 of the design.
+"""duotone's painter; the rules have the names of ``duotone.graph.painting.RULES``.
 
 ::
 
-    allow operations are half                                     (rule 1)
-    deny operations are full; taint runs forward from them        (rules 2, 3)
+    allow operations are half                                     (allow)
+    deny operations are full; taint runs forward from them        (deny, taint)
         along dominant operands, and stops at allow
-    half runs forward from allow operations                       (rule 4 in TensorFlow's sense)
+    half runs forward from allow operations                       (downstream)
         along dominant operands, through infer and clear that are not tainted
-    what leads to an output with no allow operation in between    (rule 7)
+    what leads to an output with no allow operation in between    (state)
         is full again, if only such operations read it
-    arithmetic with a float32 operand beside the half one         (rule 6)
+    arithmetic with a float32 operand beside the half one         (mixed, inner)
         computes full and stores half, and so does a sum of such arithmetic for dots;
         arithmetic whose one reader computes full is full itself, and so is a product
         that only full ones read
@@ -62,14 +62,14 @@ def paint_dominant(graph: Graph, classes: Classes) -> Painting:
 
 
 def paint_allow(canvas: Canvas) -> None:
-    """Rule 1."""
+    """What the allow list names."""
     for node in canvas.graph.nodes:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.ALLOW:
             canvas.paint(node.index, Paint.HALF, "allow")
 
 
 def spread_taint(canvas: Canvas) -> list[Taint]:
-    """Rules 2 and 3. Returns the taint of each node's results."""
+    """Denies, and spreads taints. Returns the taint of each node's results."""
     nodes, classes = canvas.graph.nodes, canvas.classes.nodes
     taints = [Taint.NONE] * len(nodes)
     queue: deque[int] = deque()
@@ -140,7 +140,7 @@ def follows(canvas: Canvas, node: Node, slot: int) -> bool:
 
 
 def keep_state_full(canvas: Canvas) -> set[int]:
-    """Rule 7: what leads to an output with no allow operation in between is computed full.
+    """What leads to an output with no allow operation in between is computed full.
 
     Returns the nodes that are state, those that were full before included.
 
@@ -194,7 +194,7 @@ def _reaching(canvas: Canvas, outputs: set[int]) -> set[int]:
 
 
 def compute_full_store_half(canvas: Canvas) -> None:
-    """Rule 6, for arithmetic: what people write by hand in a layer norm.
+    """Of arithmetic: what people write by hand in a layer norm.
 
     A statistic, a scale or a bias is small and float32; cast to half it would be rounded for
     nothing, since it is the large values that cost bytes. It also keeps its gradient (a sum over
@@ -294,7 +294,7 @@ def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
 
 
 def store_operands_half(canvas: Canvas) -> None:
-    """Rule 6, for operands of allow operations: these are in memory in half anyway.
+    """Of operands of allow operations: these are in memory in half anyway.
 
     So what else reads such a value reads it in half too, if it only adds up its elements (the bias
     gradient beside a weight gradient): in a sum, roundings even out. In full it would be in memory

@@ -14,7 +14,7 @@ measured elements are smaller than half's normal numbers, the operation that mak
 ``underflow``). A bound that only follows from adding up terms at their worst denies nothing: real
 sums are far from it.
 
-Who calls this: ``duotone.api``, after classify.
+Who calls this: ``duotone.road``, after classify.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ _HEADROOM_WORDS = "4 times what was measured"
 
 
 def _is_masked(graph: Graph, node: Node, half: HalfType) -> bool:
-    """Whether it is a constant (the -1e9 of a mask) that does not fit; rule 8 saturates that."""
+    """Whether it is a constant (the -1e9 of a mask) that does not fit and is saturated."""
     return any(constant.largest > half.largest for _, constant in graph.constants(node))
 
 
