@@ -10,6 +10,7 @@ and ``adjust`` brings the scale back between its bounds.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.regions import keep_full
 from duotone.scale.configuration import MAX_SCALE
-from duotone.scale.state import DynamicLossScale, LossScale
+from duotone.scale.leaves import is_inexact
+from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale
 
 
 class MixedPrecisionState(NamedTuple):
@@ -95,7 +97,8 @@ def find(state: Any, who: str) -> MixedPrecisionState:
 
     Raises:
         ArgumentTypeError: there is none.
-        ArgumentError: there are several, or it stands below ``optax.MultiSteps``.
+        ArgumentError: there are several, or it stands below ``optax.MultiSteps``, or beside what a
+            step that is not finite would ruin.
     """
     if isinstance(state, MixedPrecisionState):
         return state
@@ -114,6 +117,12 @@ def find(state: Any, who: str) -> MixedPrecisionState:
             "enable_mixed_precision_graph_rewrite(optax.multi_transform(...))."
         )
     _refuse_inside_accumulation(state, who)
+    if not isinstance(found[0][1].loss_scale, NoLossScale) and (ruined := _unprotected(state)):
+        raise ArgumentError(
+            f"{who}: {ruined} is outside of the mixed-precision optimizer, so gradients that "
+            "overflow reach it and the step is not skipped there. Wrap the outermost optimizer "
+            "once: enable_mixed_precision_graph_rewrite(optax.chain(...))."
+        )
     return found[0][1]
 
 
@@ -126,6 +135,27 @@ def _refuse_inside_accumulation(state: Any, who: str) -> None:
             "in k steps. Skip outside: enable_mixed_precision_graph_rewrite("
             "optax.MultiSteps(tx, k))."
         )
+
+
+def _unprotected(state: Any) -> str:
+    """What sees gradients that overflow and keeps something of them; empty if nothing does.
+
+    That is another branch of a partition, unless it is ``optax.set_to_zero()``, and what stands
+    earlier in a chain and holds arrays (a momentum).
+    """
+    if isinstance(state, MixedPrecisionState) or not places(state):
+        return ""
+    if isinstance(state, optax.PartitionState):
+        for name, branch in state.inner_states.items():
+            frozen = isinstance(getattr(branch, "inner_state", None), optax.EmptyState)
+            if not frozen and not places(branch):
+                return f"the branch {name!r} of multi_transform"
+    parts = jax.tree.leaves(state, is_leaf=lambda x: x is not state)
+    if isinstance(state, dict) or type(state) is tuple:
+        for part in itertools.takewhile(lambda part: not places(part), parts):
+            if any(jnp.ndim(leaf) and is_inexact(leaf) for leaf in jax.tree.leaves(part)):
+                return f"{type(part).__name__}, earlier in the chain,"
+    return next(filter(None, map(_unprotected, parts)), "")
 
 
 def is_concrete(state: MixedPrecisionState) -> bool:

@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import ArgumentError, ArgumentTypeError
@@ -277,6 +278,8 @@ def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]
         if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()
             return select(finite, done, keep(done))
+        if not isinstance(finite, Tracer) and finite.is_fully_addressable:
+            return _where_known(bool(finite), run, keep)
         done = None
 
         def taken() -> list[Any]:
@@ -293,6 +296,25 @@ def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]
         arrays = iter(lax.cond(finite, taken, left))
         leaves = [next(arrays) if chosen else old for _, old, chosen in pairs(done, keep(done))]
         return jax.tree.unflatten(jax.tree.structure(done), leaves)
+
+
+def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
+    """:func:`_where` outside of ``jit``, which would compile a branch anew at every step."""
+    done = None
+
+    def shaped() -> None:
+        nonlocal done
+        done = run()
+
+    if finite:
+        shaped()
+    else:
+        jax.eval_shape(shaped)
+    leaves = [
+        jnp.asarray(new if finite else old) if chosen else old
+        for new, old, chosen in pairs(done, keep(done))
+    ]
+    return jax.tree.unflatten(jax.tree.structure(done), leaves)
 
 
 def _branching_is_free() -> bool:

@@ -243,6 +243,39 @@ def test_accumulation_around_it(method):
     works(enable(optax.MultiSteps(optax.adam(0.1), 2), dtype="float16"))
 
 
+@pytest.mark.parametrize(
+    ("around", "named"),
+    [
+        (lambda tx: optax.multi_transform({"one": tx, "two": optax.sgd(0.1)}, LABELS), "'two'"),
+        (lambda tx: optax.chain(optax.trace(0.9), tx), "TraceState"),
+        (lambda tx: optax.named_chain(("trace", optax.trace(0.9)), ("inner", tx)), "TraceState"),
+        (lambda tx: optax.chain(optax.clip(1.0), optax.chain(optax.ema(0.9), tx)), "EmaState"),
+    ],
+)
+def test_what_an_overflow_would_ruin_outside_of_it(around, named):
+    """Its gradients are not those of the wrapped optimizer, which skips them."""
+    tx = adam("dynamic")
+    with pytest.raises(ArgumentError, match=f"{named}.*Wrap the outermost optimizer once"):
+        tx.compute_gradients(loss_fn, PARAMS, around(tx).init(PARAMS), BATCHES[0])
+    works(enable(around(optax.adam(0.1)), dtype="float16"))
+    unscaled = enable(optax.adam(0.1), dtype="bfloat16")
+    unscaled.compute_gradients(loss_fn, PARAMS, around(unscaled).init(PARAMS), BATCHES[0])
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda tx: optax.multi_transform({"one": tx, "two": optax.set_to_zero()}, LABELS),
+        lambda tx: optax.chain(optax.clip(1.0), optax.scale_by_schedule(lambda _: 1.0), tx),
+        lambda tx: optax.chain(tx, optax.trace(0.9)),
+        lambda tx: optax.apply_if_finite(tx, 3),
+    ],
+)
+def test_what_no_overflow_ruins_may_stand_around_it(around):
+    tx = adam("dynamic")
+    tx.compute_gradients(loss_fn, PARAMS, around(tx).init(PARAMS), BATCHES[0])
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 0.5, 2.0**25, -8.0])
 @pytest.mark.parametrize("method", ["minimize", "compute_gradients", "apply", "metrics", "check"])
 def test_a_damaged_scale(value, method):

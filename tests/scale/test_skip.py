@@ -49,6 +49,27 @@ def test_a_skipped_step_changes_no_bit_of_any_number(bad, dtype, compiled):
     assert not state.last_finite
 
 
+def test_steps_outside_of_jit_are_not_compiled_anew():
+    """Catches: a branch of fresh functions, which JAX compiles at every step and keeps."""
+    tx, params = skip_nonfinite(optax.adam(0.1)), {"a": jnp.ones(2), "b": jnp.ones((2, 3))}
+    state, compiled = tx.init(params), []
+
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        del duration_secs
+        compiled.append(event) if "backend_compile" in event else None
+
+    for turn in range(4):
+        if turn == 2:
+            jax.monitoring.register_event_duration_secs_listener(listen)
+        grads = optax.tree.scale(jnp.nan if turn % 2 else 1.0, params)
+        updates, state = tx.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert int(state.skipped) == 2
+    assert optax.tree.get(state, "count") == 2
+    assert not compiled
+
+
 @pytest.mark.usefixtures("way")
 def test_one_bad_leaf_skips_all_of_them():
     tx = skip_nonfinite(optax.sgd(0.5))
