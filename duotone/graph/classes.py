@@ -159,11 +159,35 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
             lost = divisor or magnitude.smallest <= half.smallest / 2
             taint = Taint.EVERYWHERE if lost else Taint.DOMINANT
             return _denied(found, magnitude.smallest, half, taint)
+        if found.entry.bounds and magnitude.low == magnitude.high:
+            number = magnitude.low
+            if _is_edge(number, half):
+                held = f"{half.name} makes {half.rounded(number):.9g} of the bound {number:.9g}"
+                return _denied(found, number, half, Taint.NONE, held)
     return found
 
 
-def _denied(found: NodeClass, number: float, half: HalfType, taint: Taint) -> NodeClass:
-    reason = f"the constant {number:.4g} is out of the range of {half.name}"
+def _is_edge(bound: float, half: HalfType) -> bool:
+    """Whether half makes another number of a bound, one that it may be there to keep out.
+
+    ``clip(p, 1e-7, 1 - 1e-7)`` keeps a logarithm finite and an arc cosine on its branch,
+    ``clip(x, 0, 7.999)`` an index in its table. A whole number, the small guard of a division, and
+    a larger number that does not become a whole one are limits that need not be met exactly.
+    """
+    if not _SMALL_BOUND <= abs(bound) <= half.largest or bound.is_integer():
+        return False
+    held = half.rounded(bound)
+    return held != bound and (abs(bound) < _LARGE_BOUND or held.is_integer())
+
+
+_SMALL_BOUND, _LARGE_BOUND = 2.0**-4, 2.0
+"""Between them lie the edges of functions: 1, and half of pi."""
+
+
+def _denied(
+    found: NodeClass, number: float, half: HalfType, taint: Taint, reason: str = ""
+) -> NodeClass:
+    reason = reason or f"the constant {number:.4g} is out of the range of {half.name}"
     entry = dataclasses.replace(found.entry, kind=Kind.DENY, reason=reason, taint=taint)
     return NodeClass(entry, rule="constant", origin=found.kind)
 

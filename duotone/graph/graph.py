@@ -107,6 +107,11 @@ class HalfType:
     epsilon: float
     bits: int = 16
 
+    def rounded(self, number: float) -> float:
+        """A number of the normal range as this type holds it, to nearest, ties to even."""
+        step = 2.0 ** math.floor(math.log2(abs(number))) * self.epsilon if number else 1.0
+        return round(number / step) * step
+
 
 HALF_TYPES = {
     "float16": HalfType("float16", 65504.0, 2.0**-14, 2.0**-24, 2.0**-10),

@@ -81,6 +81,8 @@ class Entry:
         joins: adds up in float32 what is added to its result, where a library offers that.
         divides: divides by its second operand: a large one makes the result small, a small one
             makes it large.
+        bounds: compares with a constant or picks it: one just inside of a number that is to be kept
+            out must not become that number.
     """
 
     op: str
@@ -100,6 +102,7 @@ class Entry:
     adds_up: bool = False
     joins: bool = False
     divides: bool = False
+    bounds: bool = False
 
 
 _DESIGN = "duotone: nested programs are part of one graph"

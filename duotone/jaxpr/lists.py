@@ -229,16 +229,26 @@ _CLEAR = [
         f"{OWN}: counted, where the indices are constants",
         commutes=True,
     ),
-    *_entries(Kind.CLEAR, "select_n max min", _PICKS, f"{TF} SelectV2, Maximum", commutes=True),
+    *_entries(
+        Kind.CLEAR,
+        "select_n max min",
+        _PICKS,
+        f"{TF} SelectV2, Maximum",
+        commutes=True,
+        bounds=True,
+    ),
     *_entries(Kind.CLEAR, "neg abs", "changes the sign bit", f"{TF} Neg, Abs", commutes=True),
     *_entries(
         Kind.CLEAR,
-        "reduce_max reduce_min cummax cummin reduce_window_max reduce_window_min clamp "
+        "reduce_max reduce_min cummax cummin reduce_window_max reduce_window_min "
         "select_and_gather_add",
         _PICKS,
         f"{TF} Max, MaxPool, ClipByValue",
         commutes=True,
         selects=True,
+    ),
+    *_entries(
+        Kind.CLEAR, "clamp", _PICKS, f"{TF} ClipByValue", commutes=True, selects=True, bounds=True
     ),
     *_entries(
         Kind.CLEAR,
@@ -249,9 +259,16 @@ _CLEAR = [
     ),
     *_entries(
         Kind.CLEAR,
-        "eq ne lt le gt ge eq_to lt_to le_to sign floor ceil round is_finite",
+        "eq ne lt le gt ge eq_to lt_to le_to",
+        "compares; exact on a value that is half already",
+        f"{TF} Equal, Less",
+        bounds=True,
+    ),
+    *_entries(
+        Kind.CLEAR,
+        "sign floor ceil round is_finite",
         "compares or rounds; exact on a value that is half already",
-        f"{TF} Equal, Less, Sign, Floor, IsFinite",
+        f"{TF} Sign, Floor, IsFinite",
     ),
     *_entries(
         Kind.CLEAR,

@@ -6,13 +6,15 @@ that painters see.
 *Lifted.* A result that is bounded, of scale 1 and used for its absolute value (an exponential less
 its maximum, a softmax, a tanh, a normalised row) loses nothing that matters when it is stored in
 half: ``stores_half``. The operation still computes full. Not lifted is what is looked at closely
-later: divided by (unless it cannot come near zero), logged, rooted, compared; see :data:`_CLOSELY`.
+later: divided by (unless it cannot come near zero), logged, rooted, compared; see
+:mod:`duotone.graph.ranges.closely`.
 
-*Denied.* Where a value provably exceeds half, or what the user states or calibration measured lets
-it, the operation that makes it and those that read it are denied (rule ``overflow``). Where most
-measured elements are smaller than half's normal numbers, the operation that makes them is (rule
-``underflow``). A bound that only follows from adding up terms at their worst denies nothing: real
-sums are far from it.
+*Denied.* A saturating function of which something looks closely at what is left of its limit
+(``log(1 - sigmoid(x))``). Where a value provably exceeds half, or what the user states or
+calibration measured lets it, the operation that makes it and those that read it are denied (rule
+``overflow``). Where most measured elements are smaller than half's normal numbers, the operation
+that makes them is (rule ``underflow``). A bound that only follows from adding up terms at their
+worst denies nothing: real sums are far from it.
 
 Who calls this: ``duotone.road``, after classify.
 """
@@ -21,11 +23,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from duotone.graph.classes import Classes, NodeClass
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.lists import Entry, Kind, Taint
+from duotone.graph.ranges.closely import POLES, looked_at_closely
 from duotone.graph.ranges.find import FEW, Ranges
 from duotone.graph.ranges.interval import Interval, bound, words
 
@@ -35,26 +38,14 @@ what it makes would lose digits."""
 HARDLY_SMALL = 0.01
 """Share up to which a measured range lifts."""
 
-_ALL = (0, 1, 2)
-_CLOSELY: dict[str, tuple[int, ...]] = {
-    "div": (1,),
-    **dict.fromkeys("sqrt rsqrt cbrt pow atanh acos asin erf_inv lgamma digamma".split(), _ALL),
-    **dict.fromkeys("rem floor ceil round nextafter cumprod reduce_prod".split(), _ALL),
-    **dict.fromkeys("argmax argmin sort top_k eq ne lt le gt ge".split(), _ALL),
-}
-"""Operations, and which operands, in which a small error of an operand is not a small error of the
-result."""
 _LIFTED = frozenset(
     "exp exp2 expm1 square integer_pow pow sin cos reduce_sum reduce_window_sum".split()
 )
 """Operations on the deny list for what their results are. The others need the digits of their
 operands (a pole, a series), or accumulate for long."""
-_LOGS = frozenset("log log1p log2 cumlogsumexp".split())
+_SATURATING = frozenset("logistic tanh erf erfc".split())
 _SQUARES = frozenset("square integer_pow pow".split())
 _SUMS = frozenset("reduce_sum cumsum reduce_window_sum".split())
-_EVENS_OUT = frozenset("exp exp2 logistic cos cosh erfc".split())
-"""Functions that are far from 0 where their operand is near it: a small error of the operand is a
-small one of the result, relative to it too."""
 _SCALES = frozenset("div square integer_pow convert_element_type loop.carry".split())
 """Operations through which a square that is summed afterwards is followed, beside what moves it,
 adds to it or is on no list."""
@@ -79,6 +70,7 @@ def refine(classes: Classes, graph: Graph, ranges: Ranges, half: HalfType) -> Cl
         _deny(changed, classes, graph, ranges, half, suspects)
     if ranges.unit or ranges.measured or half.name == "bfloat16":
         _lift(changed, classes, graph, ranges, half)
+    _keep_digits(changed, classes, graph, ranges)
     if not changed:
         return classes
     nodes = list(classes.nodes)
@@ -86,6 +78,31 @@ def refine(classes: Classes, graph: Graph, ranges: Ranges, half: HalfType) -> Cl
         nodes[index] = found
     return Classes(tuple(nodes), classes.half)
 
+
+def _keep_digits(
+    changed: dict[int, NodeClass], classes: Classes, graph: Graph, ranges: Ranges
+) -> None:
+    """Denies saturating functions that are looked at closely: ``log(1 - sigmoid(x))``.
+
+    Near its limits such a function is its limit in half, of which nothing is left after the
+    subtraction, nor of its derivative.
+    """
+    saturating = [node for node in graph.nodes if node.op in _SATURATING]
+    if not saturating:
+        return
+    close = looked_at_closely(graph, classes, ranges, POLES)
+    for node in saturating:
+        found = changed.get(node.index, classes.nodes[node.index])
+        known = found.pin is not None or found.rule or found.entry.source == "policy" or node.fixed
+        if known or found.kind is not Kind.INFER or close.isdisjoint(node.outputs):
+            continue
+        entry = dataclasses.replace(
+            found.entry, kind=Kind.DENY, reason=_CLOSE_WORDS, taint=Taint.NONE
+        )
+        changed[node.index] = NodeClass(entry, origin=found.listed)
+
+
+_CLOSE_WORDS = "a logarithm, a division or the like looks closely at what is left of its limit"
 
 # ------------------------------------------------------- lifted
 
@@ -111,7 +128,7 @@ def _lift(
     }
     if not candidates:
         return
-    close = _looked_at_closely(graph, classes, ranges)
+    close = looked_at_closely(graph, classes, ranges)
     logged = _log_domain(graph, classes)
     squares = any(graph.nodes[index].op in _SQUARES for index in candidates)
     summed = _summed(graph, classes, ranges) if squares else set[int]()
@@ -167,62 +184,6 @@ def _may_be_lifted(node: Node, found: NodeClass) -> bool:
     if entry.kind in (Kind.ALLOW, Kind.UNLISTED) or entry.taint > Taint.DOMINANT:
         return False
     return entry.kind is not Kind.DENY or node.op in _LIFTED
-
-
-def _looked_at_closely(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
-    """Values of which some reader, now or later, needs more than their absolute value.
-
-    Backward from :data:`_CLOSELY` and logarithms through everything but allow operations, which
-    read half in any case, and :data:`_EVENS_OUT`. Sums even out errors, so only what is logged
-    afterwards is looked at closely through one.
-    """
-    close: dict[int, bool] = {}
-    queue: list[int] = []
-
-    def mark(value: int, logged: bool) -> None:
-        if value not in close or (logged and not close[value]):
-            close[value] = logged
-            queue.append(value)
-
-    for node in graph.nodes:
-        if node.op in _LOGS:
-            mark(node.inputs[0], True)
-        elif node.op in _CLOSELY or node.op == "integer_pow":
-            for value in _close_operands(node, ranges):
-                mark(value, False)
-    values, nodes = graph.values, graph.nodes
-    while queue:
-        value = queue.pop()
-        producer = values[value].producer
-        if producer < 0:
-            continue
-        op, kind = nodes[producer].op, classes.nodes[producer].kind
-        stops = op in _EVENS_OUT or kind is Kind.ALLOW or (op in _SUMS and not close[value])
-        if not stops:
-            for operand in nodes[producer].inputs:
-                if values[operand].constant is None:
-                    mark(operand, close[value])
-    return set(close)
-
-
-def _close_operands(node: Node, ranges: Ranges) -> Iterator[int]:
-    """Operands that ``node`` looks at closely."""
-    if node.op == "integer_pow":
-        exponent = node.attributes.get("exponent", 1.0)
-        slots: Sequence[int] = (0,) if isinstance(exponent, float) and exponent < 0 else ()
-    else:
-        slots = _CLOSELY[node.op]
-    for slot, value in enumerate(node.inputs):
-        if slot in slots and not (node.op in _DIVISIONS and _away_from_zero(ranges.of(value))):
-            yield value
-
-
-_DIVISIONS = ("div", "integer_pow", "rsqrt", "sqrt")
-
-
-def _away_from_zero(interval: Interval | None) -> bool:
-    """Whether a small absolute error is a small relative one."""
-    return interval is not None and (interval[0] >= 0.5 or interval[1] <= -0.5)
 
 
 def _log_domain(graph: Graph, classes: Classes) -> set[int]:
