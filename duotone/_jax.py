@@ -260,6 +260,22 @@ def scan_layout(eqn: Eqn) -> tuple[int, int]:
     return consts, carry
 
 
+def is_jitted(function: Callable[..., Any]) -> bool:
+    """Whether a function is one that ``jax.jit`` returned."""
+    return hasattr(function, "trace") and hasattr(function, "lower")
+
+
+def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
+    """Positions of the arguments that a program donates which is one ``jit`` and nothing else."""
+    opened = open_jaxpr(jaxpr)
+    if len(opened.eqns) != 1:
+        return ()
+    (eqn,) = opened.eqns
+    given = eqn.params.get("donated_invars", [False] * len(eqn.invars))
+    donated = {id(atom) for atom, gone in zip(eqn.invars, given, strict=True) if gone}
+    return tuple(i for i, var in enumerate(opened.invars) if id(var) in donated)
+
+
 def jit_options(eqn: Eqn) -> dict[str, Any]:
     """The arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 

@@ -31,7 +31,7 @@ from jax.core import Tracer
 from duotone import _jax
 from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
 from duotone.graph.graph import FULL_DTYPE, Paint
-from duotone.jaxpr.run import Runner, donated_arguments, is_jitted
+from duotone.jaxpr.run import Runner
 from duotone.jaxpr.scopes import MARKER
 from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
 from duotone.jaxpr.trace import Traced, trace
@@ -264,8 +264,8 @@ class StaticRunner(Runner):
         def program(*leaves: Any) -> tuple[list[Any], Results]:
             return plan.run(*leaves), plan.traced.results
 
-        jitted = is_jitted(self._function)
-        donated = donated_arguments(plan.traced.jaxpr) if jitted else ()
+        jitted = _jax.is_jitted(self._function)
+        donated = _jax.donated_arguments(plan.traced.jaxpr) if jitted else ()
         # Weights are there for the next call; nobody gives them away.
         donated = tuple(position for position in donated if position >= count)
         return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)

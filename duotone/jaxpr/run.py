@@ -88,9 +88,9 @@ class Runner:
 
         JAX heeds donation on the outermost ``jit`` only, and that is now duotone's.
         """
-        if not is_jitted(self._function):
+        if not _jax.is_jitted(self._function):
             return ()
-        return donated_arguments(trace(self._function, signature, arrays).jaxpr)
+        return _jax.donated_arguments(trace(self._function, signature, arrays).jaxpr)
 
     def _warn_of_many(self, signature: Signature) -> None:
         """Says so once when a Python number that changes at every call compiles a program each."""
@@ -103,22 +103,3 @@ class Runner:
                 self._name,
                 count,
             )
-
-
-def is_jitted(function: Callable[..., Any]) -> bool:
-    """Whether a function is one that ``jax.jit`` returned."""
-    return hasattr(function, "trace") and hasattr(function, "lower")
-
-
-def donated_arguments(jaxpr: _jax.ClosedJaxpr) -> tuple[int, ...]:
-    """Positions of the arguments that a program donates which is one ``jit`` and nothing else."""
-    opened = _jax.open_jaxpr(jaxpr)
-    if len(opened.eqns) != 1 or "donated_invars" not in opened.eqns[0].params:
-        return ()
-    (eqn,) = opened.eqns
-    donated = {
-        id(atom)
-        for atom, given in zip(eqn.invars, eqn.params["donated_invars"], strict=True)
-        if given
-    }
-    return tuple(i for i, var in enumerate(opened.invars) if id(var) in donated)

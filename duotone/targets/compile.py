@@ -103,7 +103,7 @@ def _trace(
     no array (a number, a string) is a constant, as ``duotone.autocast`` has it.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    jitted: Any = fn if hasattr(fn, "trace") and hasattr(fn, "lower") else None
+    jitted: Any = fn if _jax.is_jitted(fn) else None
     # A NumPy scalar may be a static argument of a jitted function.
     kinds = _ARRAYS if jitted else (*_ARRAYS, np.generic)
     arrays = {
@@ -124,25 +124,11 @@ def _trace(
 
     program.__name__ = program.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
     traced = jax.jit(program, out_shardings=sharding).trace(*arrays.values())
-    donated = _donated(traced)
-    if donated:
+    # JAX heeds donation on the outermost `jit` only; of an autocast function it is on an inner one.
+    if donated := _jax.donated_arguments(traced.jaxpr):
         outer = jax.jit(program, out_shardings=sharding, donate_argnums=donated)
         traced = outer.trace(*arrays.values())
     return traced
-
-
-def _donated(traced: Any) -> tuple[int, ...]:
-    """Positions of the arguments that a program's one inner ``jit`` donates.
-
-    JAX heeds donation on the outermost ``jit`` only; an autocast function of a jitted one has it
-    on an inner one.
-    """
-    jaxpr = _jax.open_jaxpr(traced.jaxpr)
-    if len(jaxpr.eqns) != 1:
-        return ()
-    given = jaxpr.eqns[0].params.get("donated_invars", ())
-    donated = {id(v) for v, gone in zip(jaxpr.eqns[0].invars, given, strict=False) if gone}
-    return tuple(i for i, var in enumerate(jaxpr.invars) if id(var) in donated)
 
 
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
