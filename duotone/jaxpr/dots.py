@@ -121,8 +121,8 @@ def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
     """The dot of left rows with right rows or columns, whichever the right operand has."""
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     lhs_kept, rhs_kept = (
-        _kept(lhs, lhs_contracted, lhs_batch),
-        _kept(rhs, rhs_contracted, rhs_batch),
+        kept_axes(lhs, lhs_contracted, lhs_batch),
+        kept_axes(rhs, rhs_contracted, rhs_batch),
     )
     batch = [lhs.shape[axis] for axis in lhs_batch]
     rows = [lhs.shape[axis] for axis in lhs_kept]
@@ -158,9 +158,17 @@ def _behind_barrier(array: Any) -> Any:
     return lax.optimization_barrier(array)
 
 
-def _kept(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
-    """The dimensions that a dot keeps beside the batch."""
+def kept_axes(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
+    """The axes that a dot keeps of an operand beside the batch, in order."""
     return [axis for axis in range(array.ndim) if axis not in (*contracted, *batch)]
+
+
+def result_shape(lhs: Any, rhs: Any, numbers: Dims) -> tuple[int, ...]:
+    """Of a dot: batch, what the left keeps, what the right keeps."""
+    contracted, batch = numbers
+    left = (*batch[0], *kept_axes(lhs, contracted[0], batch[0]))
+    right = kept_axes(rhs, contracted[1], batch[1])
+    return (*[lhs.shape[axis] for axis in left], *[rhs.shape[axis] for axis in right])
 
 
 def _ordered(array: Any, axes: Sequence[int]) -> Any:
@@ -218,8 +226,8 @@ def _transposed_lhs(
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(lhs)
     lhs_kept, rhs_kept = (
-        _kept(aval, lhs_contracted, lhs_batch),
-        _kept(rhs, rhs_contracted, rhs_batch),
+        kept_axes(aval, lhs_contracted, lhs_batch),
+        kept_axes(rhs, rhs_contracted, rhs_batch),
     )
     columns = range(cotangent.ndim - len(rhs_kept), cotangent.ndim)
     new = ((tuple(columns), tuple(rhs_kept)), (tuple(range(len(lhs_batch))), tuple(rhs_batch)))
@@ -237,8 +245,8 @@ def _transposed_rhs(
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(rhs)
     lhs_kept, rhs_kept = (
-        _kept(lhs, lhs_contracted, lhs_batch),
-        _kept(aval, rhs_contracted, rhs_batch),
+        kept_axes(lhs, lhs_contracted, lhs_batch),
+        kept_axes(aval, rhs_contracted, rhs_batch),
     )
     batch = len(lhs_batch)
     rows = range(batch, batch + len(lhs_kept))
@@ -272,19 +280,15 @@ def _batched(
     result = half_product(left, right, numbers, **params)
     if all(mapped):
         return result, 0
-    kept_left = len(_kept(left, contracted[0], batch[0]))
+    kept_left = len(kept_axes(left, contracted[0], batch[0]))
     return result, len(batch[0]) + (0 if mapped[0] else kept_left)
 
 
 def _typed(
     lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, **_: str
 ) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype of the result: batch, what the left keeps, what the right keeps."""
-    contracted, batch = numbers
-    sizes = [lhs.shape[axis] for axis in batch[0]]
-    sizes += [lhs.shape[axis] for axis in _kept(lhs, contracted[0], batch[0])]
-    sizes += [rhs.shape[axis] for axis in _kept(rhs, contracted[1], batch[1])]
-    return tuple(sizes), dtype
+    """Shape and dtype of the result."""
+    return result_shape(lhs, rhs, numbers), dtype
 
 
 _PRODUCT = bilinear("duotone_dot", _product, _typed, _transposed_lhs, _transposed_rhs, _batched)

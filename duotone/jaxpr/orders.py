@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from duotone.jaxpr.dots import Dims
+from duotone.jaxpr.dots import Dims, kept_axes, result_shape
 
 Dot = Callable[[Any, Any, Dims], Any]
 """Binds a dot with other dimension numbers."""
@@ -72,7 +72,7 @@ def result_in_order(
     """
     (lhs, rhs), (contracted, batch) = operands, dims
     batches = len(batch[0])
-    sides = [_kept(x, c, b) for x, c, b in zip(operands, contracted, batch, strict=True)]
+    sides = [kept_axes(x, c, b) for x, c, b in zip(operands, contracted, batch, strict=True)]
     labels = [(0, axis) for axis in range(batches)]
     labels += [(1, axis) for axis in sides[0]] + [(2, axis) for axis in sides[1]]
     wanted = [labels[axis] for axis in permutation]
@@ -80,7 +80,7 @@ def result_in_order(
     swapped = parts == sorted(parts, key=(0, 2, 1).index)
     if not swapped and parts != sorted(parts):
         return None
-    if _elements(operands, dims) < lhs.size + rhs.size:
+    if math.prod(result_shape(*operands, dims)) < lhs.size + rhs.size:
         return None
     order = [axis for side, axis in wanted if side == 0]
     batch = [[axes[axis] for axis in order] for axes in batch]
@@ -111,10 +111,10 @@ def operand_in_order(
         The result of the dot, or ``None`` where this would cost too much.
     """
     pair = list(operands)
-    if pair[slot].size < pair[1 - slot].size + _elements(operands, dims):
+    if pair[slot].size < pair[1 - slot].size + math.prod(result_shape(*operands, dims)):
         return None
     contracted, batch = [list(map(list, axes)) for axes in dims]
-    kept = [permutation[axis] for axis in _kept(pair[slot], contracted[slot], batch[slot])]
+    kept = [permutation[axis] for axis in kept_axes(pair[slot], contracted[slot], batch[slot])]
     pair[slot] = lax.transpose(pair[slot], np.argsort(permutation))
     for axes in (contracted, batch):
         axes[slot] = [permutation[axis] for axis in axes[slot]]
@@ -127,18 +127,6 @@ def operand_in_order(
     places = list(range(result.ndim))
     places[first : first + len(kept)] = [first + sorted(kept).index(axis) for axis in kept]
     return lax.transpose(result, places)
-
-
-def _elements(operands: Sequence[Any], dims: Dims) -> int:
-    """Elements of the result."""
-    (lhs, rhs), (contracted, batch) = operands, dims
-    shape = [lhs.shape[a] for a in (*_kept(lhs, contracted[0], batch[0]), *batch[0])]
-    return math.prod(shape + [rhs.shape[a] for a in _kept(rhs, contracted[1], batch[1])])
-
-
-def _kept(operand: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
-    """The axes that the result has of an operand, in order."""
-    return [a for a in range(operand.ndim) if a not in contracted and a not in batch]
 
 
 def _with_kept(operand: Any, kept: Sequence[int], order: Sequence[int]) -> Any:
