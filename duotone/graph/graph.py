@@ -323,15 +323,19 @@ class Graph:
         if isinstance(fill, float) and node.half_outputs[0]:
             yield len(node.inputs), Magnitude.of(fill)
 
-    def stored(self, store: Sequence[Paint], value: Value) -> Paint:
-        """How ``value`` is kept, given the storage paint of each node."""
+    def settled(self, value: Value) -> Paint | None:
+        """How ``value`` is kept in every painting; ``None`` if as its producer stores."""
         if not value.paintable:
             return Paint.FULL
         if value.producer < 0:
             return value.given
         node = self.nodes[value.producer]
-        slot = node.outputs.index(value.index)
-        return store[value.producer] if node.half_outputs[slot] else Paint.FULL
+        return None if node.half_outputs[node.outputs.index(value.index)] else Paint.FULL
+
+    def stored(self, store: Sequence[Paint], value: Value) -> Paint:
+        """How ``value`` is kept, given the storage paint of each node."""
+        settled = self.settled(value)
+        return store[value.producer] if settled is None else settled
 
     def trips(self, node: Node) -> int:
         """How often ``node`` runs in one run of the program."""

@@ -116,13 +116,9 @@ class Canvas:
     def stored(self, value: int) -> Paint:
         """How a value is kept as things stand."""
         held = self.graph.values[value]
-        if not held.paintable:
-            return Paint.FULL
-        if held.producer < 0:
-            return held.given
-        node = self.graph.nodes[held.producer]
-        if not node.half_outputs[node.outputs.index(value)]:
-            return Paint.FULL
+        settled = self.graph.settled(held)
+        if settled is not None:
+            return settled
         store = self.store[held.producer]
         return self.compute[held.producer] if store is None else store
 
