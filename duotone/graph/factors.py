@@ -125,11 +125,11 @@ def parts_of(graph: Graph, made: Node, axes: Sequence[int]) -> tuple[int | None,
 
 
 def is_common(factor: Sequence[object], shape: Sequence[object], axes: Sequence[int]) -> bool:
-    """Whether a factor is the same for all that a sum over ``axes`` adds up.
+    """Whether a factor is the same for all elements along some axes.
 
     Args:
         factor: its shape.
-        shape: of what is added up.
-        axes: that the sum removes.
+        shape: of what it is calculated with, element by element.
+        axes: those that a sum removes, say.
     """
     return not factor or (len(factor) == len(shape) and all(factor[axis] == 1 for axis in axes))

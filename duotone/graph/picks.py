@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from duotone.graph.factors import is_common
 from duotone.graph.graph import SMALL, Graph, Node, Paint
 from duotone.graph.painting import Painting
 
@@ -81,7 +82,7 @@ def _picked(graph: Graph, painting: Painting, node: Node) -> Picked | None:
         if index in chain or index in roots:
             continue
         if held.shape != shape:
-            if not _is_common(held.shape, shape, node):
+            if not _is_the_same_for_all(held.shape, shape, node):
                 return None
             continue
         producer = graph.nodes[held.producer] if held.producer >= 0 else None
@@ -98,19 +99,16 @@ def _picked(graph: Graph, painting: Painting, node: Node) -> Picked | None:
     return Picked(tuple(sorted(chain)), frozenset(roots))
 
 
-def _is_common(small: tuple[object, ...], shape: tuple[object, ...], node: Node) -> bool:
+def _is_the_same_for_all(small: Sequence[object], shape: Sequence[object], node: Node) -> bool:
     """Whether a value is the same for all elements along the axes that it does not have in full.
 
     An axis that operand and indices of the gather have in common must be there in full.
     """
-    if not small:
-        return True
     paired = node.attributes.get("paired", ())
     assert isinstance(paired, tuple)
-    return len(small) == len(shape) and all(
-        mine == size or (mine == 1 and axis not in paired)
-        for axis, (mine, size) in enumerate(zip(small, shape, strict=True))
-    )
+    pairs = enumerate(zip(small, shape, strict=False))  # a scalar has no axes
+    lacking = [axis for axis, (mine, size) in pairs if mine != size]
+    return is_common(small, shape, lacking) and not set(lacking) & set(paired)
 
 
 def _is_calculated(painting: Painting, made: Node, node: Node) -> bool:
