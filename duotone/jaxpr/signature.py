@@ -155,10 +155,13 @@ def flatten_call(
 
 def describe_argument(path: Any) -> str:
     """``argument 0['weights']`` or ``argument params['weights']`` of a path in (args, kwargs)."""
-    first = getattr(path[1], "idx", None)
-    if first is None:
-        first = getattr(path[1], "key", path[1])
-    return f"argument {first}{jax.tree_util.keystr(path[2:])}"
+    return f"argument {_argument_at(path)}{jax.tree_util.keystr(path[2:])}"
+
+
+def _argument_at(path: Any) -> Any:
+    """The number or the name of the argument that a path in (args, kwargs) leads into."""
+    number = getattr(path[1], "idx", None)
+    return getattr(path[1], "key", path[1]) if number is None else number
 
 
 def argument_names(function: Callable[..., Any], signature: Signature) -> tuple[str, ...]:
@@ -182,10 +185,8 @@ def argument_names(function: Callable[..., Any], signature: Signature) -> tuple[
 
 def _leaf_name(path: Any, parameters: list[str]) -> str:
     """The name of the leaf at ``path`` in ``(args, kwargs)``."""
-    first = getattr(path[1], "idx", None)
-    if first is None:
-        first = getattr(path[1], "key", path[1])
-    elif first < len(parameters):
+    first = _argument_at(path)
+    if isinstance(first, int) and first < len(parameters):
         first = parameters[first]
     inner = jax.tree_util.keystr(path[2:], simple=True, separator="/")
     return f"{first}/{inner}" if inner else str(first)
