@@ -55,8 +55,3 @@ def assuming(device: AssumedDevice | None) -> Iterator[None]:
 def assumed() -> AssumedDevice | None:
     """The device to paint for, or ``None`` for JAX's default device."""
     return _jax.assumed_device.value
-
-
-def assumed_platform() -> str:
-    """The platform to paint for: the assumed device's, else JAX's default backend."""
-    return _jax.platform_to_paint_for()

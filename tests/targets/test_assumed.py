@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import duotone
+from duotone import _jax
 from duotone.targets import AssumedDevice, assumed, assuming, current_choice
-from duotone.targets.assumed import assumed_platform
 
 HOPPER = AssumedDevice("h200", "cuda", "9.0")
 TURING = AssumedDevice("t4", "cuda", "7.5")
@@ -15,15 +15,15 @@ X = jnp.ones((8, 8))
 
 def test_the_assumed_device_is_asked():
     assert assumed() is None
-    assert assumed_platform() == jax.default_backend()
+    assert _jax.platform_to_paint_for() == jax.default_backend()
     with assuming(HOPPER):
         assert assumed() == HOPPER
-        assert assumed_platform() == "cuda"
+        assert _jax.platform_to_paint_for() == "cuda"
         assert current_choice().dtype == "bfloat16"
         with assuming(TURING):
             assert current_choice().dtype == "float16"
         with assuming(None):
-            assert assumed_platform() == jax.default_backend()
+            assert _jax.platform_to_paint_for() == jax.default_backend()
         assert assumed() == HOPPER
     assert assumed() is None
 
