@@ -32,9 +32,7 @@ class DeviceForms:
 
     Attributes:
         device: the kind of device.
-        halves: half types to which the row applies.
         dots: the form of dots: ``"plain"``, ``"rows"`` or ``"widened"``.
-        accumulate: the dtype in which dots add up.
         worth: what gains from half there.
         source: what the row rests on.
         math: how float32 dots and convolutions calculate, see :mod:`duotone.targets.math`: the name
@@ -55,9 +53,7 @@ class DeviceForms:
     """
 
     device: str
-    halves: tuple[str, ...]
     dots: str
-    accumulate: str
     worth: Forms
     source: str
     math: tuple[tuple[str, str], ...] = ()
@@ -69,14 +65,11 @@ class DeviceForms:
     joins: bool = False
 
 
-_BOTH = ("float16", "bfloat16")
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
 TABLE = {
     "gpu": DeviceForms(
         "GPU",
-        _BOTH,
         PLAIN,
-        "float32",
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
@@ -86,9 +79,7 @@ TABLE = {
     ),
     "tpu": DeviceForms(
         "TPU",
-        _BOTH,
         PLAIN,
-        "float32",
         EVERYTHING,
         "compiled programs (benchmarks/painter.py)",
         holds=Hold.PARTS,
@@ -99,9 +90,7 @@ TABLE = {
     ),
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,
-        ("bfloat16",),
         ROWS,
-        "float32",
         Forms(
             _CPU_BFLOAT16,
             allow=frozenset({"dot_general"}),
@@ -113,21 +102,17 @@ TABLE = {
     ),
     "cpu": DeviceForms(
         "CPU",
-        ("bfloat16",),
         WIDENED,
-        "float32",
         EVERYTHING,
         "no bfloat16 instructions: the backend would calculate in float32 or fail",
     ),
     "cpu-float16": DeviceForms(
         "CPU",
-        ("float16",),
         PLAIN,
-        "float32",
         EVERYTHING,
         "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
     ),
-    "other": DeviceForms("other device", _BOTH, PLAIN, "float32", EVERYTHING, "nothing is known"),
+    "other": DeviceForms("other device", PLAIN, EVERYTHING, "nothing is known"),
 }
 """By kind of device."""
 

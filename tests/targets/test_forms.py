@@ -38,10 +38,7 @@ BIG, SMALL = (256, 256), (32, 32)
 def test_each_kind_of_device_has_its_row(
     platform: str, half: str, flags: frozenset[str], row: str
 ) -> None:
-    found = forms_of(platform, half, flags)
-    assert found is TABLE[row]
-    assert half in found.halves
-    assert found.accumulate == "float32"
+    assert forms_of(platform, half, flags) is TABLE[row]
 
 
 def test_every_row_says_what_it_rests_on() -> None:
