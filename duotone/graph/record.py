@@ -227,7 +227,7 @@ def make_record(
         )
         for cast in real
     )
-    return Record(operations, casts, _summary(graph, classes, operations, casts, half))
+    return Record(operations, casts, _summary(operations, casts, half))
 
 
 def _shape(graph: Graph, value: int) -> tuple[str, ...]:
@@ -308,11 +308,7 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
 
 
 def _summary(
-    graph: Graph,
-    classes: Classes,
-    operations: tuple[OperationRecord, ...],
-    casts: tuple[CastRecord, ...],
-    half: HalfType,
+    operations: tuple[OperationRecord, ...], casts: tuple[CastRecord, ...], half: HalfType
 ) -> Summary:
     unlisted: dict[str, int] = {}
     for operation in operations:
