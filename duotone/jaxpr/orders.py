@@ -80,7 +80,7 @@ def result_in_order(
     swapped = parts == sorted(parts, key=(0, 2, 1).index)
     if not swapped and parts != sorted(parts):
         return None
-    if math.prod(result_shape(*operands, dims)) < lhs.size + rhs.size:
+    if math.prod(result_shape(operands[0], operands[1], dims)) < lhs.size + rhs.size:
         return None
     order = [axis for side, axis in wanted if side == 0]
     batch = [[axes[axis] for axis in order] for axes in batch]
@@ -111,7 +111,9 @@ def operand_in_order(
         The result of the dot, or ``None`` where this would cost too much.
     """
     pair = list(operands)
-    if pair[slot].size < pair[1 - slot].size + math.prod(result_shape(*operands, dims)):
+    if pair[slot].size < pair[1 - slot].size + math.prod(
+        result_shape(operands[0], operands[1], dims)
+    ):
         return None
     contracted, batch = [list(map(list, axes)) for axes in dims]
     kept = [permutation[axis] for axis in kept_axes(pair[slot], contracted[slot], batch[slot])]
