@@ -23,6 +23,7 @@ from flax import nnx
 from duotone.adapters.nnx import TAG, merge_in, merge_objects, only_objects, split_in, split_objects
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
+from duotone.errors import ArgumentError
 from duotone.policy import Policy
 from duotone.regions import keep_full
 from duotone.scale import LossScale, ScaledGrad, select
@@ -108,7 +109,9 @@ class Optimizer(nnx.Optimizer[M]):
         """Loss and gradients, in mixed precision, with the loss scaled inside.
 
         What ``loss_fn`` changes in ``model`` and in other NNX objects among its arguments is kept
-        if the gradients are finite; random streams go on in any case.
+        if the gradients are finite; random streams go on in any case. A variable to which it gives
+        another structure, shape or dtype (an activation that is kept, a list that grows) has the
+        new value in any case: between the two a compiled step cannot choose.
 
         Args:
             loss_fn: takes the model and the arguments; gives a floating scalar, or a pair
@@ -140,7 +143,7 @@ class Optimizer(nnx.Optimizer[M]):
             )
             aux, _ = merge_objects(out.aux, inner=False)
         for variable, value in before:
-            variable.set_raw_value(select(out.finite, variable.get_raw_value(), value))
+            variable.set_raw_value(_chosen(out.finite, variable.get_raw_value(), value))
         return dataclasses.replace(out, aux=aux)
 
     def update(self, model: M, grads: Any, /, **kwargs: Any) -> optax.Updates:
@@ -213,6 +216,14 @@ def _values_of(tree: Any) -> list[tuple[nnx.Variable, Any]]:
         for _, variable in nnx.iter_graph(tree, graph=True)
         if isinstance(variable, nnx.Variable) and not isinstance(variable, nnx.RngState)
     ]
+
+
+def _chosen(finite: Any, new: Any, old: Any) -> Any:
+    """`new` where the step is taken, else `old`; `new` where they are of different types."""
+    try:
+        return select(finite, new, old)
+    except ArgumentError:
+        return new
 
 
 class _PureLoss:

@@ -108,6 +108,52 @@ def test_metrics_of_a_skipped_step_are_not_counted():
     assert float(metric.compute()) < 10
 
 
+class Keeper(nnx.Module):
+    """Keeps what it computed, in a variable that may have had another value before."""
+
+    def __init__(self, before: Any) -> None:
+        self.dense = nnx.Linear(8, 1, rngs=nnx.Rngs(0))
+        self.kept = nnx.Cache(before)
+
+    def __call__(self, x: Any) -> Any:
+        out = self.dense(x)
+        self.kept.set_value(jax.lax.stop_gradient(out))
+        return out
+
+
+class Sower(Keeper):
+    def __call__(self, x: Any) -> Any:
+        out = self.dense(x)
+        self.sow(nnx.Intermediate, "sown", out)
+        return out
+
+
+@pytest.mark.parametrize("mode", run)
+@pytest.mark.parametrize("before", [np.zeros((0, 1), np.float32), np.int32(0), None])
+def test_variables_may_change_shape_dtype_and_structure(mode, before):
+    """As with ``nnx.Optimizer``: an empty cache that is filled, batches of two sizes."""
+    model = Keeper(before if before is None else jnp.asarray(before))
+    optimizer = duotone.nnx.Optimizer(model, TX)
+    for size, blow_up in ((32, 1.0), (5, 1.0), (7, BLOW_UP)):
+        run[mode](model, optimizer, X[:size], Y[:size], np.float32(blow_up))
+        assert model.kept.get_value().shape == (size, 1)
+    assert optimizer.metrics()["skipped_steps"] == 1
+    kept = bits(model.kept.get_value())
+    run[mode](model, optimizer, -X[:7], Y[:7], BLOW_UP)
+    assert bits(model.kept.get_value()) == kept, "of one type there is a choice"
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")
+@pytest.mark.parametrize("mode", run)
+def test_what_is_sown_grows_until_it_is_popped(mode):
+    model = Sower(None)
+    optimizer = duotone.nnx.Optimizer(model, TX)
+    for steps in (1, 2, 3):
+        run[mode](model, optimizer, X, Y)
+        assert len(nnx.state(model, nnx.Intermediate)["sown"].get_value()) == steps
+    assert int(optimizer.step[...]) == 3
+
+
 def test_gradients_are_unscaled_close_to_float32_and_of_half_dots():
     model, optimizer = made()
     out = optimizer.compute_gradients(loss_fn, model, X, Y)
