@@ -32,7 +32,7 @@ class _Borrowed:
     """A function that is held weakly, where Python can, and looks like itself in errors."""
 
     def __init__(self, fn: Callable[..., Any], forget: Callable[[Any], Any]) -> None:
-        self._get = _reference(fn, forget)
+        self._get = reference(fn, forget)
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 
     @property
@@ -43,7 +43,8 @@ class _Borrowed:
         return self._get()(*args, **kwargs)
 
 
-def _reference(fn: Any, forget: Callable[[Any], Any]) -> Callable[[], Any]:
+def reference(fn: Any, forget: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
+    """A function that is held weakly where Python can, and called for with no arguments."""
     try:
         if isinstance(fn, types.MethodType):
             return weakref.WeakMethod(fn, forget)
@@ -83,7 +84,7 @@ class GradientFunctions:
         Raises:
             ArgumentTypeError: `loss_fn` is not callable.
         """
-        key = (*_identity(loss_fn), bool(has_aux))
+        key = (*identity(loss_fn), bool(has_aux))
         kept = self._kept.get(key)
         if kept is not None and kept[0].__wrapped__ is not None:  # alive, so it is the same one
             return kept[1]
@@ -113,7 +114,7 @@ class GradientFunctions:
             )
 
 
-def _identity(fn: Any) -> tuple[int, int]:
+def identity(fn: Any) -> tuple[int, int]:
     """Tells functions apart; a bound method is a new object every time it is read."""
     if isinstance(fn, types.MethodType):
         return id(fn.__self__), id(fn.__func__)

@@ -136,7 +136,8 @@ def explain(
 
 def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function of split objects, and the objects that stand before the caller's arguments."""
-    function, first = _unbound(fn)
+    check_callable("autocast", fn)
+    function, first = unbound(fn)
 
     @functools.wraps(fn, updated=())
     def pure(*pure_args: Any, **pure_kwargs: Any) -> Any:
@@ -147,13 +148,12 @@ def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return pure, first
 
 
-def _unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def unbound(fn: Any) -> tuple[Any, tuple[Any, ...]]:
     """A module, or a method of one, as a function whose first argument is the module."""
     if is_object(fn) and callable(fn):
         return type(fn).__call__, (fn,)
     if inspect.ismethod(fn) and is_object(fn.__self__):
         return fn.__func__, (fn.__self__,)
-    check_callable("autocast", fn)
     return fn, ()
 
 

@@ -12,15 +12,22 @@ another model, a loss that is not a floating scalar; the errors are those of
 from __future__ import annotations
 
 import dataclasses
-import types
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import optax
 from flax import nnx
 
-from duotone.adapters.nnx import TAG, merge_in, merge_objects, only_objects, split_in, split_objects
+from duotone.adapters.gradient_functions import identity, reference
+from duotone.adapters.nnx import (
+    TAG,
+    merge_in,
+    merge_objects,
+    only_objects,
+    split_in,
+    split_objects,
+    unbound,
+)
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
 from duotone.errors import ArgumentError
@@ -115,7 +122,9 @@ class Optimizer(nnx.Optimizer[M]):
 
         Args:
             loss_fn: takes the model and the arguments; gives a floating scalar, or a pair
-                ``(loss, aux)`` with ``has_aux``.
+                ``(loss, aux)`` with ``has_aux``. Outside ``jit`` it is compiled once and kept
+                while it lives, or the object whose method it is; of an NNX object, that is lifted
+                too.
             model: differentiated with respect to the variables ``wrt``.
             *args: further arguments of ``loss_fn``.
             has_aux: whether ``loss_fn`` returns a pair.
@@ -127,13 +136,14 @@ class Optimizer(nnx.Optimizer[M]):
         Raises:
             ArgumentTypeError, ArgumentError: as for :func:`duotone.value_and_grad`.
         """
-        before = _values_of((model, args, kwargs))
+        function, first = unbound(loss_fn)
+        before = _values_of((model, first, args, kwargs))
         with nnx.update_context(TAG):
             with nnx.split_context(TAG) as context:
                 definition, params, rest = context.split(model, self.wrt, ...)
-                others = split_in(context, (args, kwargs))
+                others = split_in(context, (first, args, kwargs))
             out = self.tx.compute_gradients(
-                _pure_loss(loss_fn, has_aux),
+                _pure_loss(function, has_aux),
                 params,
                 nnx.as_pure(self.opt_state),
                 definition,
@@ -232,11 +242,10 @@ class _PureLoss:
     Holds ``loss_fn`` weakly: it is kept with it, and is called only while somebody holds it.
     """
 
-    def __init__(self, loss_fn: Callable[..., Any], has_aux: bool) -> None:
-        try:
-            self._loss_fn: Callable[[], Any] = weakref.ref(loss_fn)
-        except TypeError:
-            self._loss_fn = lambda: loss_fn
+    def __init__(
+        self, loss_fn: Callable[..., Any], has_aux: bool, forget: Callable[[Any], Any]
+    ) -> None:
+        self._loss_fn = reference(loss_fn, forget)
         self._has_aux = has_aux
         self.__name__ = getattr(loss_fn, "__name__", type(loss_fn).__name__)
 
@@ -247,25 +256,29 @@ class _PureLoss:
     def __call__(self, params: Any, definition: Any, rest: Any, others: Any) -> Any:
         with nnx.merge_context(TAG, inner=True) as context:
             model = context.merge(definition, params, rest)
-            args, kwargs = merge_in(context, others)
-        output = self._loss_fn()(model, *args, **kwargs)
+            first, args, kwargs = merge_in(context, others)
+        output = self._loss_fn()(*first, model, *args, **kwargs)
         aux = None
         if self._has_aux:
             if not isinstance(output, tuple | list) or len(output) != 2:
                 return output  # the caller's error says what it must be
             output, aux = output
-        return output, split_objects((aux, only_objects((model, args, kwargs))))
+        return output, split_objects((aux, only_objects((model, first, args, kwargs))))
 
 
-_PURE_LOSSES: weakref.WeakKeyDictionary[Any, dict[bool, _PureLoss]] = weakref.WeakKeyDictionary()
+_PURE_LOSSES: dict[Any, _PureLoss] = {}
+_MOST_KEPT = 64
 
 
 def _pure_loss(loss_fn: Any, has_aux: bool) -> Any:
     """The same pure function for the same ``loss_fn``, so that it is compiled once."""
-    if not callable(loss_fn) or isinstance(loss_fn, types.MethodType):
-        return _PureLoss(loss_fn, has_aux) if callable(loss_fn) else loss_fn
-    try:
-        kept = _PURE_LOSSES.setdefault(loss_fn, {})
-    except TypeError:  # it cannot be held weakly, or has no hash
-        return _PureLoss(loss_fn, has_aux)
-    return kept.setdefault(has_aux, _PureLoss(loss_fn, has_aux))
+    if not callable(loss_fn):
+        return loss_fn  # the caller's error says what it must be
+    key = (*identity(loss_fn), bool(has_aux))
+    kept = _PURE_LOSSES.get(key)
+    if kept is None or kept.__wrapped__ is None:  # another one, which is dead, had this address
+        kept = _PureLoss(loss_fn, has_aux, lambda _: _PURE_LOSSES.pop(key, None))
+        _PURE_LOSSES[key] = kept
+        while len(_PURE_LOSSES) > _MOST_KEPT:
+            _PURE_LOSSES.pop(next(iter(_PURE_LOSSES)), None)
+    return kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from flax import nnx
 
 import duotone
 import duotone.nnx
+from duotone.adapters import nnx_optimizer
 from duotone.adapters.optax import wrap
 from duotone.errors import ArgumentError, ArgumentTypeError
 from tests.adapters.training import bits, digits, half_dots, heavy_tails, relative_error
@@ -272,6 +275,89 @@ def test_a_loss_is_compiled_once_outside_jit():
     for _ in range(3):
         optimizer.minimize(counted, model, X, Y)
     assert len(traces) == 1
+
+
+class Helper:
+    """A loss that is a method; Python makes another bound method each time it is read."""
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self) -> None:
+        self.traces = 0
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("told apart by what they are, not by what they equal")
+
+    def loss(self, model: Net, x: Any, y: Any) -> Any:
+        self.traces += 1
+        return loss_fn(model, x, y)
+
+    def other(self, model: Net, x: Any, y: Any) -> Any:
+        return -loss_fn(model, x, y)
+
+
+def kept_under(address: int) -> int:
+    return sum(address == key[0] for key in nnx_optimizer._PURE_LOSSES)
+
+
+def test_a_method_is_compiled_once_and_forgotten_with_its_owner():
+    model, optimizer = made()
+    helper, second = Helper(), Helper()
+    for _ in range(3):
+        optimizer.compute_gradients(helper.loss, model, X, Y)
+    assert helper.traces == 1
+    optimizer.compute_gradients(second.loss, model, X, Y)
+    assert (helper.traces, second.traces) == (1, 1)
+    assert float(optimizer.compute_gradients(helper.other, model, X, Y).value) < 0
+    gone, address = weakref.ref(helper), id(helper)
+    assert kept_under(address) == 2
+    del helper
+    gc.collect()
+    assert gone() is None
+    assert kept_under(address) == 0
+
+
+def test_a_loss_without_weak_references():
+    class Slotted:
+        __slots__ = ()
+
+        def __call__(self, model: Net, x: Any, y: Any) -> Any:
+            return loss_fn(model, x, y)
+
+    model, optimizer = made()
+    loss = Slotted()
+    for _ in range(2):
+        optimizer.minimize(loss, model, X, Y)
+    assert kept_under(id(loss)) == 1
+
+
+class Trainer(nnx.Module):
+    """A method of an NNX object reads and changes its variables."""
+
+    def __init__(self) -> None:
+        self.weight = nnx.Variable(jnp.float32(1.0))
+        self.calls = nnx.Variable(jnp.int32(0))
+
+    def __call__(self, model: Net, x: Any, y: Any) -> Any:
+        self.calls[...] += 1
+        return loss_fn(model, x, y) * self.weight[...]
+
+    def loss(self, model: Net, x: Any, y: Any) -> Any:
+        return self(model, x, y)
+
+
+@pytest.mark.parametrize("of", [lambda trainer: trainer.loss, lambda trainer: trainer])
+def test_a_method_of_an_nnx_object_sees_it_as_it_is_now(of):
+    """Catches variables that a compiled loss holds as constants of its first step."""
+    model, optimizer = made(optax.sgd(0.0), dtype="float16")
+    trainer = Trainer()
+    first = float(optimizer.minimize(of(trainer), model, X, Y))
+    trainer.weight[...] = jnp.float32(0.0)
+    assert first > 0
+    assert float(optimizer.minimize(of(trainer), model, X, Y)) == 0
+    trainer.weight[...] = BLOW_UP
+    optimizer.minimize(of(trainer), model, X, Y)
+    assert int(trainer.calls[...]) == 2, "a skipped step changed it"
 
 
 def test_an_optimizer_survives_split_merge_and_clone():
