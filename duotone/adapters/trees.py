@@ -40,7 +40,7 @@ def check_differentiable(params: Any) -> None:
             )
 
 
-def check_gradients(grads: Any, params: Any, who: str) -> None:
+def check_gradients(grads: Any, params: Any, who: str) -> int | None:
     """Refuses gradients of leaves that the parameters do not have, or of another shape.
 
     Args:
@@ -48,14 +48,19 @@ def check_gradients(grads: Any, params: Any, who: str) -> None:
         params: the parameters, or None where nothing is known.
         who: the method that was called, for the error.
 
+    Returns:
+        How many gradients each leaf holds, one behind the other along a first axis, as optimizers
+        for differential privacy take them; None where a leaf holds one, as nearly always.
+
     Raises:
         ArgumentError: names the first leaf.
     """
     params = _trained(params)
     if params is None:
-        return
+        return None
     leaves = tree_leaves_with_path(grads)
     known = {keystr(path): leaf for path, leaf in tree_leaves_with_path(params)}
+    examples = _examples(leaves, known)
     for path, grad in leaves:
         if keystr(path) not in known:
             raise ArgumentError(
@@ -64,11 +69,38 @@ def check_gradients(grads: Any, params: Any, who: str) -> None:
                 "very parameters."
             )
         shapes = jnp.shape(grad), jnp.shape(known[keystr(path)])
-        if shapes[0] != shapes[1]:
+        if examples is None and shapes[0] != shapes[1]:
             raise ArgumentError(
                 f"{who}: the gradient at {_place('grads', path)} has shape {shapes[0]} and the "
                 f"parameter {shapes[1]}. Take the gradients with respect to these very "
                 "parameters, and reduce gradients of several devices or batches before."
+            )
+    return examples
+
+
+def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
+    """Refuses an optimizer that makes one update out of each of several gradients.
+
+    Args:
+        updates: what it returned, or its shapes.
+        params: the parameters.
+        examples: as :func:`check_gradients` gave it.
+        who: the method that was called, for the error.
+
+    Raises:
+        ArgumentError: names the first leaf.
+    """
+    known = {keystr(path): leaf for path, leaf in tree_leaves_with_path(_trained(params))}
+    for path, update in tree_leaves_with_path(updates):
+        param = known.get(keystr(path), update)
+        if jnp.shape(update) != jnp.shape(param):
+            raise ArgumentError(
+                f"{who}: every gradient has a first axis of {examples} that its parameter has "
+                f"not, and the optimizer does not reduce it: its update at "
+                f"{_place('updates', path)} has shape {jnp.shape(update)} and the parameter "
+                f"{jnp.shape(param)}. Take the mean of the gradients over that axis before, or "
+                "begin the optimizer with one that does, such as "
+                "optax.contrib.differentially_private_aggregate."
             )
 
 
@@ -119,6 +151,17 @@ def check_same_leaves(expected: Any, inner: Any) -> None:
                     "made it, or begin with opt.init(params) and keep the loss scale: "
                     "opt.init(params)._replace(loss_scale=state.loss_scale)."
                 )
+
+
+def _examples(leaves: Any, known: dict[str, Any]) -> int | None:
+    """The length of the first axis that all gradients have and their parameters have not."""
+    lengths = set()
+    for path, grad in leaves:
+        shape, param = jnp.shape(grad), known.get(keystr(path))
+        if param is None or len(shape) == 0 or shape[1:] != jnp.shape(param):
+            return None
+        lengths.add(shape[0])
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def _trained(params: Any) -> Any:

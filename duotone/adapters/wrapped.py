@@ -9,16 +9,18 @@ Called by ``optax`` only. What goes wrong: a state or gradients that belong to s
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from duotone import api
 from duotone.adapters import ENABLE
 from duotone.adapters.gradient_functions import GradientFunctions
-from duotone.adapters.trees import check_gradients, check_same_leaves
+from duotone.adapters.trees import check_gradients, check_reduced, check_same_leaves
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy import Policy
 from duotone.scale import LossScale, ScaledGrad
@@ -87,10 +89,18 @@ class Wrapped:
         refuse_other_state(state)
         self.refuse_scaled(grads)
         self.check_inner(state.inner, params)
-        if isinstance(grads, ScaledGrad):  # optimizers with a line search want these as well
-            extra = {**self.offer(value=grads.value, grad=grads.grads), **extra}
+        scaled = isinstance(grads, ScaledGrad)
+        tree = grads.grads if scaled else grads
+        examples = check_gradients(tree, params, "update")
+        if scaled:  # optimizers with a line search want these as well
+            if examples is not None:  # one step of them all: jax.vmap gave a flag and a loss each
+                finite, value = jnp.all(grads.finite), jnp.mean(grads.value)
+                grads = dataclasses.replace(grads, finite=finite, value=value)
+            extra = {**self.offer(value=grads.value, grad=tree), **extra}
         tree, finite = checked_gradients(grads, self.axes, ENABLE)
-        check_gradients(tree, params, "update")
+        if examples is not None:
+            made = jax.eval_shape(lambda: self.inner.update(tree, state.inner, params, **extra)[0])
+            check_reduced(made, params, examples, "update")
         result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
         return result, advance(state, inner, finite)
 

@@ -196,6 +196,43 @@ def test_it_comes_through_being_taken_apart_as_a_pytree():
     assert empty.init is None
 
 
+def each(tx: Any, params: Any, state: Any, batch: Any, *, halves: bool) -> Any:
+    """A gradient for each example, as plain ones or as duotone takes them."""
+    alone = jax.tree.map(lambda leaf: leaf[:, None], batch)
+    if halves:
+        one = lambda batch: tx.compute_gradients(loss_fn, params, state, batch)  # noqa: E731
+        return jax.vmap(one)(alone)
+    return jax.vmap(jax.grad(loss_fn), (None, 0))(params, alone)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("free", [True, False])
+def test_gradients_of_each_example(halves, free, monkeypatch):
+    """Differential privacy: the optimizer clips each gradient and gives one update of them all."""
+    monkeypatch.setattr(skip, "_branching_is_free", lambda: free)
+    private = optax.contrib.differentially_private_aggregate(1.0, 0.1, jax.random.key(0))
+    bare = optax.chain(private, optax.sgd(0.1, momentum=0.9))
+    params, batches = problem()
+    tx = enable(bare, 64.0, dtype="float16")
+    state = tx.init(params)
+    grads = each(tx, params, state, batches[0], halves=halves)
+    updates, after = tx.update(grads, state, params)
+    true = each(tx, params, state, batches[0], halves=False)
+    expected, _ = bare.update(true, bare.init(params), params)
+    for found, right in zip(jax.tree.leaves(updates), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found, right, atol=1e-4)
+    assert tx.metrics(after)["last_finite"]
+    added, _ = tx.apply_gradients(grads, params, state)
+    same_bits(added, optax.apply_updates(params, updates))
+
+    worse = jax.tree.map(lambda leaf: leaf.at[0].mul(np.inf), batches[0])
+    bad = each(tx, params, state, worse, halves=halves)
+    unchanged, skipped = jax.jit(tx.apply_gradients)(bad, params, after)
+    same_bits(unchanged, params)
+    same_bits(skipped.inner, after.inner)
+    assert tx.metrics(skipped)["skipped_steps"] == 1
+
+
 def test_lookahead():
     """Its updates have another structure than its gradients."""
     tx = enable(optax.lookahead(optax.sgd(0.1), sync_period=2, slow_step_size=0.5))

@@ -169,6 +169,33 @@ def test_a_gradient_of_another_shape():
         tx.apply_gradients(grads, PARAMS, tx.init(PARAMS))
 
 
+@pytest.mark.parametrize("inner", [optax.sgd(0.1), optax.adam(0.1)])
+@pytest.mark.parametrize("method", ["update", "apply_gradients"])
+def test_gradients_of_each_example_that_nothing_reduces(inner, method):
+    tx = enable(inner, dtype="float16")
+    grads = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), PARAMS)
+    state = tx.init(PARAMS)
+    steps = {
+        "update": lambda grads: tx.update(grads, state, PARAMS),
+        "apply_gradients": lambda grads: tx.apply_gradients(grads, PARAMS, state),
+    }
+    with pytest.raises(ArgumentError, match=r"first axis of 5.*updates\['.*Take the mean"):
+        steps[method](grads)
+    steps[method](jax.tree.map(lambda leaf: jnp.mean(leaf, 0), grads))
+
+
+def test_gradients_of_each_example_on_every_leaf_and_of_one_number():
+    tx = enable(
+        optax.contrib.differentially_private_aggregate(1.0, 0.1, jax.random.key(0)), dtype="float16"
+    )
+    state = tx.init(PARAMS)
+    grads = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), PARAMS)
+    tx.update(grads, state, PARAMS)
+    for wrong in (PARAMS["b"], grads["b"][:4], grads["b"][None]):
+        with pytest.raises(ArgumentError, match=r"has shape .* and the parameter"):
+            tx.update({**grads, "b": wrong}, state, PARAMS)
+
+
 def test_gradients_of_none_are_of_leaves_that_are_not_trained():
     tx = adam()
     params = {"w": jnp.ones(2), "static": None}
