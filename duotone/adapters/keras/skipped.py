@@ -5,9 +5,10 @@ that ``train_step`` returns is settled:
 
 - *Non-trainable variables* (moving statistics of BatchNormalization, codebooks, counters) stay as
   they were: one infinite activation would poison a running mean for good. Random seeds advance.
-- *Metrics* are updated as Keras does, unless one would become infinite or NaN: then no metric
-  counts this batch. If no batch of the epoch has counted yet, the NaN is kept until one does, so an
-  epoch of bad batches shows NaN and not the 0 of an empty mean.
+- *Metrics* are updated as Keras does, unless one would become infinite or NaN that is not so in an
+  empty metric (a minimum begins at infinity): then no metric counts this batch. If no batch of the
+  epoch has counted yet, the NaN is kept until one does, so an epoch of bad batches shows NaN and
+  not the 0 of an empty mean.
 
 The logs of the batch itself are what the step computed, so ``TerminateOnNaN`` sees them.
 
@@ -18,14 +19,14 @@ whose state has another form than Keras' own settles its own state.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
 import keras
 
 from duotone.adapters.keras.plans import optimizers_of
-from duotone.scale import all_finite, select
+from duotone.scale import select
 
 
 def settled(
@@ -52,8 +53,8 @@ def settled(
     trainable, others, slots, metrics = state
     empty = _empty_metrics(model, metrics)
     # NaN that a skipped step left in metrics without a batch: begin again.
-    lost = jnp.logical_and(jnp.logical_not(slots[position]), jnp.logical_not(all_finite(metrics)))
-    metrics = select(lost, empty, metrics)
+    kept = slots[position] | _sound(metrics, empty)
+    metrics = select(kept, metrics, empty)
     result = step((trainable, others, slots, metrics), *args, **kwargs)
     if not isinstance(result, tuple) or len(result) != 2 or _form(result[1]) != form:
         return result
@@ -64,7 +65,7 @@ def settled(
         select(taken, new, old) if restored else new
         for new, old, restored in zip(new_others, others, keep, strict=True)
     ]
-    counts = taken | all_finite(new_metrics) | _same(metrics, empty)
+    counts = taken | _sound(new_metrics, empty) | _same(metrics, empty)
     return logs, (new_trainable, new_others, new_slots, select(counts, new_metrics, metrics))
 
 
@@ -99,7 +100,23 @@ def _empty_metrics(model: Any, metrics: list[Any]) -> list[Any]:
     return [jnp.asarray(scope.get_current_value(variable)) for variable in variables]
 
 
+def _sound(metrics: list[Any], empty: list[Any]) -> Any:
+    """Whether all is finite, or as it is before the first batch: a minimum begins at infinity."""
+    return _all(
+        jnp.isfinite(a) | _equal(a, b)
+        for a, b in zip(metrics, empty, strict=True)
+        if jnp.issubdtype(jnp.result_type(a), jnp.inexact)
+    )
+
+
 def _same(left: list[Any], right: list[Any]) -> Any:
     """Whether two lists of arrays are equal."""
-    flags = [jnp.all(a == b) for a, b in zip(left, right, strict=True)]
-    return functools.reduce(jnp.logical_and, flags, jnp.asarray(True))
+    return _all(_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _equal(a: Any, b: Any) -> Any:
+    return (a == b) | ((a != a) & (b != b))  # NaN is as NaN
+
+
+def _all(flags: Iterable[Any]) -> Any:
+    return functools.reduce(jnp.logical_and, map(jnp.all, flags), jnp.asarray(True))

@@ -190,6 +190,45 @@ def test_a_metric_that_is_nan_in_a_step_that_was_taken_stays_as_keras_has_it():
     assert np.isnan(logs["odd"][0])
 
 
+class Least(keras.metrics.Metric):
+    """A running minimum, infinite until it is given a finite number."""
+
+    def __init__(self, of, **kwargs):
+        super().__init__(**kwargs)
+        self.of = of
+        self.least = self.add_variable((), keras.initializers.Constant(np.inf), name="least")
+
+    def update_state(self, y, prediction, sample_weight=None):
+        self.least.assign(keras.ops.minimum(self.least, self.of(prediction)))
+
+    def result(self):
+        return self.least.value
+
+    def reset_state(self):
+        self.least.assign(np.inf)
+
+
+@pytest.mark.parametrize(
+    ("of", "clean_is_finite"),
+    [
+        (lambda prediction: np.inf, False),
+        (lambda prediction: keras.ops.min(prediction), True),
+    ],
+)
+def test_a_metric_that_begins_at_infinity_takes_no_metric_with_it(of, clean_is_finite):
+    """Catches: an epoch's metrics wiped after a skipped step, and bad batches counted never."""
+    model = compiled(metrics=["accuracy", Least(of, name="least")], inner=keras.optimizers.SGD(0.0))
+    clean = model.fit(*batches_of("good"), batch_size=16, verbose=0).history
+    assert np.isfinite(clean["least"][0]) == clean_is_finite
+    for kinds in (("good", "bad", "good"), ("bad", "good"), ("good", "bad")):
+        x, y = batches_of(*kinds)
+        logs = model.fit(x, y, batch_size=16, shuffle=False, verbose=0).history
+        for name, seen in logs.items():
+            assert seen == [pytest.approx(clean[name][0])], (name, kinds)
+        counts = [v for v in model.metrics_variables if v.name == "count"]
+        assert {float(v.value) for v in counts} == {16.0 * kinds.count("good")}, kinds
+
+
 def test_a_model_with_other_state_trains_as_it_did():
     """Metrics and further state of the user's own ``train_step`` are the user's."""
 
