@@ -19,7 +19,7 @@ import dataclasses
 import inspect
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,13 @@ import jax.numpy as jnp
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.scale.finite import AxisName, all_finite, check_axis_name
 from duotone.scale.state import LossScale
+
+_NO_TREE = (
+    "a ScaledGrad is no tree of gradients by name and no pair (loss, gradients). Pass it as it is "
+    "to what can skip a step: duotone.linen.TrainState in the place of Flax's, or the methods of "
+    "the wrapped optimizer. Elsewhere pass out.grads, its unscaled gradients, and read out.value "
+    "and out.aux."
+)
 
 
 @jax.tree_util.register_dataclass
@@ -46,6 +53,12 @@ class ScaledGrad:
     grads: Any
     finite: jax.Array
     aux: Any = None
+
+    def __iter__(self) -> NoReturn:
+        raise ArgumentTypeError(_NO_TREE)
+
+    def __contains__(self, name: object) -> NoReturn:
+        raise ArgumentTypeError(_NO_TREE)  # the first thing that a Flax TrainState asks
 
 
 def value_and_grad(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -59,6 +60,19 @@ def test_argnums_auxiliary_output_and_keywords():
     assert out.aux["n"] == 3
     last = value_and_grad(loss_fn, -1, has_aux=True)(FixedLossScale(8), a, b, power=2)
     assert last.grads.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("use", [lambda out: "w" in out, list, lambda out: dict(*out)])
+def test_it_is_no_mapping_and_no_pair_and_still_a_pytree(use: Any):
+    out = value_and_grad(lambda p: jnp.sum(p["w"]))(DynamicLossScale(), {"w": jnp.ones(2)})
+    with pytest.raises(ArgumentTypeError, match=r"duotone\.linen\.TrainState.*out\.grads"):
+        use(out)
+    doubled = jax.jit(lambda out: jax.tree.map(lambda leaf: leaf, out))(out)
+    assert isinstance(doubled, ScaledGrad)
+    assert len(jax.tree.leaves(out)) == 3
+    assert dataclasses.replace(out, aux=3).aux == 3
+    assert dataclasses.asdict(out).keys() == {"value", "grads", "finite", "aux"}
+    assert "ScaledGrad(" in repr(out)
 
 
 def test_integer_parameters():
