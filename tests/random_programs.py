@@ -120,9 +120,11 @@ class Program:
 
     Attributes:
         steps: name of each step, and how many values back its two operands lie.
+        own_weights: whether each step has a weight of its own, that no other operation reads.
     """
 
     steps: tuple[tuple[str, int, int], ...]
+    own_weights: bool = False
 
     def __call__(self, x: Any, w: Any) -> tuple[Any, Any]:
         """An activation and a scalar."""
@@ -130,7 +132,8 @@ class Program:
         for index, (name, one, other) in enumerate(self.steps):
             with jax.named_scope(f"step_{index}"):
                 a, b = values[-1 - one % len(values)], values[-1 - other % len(values)]
-                values.append(STEPS[name](a, b, w))
+                weight = jnp.flip(w) + float(index) if self.own_weights else w
+                values.append(STEPS[name](a, b, weight))
         return values[-1], jnp.mean(values[-1] * values[-2])
 
     def loss(self, x: Any, w: Any) -> Any:
