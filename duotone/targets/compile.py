@@ -40,7 +40,7 @@ def compile_program(
 
     Raises:
         MissingExtraError: the compiler of the target is not installed.
-        CompilationError: it refused the program.
+        CompilationError: it, or JAX for its platform, refused the program.
     """
     begun = time.perf_counter()
     place = topology.find(target)
@@ -82,13 +82,29 @@ def _compile(
     sharding = jax.sharding.SingleDeviceSharding(place.device)
     with assuming(target.device()):
         traced = _trace(fn, args, kwargs, sharding)
-        lowered = traced.lower(lowering_platforms=(target.platform,))
+        lowered = _lower(traced, target)
         try:
             return lowered.compile(compiler_options={**place.options, **target.options})
         except jax.errors.JaxRuntimeError as error:
             raise CompilationError(
                 f"the compiler for {target.name} refused the program: {error}"
             ) from error
+
+
+def _lower(traced: Any, target: Target) -> Any:
+    """The program of a traced function for the platform of a target."""
+    try:
+        return traced.lower(lowering_platforms=(target.platform,))
+    except RuntimeError as error:
+        callbacks = "Unknown backend" in str(error)
+        remedy = (
+            ": JAX lowers what calls back into Python (jax.debug.print, jax.pure_callback) only "
+            "where the device is present; leave it out for this target."
+        )
+        raise CompilationError(
+            f"the program cannot be lowered for {target.name} ({error})"
+            + (remedy if callbacks else "")
+        ) from error
 
 
 def _trace(

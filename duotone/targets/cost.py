@@ -11,15 +11,15 @@ Who calls this: :mod:`duotone.targets.compile`. It takes text, so it needs no de
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Iterator
 
-from duotone.targets.arithmetic import Dot, backend_config, dots_of
+from duotone.targets.arithmetic import Dot, dots_of
 from duotone.targets.hlo import Computation, Instruction, Program
 from duotone.targets.record import Kernel
 from duotone.targets.specifications import Target
 from duotone.targets.traffic import bytes_moved, is_free
+from duotone.targets.trips import Trips, written_trips
 
 _HALF = frozenset({"f16", "bf16"})
 _FULL = frozenset({"f32", "f64"})
@@ -71,6 +71,7 @@ class _Walk:
 
     def __init__(self, program: Program, target: Target) -> None:
         self.program, self.target = program, target
+        self.trips = Trips(program)
         self.notes: list[str] = []
         self.dots: list[tuple[str, int, float]] = []
 
@@ -96,12 +97,11 @@ class _Walk:
             self.program.computations[loop.attribute(key).lstrip("%")]
             for key in ("body", "condition")
         )
-        known = backend_config(loop).get("known_trip_count", {}).get("n")
-        trips = _counted_trips(loop, computation, self.program) if known is None else int(known)
+        trips = self.trips.of(loop, computation)
         if trips is None:
             trips = 1
             self.notes.append(f"how often {loop.name} runs is not known: counted once")
-        if known is None:
+        if written_trips(loop) is None:
             yield from self.kernels(condition, runs * (trips + 1))
         yield from self.kernels(body, runs * trips)
 
@@ -198,31 +198,3 @@ def _kind(instruction: Instruction, dots: list[Dot]) -> str:
     if instruction.opcode == "custom-call":
         return instruction.target or "custom-call"
     return instruction.opcode
-
-
-def _counted_trips(loop: Instruction, computation: Computation, program: Program) -> int | None:
-    """Trips of a loop that counts from a constant up to a constant by one, read from its text."""
-    condition = program.computations[loop.attribute("condition").lstrip("%")]
-    limits = _limits(condition, program)
-    if len(limits) != 1:
-        return None
-    start = computation.operand(loop, 0)
-    first = 0
-    if start.opcode == "tuple":
-        counters = [computation.instructions[name] for name in start.operands]
-        scalars = [c for c in counters if c.arrays[0].shape == () and c.arrays[0].dtype == "s32"]
-        literals = {c.literal for c in scalars if c.opcode == "constant"}
-        if len(literals) == 1:
-            first = int(next(iter(literals)))
-    return max(limits[0] - first, 0)
-
-
-def _limits(condition: Computation, program: Program) -> list[int]:
-    """The constants that a loop's condition compares its counter with."""
-    found: list[int] = []
-    for instruction in condition.instructions.values():
-        if instruction.opcode == "constant" and re.fullmatch(r"-?\d+", instruction.literal):
-            found.append(int(instruction.literal))
-        for name in instruction.called:
-            found += _limits(program.computations[name], program)
-    return found

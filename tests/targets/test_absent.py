@@ -14,6 +14,7 @@ import pytest
 
 import duotone
 from duotone import _jax
+from duotone.errors import CompilationError
 from duotone.targets.forms import TABLE
 from duotone.targets.gpus import GPUS
 from duotone.targets.specifications import TARGETS
@@ -28,7 +29,9 @@ W = jax.ShapeDtypeStruct((128, 256), jnp.float32)
 
 @pytest.fixture(params=ABSENT, ids=lambda target: target.name)
 def target(request):
-    """A target whose compiler is installed."""
+    """A target whose compiler is installed; a test may name some."""
+    if isinstance(request.param, str):
+        request.param = TARGETS[request.param]
     if request.param.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed")
     if request.param.platform == "cuda":
@@ -78,15 +81,55 @@ def test_a_step_compiles_for_every_target(target):
         assert half.compiler_seconds is None or half.compiler_seconds < 1e-3
 
 
-def test_a_loop_over_layers_counts_all_layers(h200):
-    def layers(x, w):
-        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), x.sum()), x, w)
+LOOPS = {
+    "layers": (lambda x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), x[0]), x, WEIGHTS), 6),
+    "from 5": (lambda x: jax.lax.fori_loop(5, 17, lambda i, h: jnp.tanh(h @ x) * i, x), 12),
+    "steps of 3": (
+        lambda x: jax.lax.while_loop(
+            lambda c: c[0] <= 10, lambda c: (c[0] + 3, jnp.tanh(c[1] @ x)), (0, x)
+        ),
+        4,
+    ),
+    "down": (
+        lambda x: jax.lax.while_loop(
+            lambda c: c[0] > 0, lambda c: (c[0] - 1, jnp.tanh(c[1] @ x)), (10, x)
+        ),
+        10,
+    ),
+    "nested": (
+        lambda x: jax.lax.fori_loop(
+            0, 5, lambda _, h: jax.lax.fori_loop(0, 7, lambda _, h: jnp.tanh(h @ x), h), x
+        ),
+        35,
+    ),
+    "until it is large": (
+        lambda x: jax.lax.while_loop(lambda h: h.sum() < 1e6, lambda h: jnp.exp(h @ x), x),
+        None,
+    ),
+}
+WEIGHTS = jnp.ones((6, 256, 256))
 
-    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
-    w = jax.ShapeDtypeStruct((6, 512, 512), jnp.float32)
-    seen = duotone.compile_for(layers, x, w, target=h200)
-    assert seen.total_flops == 6 * 2 * 512**3
-    assert seen.bytes > 6 * 4 * 3 * 512**2
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("target", ["h200", "v5e"], indirect=True)
+def test_a_loop_counts_as_often_as_it_runs(target, name):
+    loop, runs = LOOPS[name]
+    seen = duotone.compile_for(
+        loop, jax.ShapeDtypeStruct((256, 256), jnp.float32), target=target.name
+    )
+    assert seen.total_flops == (runs or 1) * 2 * 256**3
+    assert bool(seen.notes) is (runs is None)
+    if name == "layers" and target.name == "h200":
+        assert seen.bytes > 6 * 4 * 3 * 256**2
+
+
+def test_a_callback_is_an_error_that_says_so(h200):
+    def printing(x):
+        jax.debug.print("{}", x[0, 0])
+        return x
+
+    with pytest.raises(CompilationError, match=r"h200.*call.*back.*leave it out"):
+        duotone.compile_for(printing, W, target=h200)
 
 
 def test_an_attentions_gradient_is_finished_in_the_kernel_of_a_dot(monkeypatch):
