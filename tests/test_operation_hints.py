@@ -24,7 +24,7 @@ from duotone.policy import Policy
 
 TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 KNOWN = road._known_names()
-_MEANINGS = {"convert_exact", "eq_calculated", "exact_power", "scatter_once"}
+_MEANINGS = {"convert_exact", "eq_calculated", "exact_power", "scatter_once", "sum_of_two"}
 _OF_ONE_VERSION = {"log2", "one_minus_square", "polynomial", "closed_call"}
 """Primitives that of JAX 0.10 and 0.12 only one has."""
 

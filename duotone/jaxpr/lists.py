@@ -1,11 +1,12 @@
 """The lists for JAX primitives: allow, infer, deny, clear, each entry with its reason and source.
 
 To add a primitive, add one line to the family it belongs to. Operations on no list stay float32 and
-are reported. Five names here are not primitives but meanings that the front end tells apart:
+are reported. Six names here are not primitives but meanings that the front end tells apart:
 ``square`` (also ``mul`` of a value with itself), ``convert_exact`` (a ``convert_element_type`` that
 half loses nothing in), ``exact_power`` (``integer_pow`` with exponent 0, 1 or -1),
-``eq_calculated`` (``eq`` of two floating point values of which none is a literal) and
-``scatter_once`` (a ``scatter-add`` to zeros of which no place gets more than one update).
+``eq_calculated`` (``eq`` of two floating point values of which none is a literal), ``sum_of_two``
+(``reduce_sum`` of two terms) and ``scatter_once`` (a ``scatter-add`` to zeros of which no place
+gets more than one update).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
 and oneDNN modes); NVIDIA, "Training with Mixed Precision", user guide DU-08617, section on the
@@ -114,6 +115,7 @@ _INFER = [
         "adds at most a few overlapping windows",
         f"{TF} MaxPoolGrad",
     ),
+    *_entries(Kind.INFER, "sum_of_two", "an addition", f"{TF} Add", additive=True),
     *_entries(Kind.INFER, "exact_power", "a copy, a constant or a reciprocal", f"{TF} Reciprocal"),
 ]
 

@@ -187,6 +187,16 @@ def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, st
     return ("eq_calculated" if calculated and "float" in ins[0] else "eq"), ""
 
 
+@_rule("reduce_sum")
+def _reduce_sum(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """A sum of two terms is an addition."""
+    del ins, outs
+    shape = eqn.invars[0].aval.shape
+    sizes = [shape[axis] for axis in eqn.params["axes"]]
+    two = all(type(size) is int for size in sizes) and math.prod(sizes) == 2
+    return ("sum_of_two" if two else "reduce_sum"), ""
+
+
 @_rule("integer_pow")
 def _integer_pow(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     del ins, outs
