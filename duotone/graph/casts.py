@@ -29,7 +29,9 @@ class Hold(enum.Enum):
     PARTS = "parts"
     """What is put together of parts (the gradient of slices: padded and added up), where dots read
     it in half and sums in full (the gradient of the bias). A compiler drops the rounding for a sum,
-    so it would put the parts together twice, once for the sum alone."""
+    so it would put the parts together twice, once for the sum alone. Likewise what several dots add
+    up to (the gradient behind queries, keys and values), if several operations widen it and none
+    reads it half: the last dot's kernel would write the sum in float32."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,7 +116,10 @@ def plan_casts(
             several = len({node for node in nodes if node >= 0}) > 1
             in_memory = several and _is_in_memory(graph, classes, value)
             return in_memory or _is_operand(graph, painting, value)
-        return hold is Hold.PARTS and _are_sums_of_parts(graph, classes, painting, value, nodes)
+        return hold is Hold.PARTS and (
+            _are_sums_of_parts(graph, classes, painting, value, nodes)
+            or _is_sum_of_dots(graph, classes, painting, value, nodes)
+        )
 
     casts = tuple(
         Cast(
@@ -174,7 +179,25 @@ def _are_sums_of_parts(
     )
     if not read_half:
         return False
-    stack, made_of_parts = [value], False
+    terms = _terms(graph, classes, painting, value)
+    return bool(terms) and all(classes.nodes[term].entry.parts for term in terms)
+
+
+def _is_sum_of_dots(
+    graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
+) -> bool:
+    """Whether a value adds up several dots, and several of ``nodes`` read it, none of them half."""
+    if len(set(nodes)) < 2 or min(nodes) < 0:
+        return False
+    if any(painting.compute[reader] is Paint.HALF for reader, _ in graph.consumers[value]):
+        return False
+    terms = _terms(graph, classes, painting, value)
+    return len(terms) > 1 and all(classes.nodes[term].kind is Kind.ALLOW for term in terms)
+
+
+def _terms(graph: Graph, classes: Classes, painting: Painting, value: int) -> set[int]:
+    """The operations whose results a value adds up, moved at most; empty if not all are half."""
+    stack, found = [value], set[int]()
     seen: set[int] = set()
     while stack:
         index = stack.pop()
@@ -183,17 +206,15 @@ def _are_sums_of_parts(
         seen.add(index)
         producer = graph.values[index].producer
         if producer < 0 or painting.compute[producer] is not Paint.HALF:
-            return False
-        entry = classes.nodes[producer].entry
-        if entry.parts:
-            made_of_parts = True
-        elif entry.additive:
-            stack.extend(graph.nodes[producer].inputs)
-        elif graph.nodes[producer].op in RESHAPES:
-            stack.append(graph.nodes[producer].inputs[0])
+            return set()
+        node, entry = graph.nodes[producer], classes.nodes[producer].entry
+        if entry.additive:
+            stack.extend(node.inputs)
+        elif node.op in RESHAPES:
+            stack.append(node.inputs[0])
         else:
-            return False
-    return made_of_parts
+            found.add(producer)
+    return found
 
 
 def _is_literal(value: Value) -> bool:

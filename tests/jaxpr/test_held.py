@@ -50,3 +50,29 @@ def test_a_bias_before_slices_adds_up_what_the_dots_read() -> None:
     assert len(dots) == 2
     for got, expected in zip(held(WEIGHTS, BIAS, X), free(WEIGHTS, BIAS, X), strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+def normed_attention(weights: Any, x: Any) -> Any:
+    """Query, key and value are dense layers of one normed array."""
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    normed = centred * jax.lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-5)
+    query, key, value = (normed @ weight for weight in jnp.split(weights, 3, -1))
+    shares = jax.nn.softmax(query @ key.swapaxes(1, 2))
+    return jnp.sum((shares @ value) ** 2)
+
+
+def test_what_dots_add_up_to_is_read_in_half_where_several_widen_it() -> None:
+    """The gradient behind queries, keys and values, which the norm's derivative reads."""
+    x = jax.random.normal(KEYS[0], (2, 16, 8))
+    results = []
+    for hold in (TABLE["tpu"].holds, Hold.NOTHING):
+        jaxpr = jax.make_jaxpr(jax.grad(normed_attention, argnums=(0, 1)))(WEIGHTS, x)
+        forms = dataclasses.replace(TABLE["tpu"], holds=hold)
+        painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=forms)
+        program = jax.make_jaxpr(rewriter_of(painted, Policy()))(WEIGHTS, x)
+        sums = {eqn.outvars[0] for eqn in named(program, "add_any")}
+        held = [e for e in named(program, "optimization_barrier") if e.invars[0] in sums]
+        assert [e.invars[0].aval.dtype for e in held] == [jnp.bfloat16] * (hold is Hold.PARTS)
+        results.append(rewriter_of(painted, Policy())(WEIGHTS, x))
+    for got, expected in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, expected)
