@@ -2,7 +2,8 @@
 
 ``duotone run`` must hook into Keras before the script makes a model and after the script has chosen
 Keras' backend, so neither before nor after the script is the time: only the import itself is. A
-finder at the front of ``sys.meta_path`` lets the others find the library and steps out of the way.
+finder at the front of ``sys.meta_path`` lets the others find the library, and steps out of the way
+once it is imported. Who only asks whether there is such a library does not use it up.
 
 Called by ``duotone.cli.run``. What goes wrong: errors of the function reach whoever imports the
 library, like errors of the library itself.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -46,21 +46,27 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
+            spec.loader = _Loader(spec.loader, self)
         return spec
+
+    def is_there(self) -> None:
+        """Calls the function, the first time."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()
 
 
 class _Loader(importlib.abc.Loader):
     """The library's own loader, and the call afterwards."""
 
-    def __init__(self, loader: importlib.abc.Loader, then: Callable[[], None]) -> None:
-        self._loader, self._then = loader, then
+    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
+        self._loader, self._finder = loader, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self._loader.create_module(spec)
@@ -70,4 +76,4 @@ class _Loader(importlib.abc.Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._then()
+        self._finder.is_there()

@@ -69,3 +69,25 @@ def test_an_error_of_the_function_reaches_who_imports(library):
     when_imported(library, fail)
     with pytest.raises(RuntimeError, match="no hook today"):
         importlib.import_module(library)
+
+
+def test_who_asks_for_the_library_does_not_use_up_the_call(library):
+    """Catches: a script that looks with find_spec whether Keras is there trains in float32."""
+    calls = []
+    when_imported(library, lambda: calls.append("now"))
+    assert importlib.util.find_spec(library) is not None
+    importlib.import_module(library)
+    assert calls == ["now"]
+
+
+def test_an_import_that_fails_may_be_tried_again(library, tmp_path):
+    calls = []
+    when_imported(library, lambda: calls.append("now"))
+    file = tmp_path / library / "__init__.py"
+    file.write_text("raise ImportError('no backend')\n")
+    with pytest.raises(ImportError, match="no backend"):
+        importlib.import_module(library)
+    assert calls == []
+    file.write_text("answer = 42  # and of another size\n")
+    importlib.import_module(library)
+    assert calls == ["now"]
