@@ -5,23 +5,25 @@ made with ``duotone.optimizer(...)`` are switched on. The script sees the comman
 and module path that it would have under ``python``.
 
 What goes wrong: a script that does not exist; one that uses neither Keras nor duotone, for which
-there is nothing to switch on (said in one line when it ends). Errors of the script are its own.
+there is nothing to switch on (said in one line when it ends). Errors of the script are its own,
+whatever their class: they go to ``sys.excepthook`` without the frames of this command.
 """
 
 from __future__ import annotations
 
 import enum
+import importlib.util
 import os
 import runpy
 import sys
-import traceback
+import types
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from duotone._switches import DTYPE, SWITCH, read_switches
-from duotone.errors import ArgumentError, DuotoneError
+from duotone.errors import ArgumentError
 
 
 class HalfTypeChoice(enum.StrEnum):
@@ -59,22 +61,55 @@ def run(
 
     when_imported("keras", _switch_keras_on)
     sys.argv = [script, *(arguments or [])]
+    if not sys.flags.safe_path:  # of python -P and PYTHONSAFEPATH, where nothing comes first
+        sys.path[0] = str(Path.cwd() if module else Path(script).resolve().parent)
+    if module:
+        _check_module(script)
     try:
         if module:
-            sys.path[0] = str(Path.cwd())
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = str(Path(script).resolve().parent)
-            runpy.run_path(script, run_name="__main__")
-    except (DuotoneError, OSError) as error:
-        # Not an error of this command: with its traceback, as python shows it.
-        traceback.print_exc()
-        raise typer.Exit(1) from error
+            _run_script(Path(script))
+    except (Exception, KeyboardInterrupt) as error:
+        _show(error)
+        raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1) from error
     if not {"keras", "duotone.adapters.optax"} & set(sys.modules):  # the second loads when used
         typer.echo(
             f"note: {script} uses neither Keras nor duotone.optimizer(...): nothing to switch on",
             err=True,
         )
+
+
+def _run_script(path: Path) -> None:
+    """Runs a file as ``__main__``; unlike ``runpy`` it leaves ``sys.argv[0]`` as it was typed."""
+    main = types.ModuleType("__main__")
+    main.__file__ = str(path.absolute())
+    sys.modules["__main__"] = main
+    exec(compile(path.read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__)
+
+
+def _check_module(name: str) -> None:
+    """Raises if there is no such module."""
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        found = error.name is None or not f"{name}.".startswith(f"{error.name}.")
+    except Exception:  # of a package around it; importing it again says so, as the script's error
+        found = True
+    if not found:
+        raise ArgumentError(
+            f"there is no module {name} in {sys.path[0]} or installed. "
+            "For a script write its path: duotone run path/to/train.py"
+        )
+
+
+def _show(error: BaseException) -> None:
+    """Shows an error of the script as python does, by its own hook if it has one."""
+    own = {__file__, runpy.run_module.__code__.co_filename}
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in own:
+        frames = frames.tb_next
+    sys.excepthook(type(error), error.with_traceback(frames), frames)
 
 
 def _switch_keras_on() -> None:

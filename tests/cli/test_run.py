@@ -37,6 +37,7 @@ def run(tmp_path: Path, source: str, *words: str, **environ: str) -> subprocess.
         env={**inherited, "JAX_PLATFORMS": "cpu", **environ},
         capture_output=True,
         text=True,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -61,6 +62,33 @@ def test_the_script_is_main_and_finds_its_neighbours(tmp_path):
     done = run(tmp_path, source, str(tmp_path / "train.py"))
     assert done.stdout.strip() == f"__main__ {tmp_path}/train.py 42 ['{tmp_path}/train.py']"
     assert "nothing to switch on" in done.stderr
+
+
+def test_the_script_is_written_as_it_was_typed_and_its_file_is_found_from_everywhere(tmp_path):
+    """Catches: a relative ``__file__``, lost once the script has changed its folder."""
+    source = "import os, sys; os.chdir('/'); print(__file__, sys.argv)"
+    done = run(tmp_path, source, "./train.py")
+    assert done.stdout.strip() == f"{tmp_path}/train.py ['./train.py']", done.stderr
+
+
+def test_what_a_script_starts_with_spawn_finds_its_functions(tmp_path):
+    source = """
+        import multiprocessing
+
+        def double(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+    """
+    assert run(tmp_path, source, "train.py").stdout.strip() == "[2, 4]"
+
+
+def test_a_script_that_looks_first_whether_keras_is_there(tmp_path):
+    source = "import importlib.util; importlib.util.find_spec('keras')\n" + textwrap.dedent(KERAS)
+    done = run(tmp_path, source, "--dtype", "float16", "train.py")
+    assert done.stdout.splitlines()[0] == "duotone float16", done.stderr
 
 
 def test_a_module(tmp_path):
@@ -92,6 +120,8 @@ def test_there_is_no_such_script(tmp_path):
     [
         ("open('nowhere.txt')", 1, "train.py"),
         ("import duotone; duotone.Policy(level='FAST')", 1, "train.py"),
+        ("input()", 1, "EOFError: EOF when reading a line"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
         ("raise SystemExit(7)", 7, ""),
     ],
 )
@@ -100,6 +130,28 @@ def test_an_error_of_the_script_is_its_own(tmp_path, source, status, shown):
     assert done.returncode == status
     assert shown in done.stderr
     assert ("Traceback" in done.stderr) == bool(shown)
+    assert "runpy" not in done.stderr
+
+
+def test_an_error_of_the_script_goes_to_its_own_hook(tmp_path):
+    source = "import sys; sys.excepthook = lambda kind, *_: print('hook', kind.__name__); 1 / 0"
+    done = run(tmp_path, source, "train.py")
+    assert (done.returncode, done.stdout.strip()) == (1, "hook ZeroDivisionError")
+
+
+@pytest.mark.parametrize("name", ["tain", "tain.more", "train.more"])
+def test_there_is_no_such_module(tmp_path, name):
+    done = run(tmp_path, "", "-m", name)
+    assert done.returncode == 2
+    assert f"error: there is no module {name} in {tmp_path}" in done.stderr
+
+
+def test_a_package_that_does_not_import_says_why(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import not_there\n")
+    done = run(tmp_path, "", "-m", "package.train")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("ModuleNotFoundError: No module named 'not_there'")
 
 
 def test_a_bad_value_of_a_switch(tmp_path):
