@@ -57,6 +57,7 @@ def demo(
     """Train a small network on real handwritten digits, in float32 and in mixed precision."""
     import jax
     from rich.console import Console
+    from rich.markup import escape
 
     from duotone._files import prepare_folder
     from duotone.samples.digits import Precision, Trainer, load_digits
@@ -78,7 +79,8 @@ def demo(
     if jax.default_backend() == "cpu" and len(names) > 1:
         console.print(f"[dim]{_CPU_NOTE}[/dim]")
     files = write_report(out, results)
-    console.print(f"Report: [bold]{out}/[/bold] ({', '.join(file.name for file in files)})")
+    written = ", ".join(file.name for file in files)
+    console.print(f"Report: [bold]{escape(str(out))}/[/bold] ({written})")
 
 
 def _check_libraries() -> None:

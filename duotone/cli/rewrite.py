@@ -85,6 +85,7 @@ def rewrite(
     TensorFlow need not be installed.
     """
     from rich.console import Console
+    from rich.markup import escape
 
     from duotone.views import graphdef
 
@@ -92,7 +93,8 @@ def rewrite(
     done = carry_out(console, graph, out, fetch, feed, dtype, painter, device)
     for result in done.graphs:
         console.print(graphdef.summary(result))
-    console.print(f"Rewritten in {done.seconds:.2f} s: [bold]{out}[/bold] ({done.kind})")
+    where = f"[bold]{escape(str(out))}[/bold] ({done.kind})"
+    console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
 
 
 def carry_out(
@@ -123,9 +125,14 @@ def carry_out(
     Raises:
         DuotoneError: as :func:`duotone.tensorflow.rewrite_file`.
     """
+    from rich.markup import escape
+
     from duotone.tensorflow.rewrite_file import rewrite_file
 
-    with console.status(f"reading {graph}") as status:
+    def doing(stage: str) -> str:
+        return escape(f"{stage} {out if stage == 'writing' else graph}")
+
+    with console.status(doing("reading")) as status:
         return rewrite_file(
             graph,
             out,
@@ -134,7 +141,7 @@ def carry_out(
             dtype=dtype.value,
             painter=painter.value,
             device=parse_device(device),
-            on_stage=lambda stage: status.update(f"{stage} {out if stage == 'writing' else graph}"),
+            on_stage=lambda stage: status.update(doing(stage)),
         )
 
 

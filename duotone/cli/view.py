@@ -132,7 +132,9 @@ def _view_record(console: Console, path: Path, most: int, logdir: Path | None) -
 
 
 def _say_where(console: Console, logdir: Path) -> None:
+    from rich.markup import escape
+
     console.print(
-        f"Now run [bold]tensorboard --logdir {logdir}[/bold], open Graphs, and set "
+        f"Now run [bold]tensorboard --logdir {escape(str(logdir))}[/bold], open Graphs, and set "
         "Color by to Device (precision) or XLA cluster (list)."
     )

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from duotone.targets.record import ProgramCost
+from duotone.views.text import add_row
 
 _SHOWN = 12
 
@@ -25,7 +26,8 @@ def table(cost: ProgramCost) -> Any:
     """A cost as something that Rich prints: totals, and the kernels that move most bytes."""
     kernels = Table("kernel", "op", "runs", "bytes", "FLOPs", "dots", "source")
     for kernel in cost.largest(_SHOWN):
-        kernels.add_row(
+        add_row(
+            kernels,
             kernel.name,
             kernel.op,
             str(kernel.runs),

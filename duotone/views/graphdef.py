@@ -20,7 +20,7 @@ from duotone.tensorflow.record import RULES, BodyResult, Decision, RewriteResult
 from duotone.tensorflow.rewrite_file import GraphResult
 from duotone.views import tensorboard
 from duotone.views.tensorboard import CAST, Shown
-from duotone.views.text import amount
+from duotone.views.text import add_row, amount
 
 _STYLE = {"f16": "green", "bf16": "green", "f32": "yellow"}
 _HALF = {"f16": "half (float16)", "bf16": "half (bfloat16)"}
@@ -84,25 +84,25 @@ def summary(graph: GraphResult) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     if graph.tags:
-        table.add_row("tags", ", ".join(graph.tags))
+        add_row(table, "tags", ", ".join(graph.tags))
     what = "kept (nothing reads them)" if graph.guessed else "fetched"
-    table.add_row(what, _some(graph.fetch))
+    add_row(table, what, _some(graph.fetch))
     if graph.feed:
-        table.add_row("fed", _some(graph.feed))
+        add_row(table, "fed", _some(graph.feed))
     t = totals(result)
-    table.add_row("nodes half", f"{t.half} of {t.nodes} with float32 types")
-    table.add_row("casts", f"{t.to_half + t.to_full}: {t.to_half} to half, {t.to_full} to float32")
-    table.add_row("cast bytes", t.cast_bytes)
+    add_row(table, "nodes half", f"{t.half} of {t.nodes} with float32 types")
+    add_row(table, "casts", f"{t.to_half + t.to_full}: {t.to_half} to half, {t.to_full} to float32")
+    add_row(table, "cast bytes", t.cast_bytes)
     everything = [body for _, body in bodies(result)]
     changes = Counter(pair for body in everything for pair in body.op_changes.values())
     shown = (f"{a} to {b} ({count})" for (a, b), count in sorted(changes.items()))
-    table.add_row("op changes", ", ".join(shown) or "none")
+    add_row(table, "op changes", ", ".join(shown) or "none")
     if not t.half:
         rules = Counter(d.rule for body in everything for d in body.decisions)
         reasons = [RULES.get(rule, rule) for rule, _ in rules.most_common(2)]
-        table.add_row("why none", "; ".join(reasons) or "there is no float32 in the graph")
+        add_row(table, "why none", "; ".join(reasons) or "there is no float32 in the graph")
     if result.functions:
-        table.add_row("functions", f"{len(result.functions)}, each painted on its own")
+        add_row(table, "functions", f"{len(result.functions)}, each painted on its own")
     return table
 
 
@@ -118,7 +118,7 @@ def comparison(results: Mapping[str, RewriteResult]) -> Table:
         table.add_column(name, justify="right", overflow="fold")
     for name, result in results.items():
         t = totals(result)
-        table.add_row(name, str(t.half), str(t.to_half), str(t.to_full), t.cast_bytes)
+        add_row(table, name, str(t.half), str(t.to_half), str(t.to_full), t.cast_bytes)
     return table
 
 
@@ -137,7 +137,8 @@ def by_op(result: RewriteResult) -> Table:
     table.add_column("why float32", overflow="fold")
     for (op, kind), rows in sorted(counts.items()):
         reasons = [(rule, count) for rule, count in rows.most_common() if rule != "half"]
-        table.add_row(
+        add_row(
+            table,
             op,
             kind,
             str(rows["half"] or ""),
@@ -166,8 +167,8 @@ def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Gro
     ]
     for where, d in rows[:most]:
         paint = Text(d.colour, style=_STYLE[d.colour])
-        table.add_row(
-            _path(where, d.node), d.op, d.attribute, d.list, paint, RULES.get(d.rule, d.rule)
+        add_row(
+            table, _path(where, d.node), d.op, d.attribute, d.list, paint, RULES.get(d.rule, d.rule)
         )
     hidden = len(rows) - len(rows[:most])
     more = [Text(f"… and {hidden} more")] if hidden else []

@@ -31,6 +31,15 @@ def amount(number: float, unit: str = "") -> str:
     return f"{number:.3g} {unit}".rstrip()
 
 
+def add_row(view: Table, *cells: str | Text) -> None:
+    """Adds a row whose strings are shown as they are.
+
+    Rich reads a string of a table as markup: of a scope ``layer[i]`` only ``layer`` would be left,
+    and ``layer[/i]`` would be an error.
+    """
+    view.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
 def table(record: Record, *, most: int | None = None) -> Group:
     """A record as a rich renderable.
 
@@ -49,7 +58,8 @@ def table(record: Record, *, most: int | None = None) -> Group:
         view.add_column(name, justify="right")
     for o in rows:
         paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
-        view.add_row(
+        add_row(
+            view,
             o.operation,
             f"{o.dtype}[{','.join(o.shape)}]",
             Text(paint, style=_STYLE[o.paint]),

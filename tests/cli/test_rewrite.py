@@ -50,6 +50,19 @@ def test_rewrite_says_what_it_did(call):
     assert _type("half.pb", "relu") == HALF
 
 
+def test_paths_with_brackets(call, tmp_path):
+    """Catches: names of files that Rich reads as markup, or refuses."""
+    folder = tmp_path / "runs[v1]" / "a[" / "b]"
+    folder.mkdir(parents=True)
+    files.write(folder / "graph.pb", graphs.chain())
+    status, out, _ = call("rewrite", "runs[v1]/a[/b]/graph.pb", "-o", "runs[v1]/a[/b]/half.pb")
+    assert status == 0
+    assert "runs[v1]/a[/b]/half.pb (GraphDef)" in out
+    status, out, _ = call("view", "graph.pb", "--tensorboard", "runs[v1]/a[/b]/logs")
+    assert status == 0
+    assert "--logdir runs[v1]/a[/b]/logs," in out
+
+
 def test_options_of_rewrite(call):
     words = ("--fetch", "relu, result", "--feed", "x", "--dtype", "bfloat16", "--device", "cpu")
     status, out, _ = call("rewrite", "graph.pb", "-o", "half.pbtxt", *words)

@@ -31,6 +31,20 @@ def test_a_row_says_everything_of_an_operation() -> None:
         assert cell in row
 
 
+@pytest.mark.parametrize("scope", ["block[relu]", "block[/b]", "a:warning:b"])
+def test_names_are_shown_as_they_are(scope: str) -> None:
+    """Catches: a scope or a symbolic shape that Rich reads as markup, or refuses."""
+    t = Tiny()
+    with t.scope(scope):
+        t.returns(t.dot(t.input(64), t.input(64)))
+    p = t.paint()
+    record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16)
+    rows = tuple(dataclasses.replace(o, shape=("b",)) for o in record.operations)
+    shown = text.render(dataclasses.replace(record, operations=rows))
+    assert scope in shown
+    assert "float32[b]" in shown
+
+
 def test_an_operation_that_stores_otherwise_shows_both() -> None:
     assert "half>full" in text.render(_record())
 
