@@ -147,8 +147,9 @@ def check_output(path: Path, source: GraphFile) -> None:
                 f"cannot write {path} into the SavedModel that is read, {source.path}. "
                 "Name a folder outside of it."
             )
-    elif path.is_dir():
-        raise GraphDefError(f"cannot write {path}: it is a folder. Name a file, such as out.pb.")
+    elif path.exists() and not path.is_file():  # a device such as /dev/null would be replaced
+        what = "a folder" if path.is_dir() else "no regular file"
+        raise GraphDefError(f"cannot write {path}: it is {what}. Name a file, such as out.pb.")
     elif not path.parent.is_dir():
         raise GraphDefError(
             f"cannot write {path}: there is no folder {path.parent}. "
@@ -227,7 +228,7 @@ def _text_of(content: bytes) -> str | None:
     if _CONTROL.search(content):
         return None
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # editors of Windows begin a file with a mark
     except UnicodeDecodeError:
         return None
     return _DEBUG_LINE.sub("", text, count=1) if _DEBUG_LINE.match(text) else text

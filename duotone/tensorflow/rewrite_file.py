@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ def rewrite_file(
             None writes nothing.
         fetch: nodes that keep their types, beside those that signatures name. None keeps, of a
             graph without signatures, the nodes that nothing reads; an empty list keeps none.
-        feed: nodes that are fed and keep their types, beside those of signatures.
+            Of several graphs in a file, one of them must have the node.
+        feed: nodes that are fed and keep their types, beside those of signatures; likewise.
         dtype: as :func:`duotone.tensorflow.rewrite` takes it.
         painter: likewise.
         device: likewise.
@@ -115,10 +116,11 @@ def rewrite_file(
         files.check_output(Path(out), source)
     on_stage("rewriting")
     start = time.perf_counter()
+    names = {node.name for graph in source.graphs() for node in graph.node}
     results = []
     for graph, meta_graph in _graphs_of(source):
         try:
-            kept = _kept(graph, meta_graph, fetch, feed)
+            kept = _kept(graph, meta_graph, names, fetch, feed)
             marked = type(graph)()
             marked.CopyFrom(graph)
             marks = keep_calls(marked)
@@ -173,15 +175,31 @@ def _graphs_of(source: files.GraphFile) -> list[tuple[GraphDef, Any]]:
 
 
 def _kept(
-    graph: GraphDef, meta_graph: Any, fetch: Sequence[str] | None, feed: Sequence[str]
+    graph: GraphDef,
+    meta_graph: Any,
+    names: Collection[str],
+    fetch: Sequence[str] | None,
+    feed: Sequence[str],
 ) -> _Kept:
+    """What a graph must keep. A node that only other graphs of the file have is theirs.
+
+    Args:
+        graph: the graph.
+        meta_graph: its MetaGraphDef, or None.
+        names: of the nodes of all graphs of the file.
+        fetch: as :func:`rewrite_file` takes it.
+        feed: likewise.
+    """
+    elsewhere = {*names} - {node.name for node in graph.node}
     fetched = {node_of(name) for name in fetch or ()}
-    fed = {node_of(name) for name in feed}
+    fed = {node_of(name) for name in feed} - elsewhere
+    asked = fetch is not None and (not fetched or bool(fetched - elsewhere))
+    fetched -= elsewhere
     if meta_graph is not None:
         outputs, inputs = signature_nodes(meta_graph)
         fetched.update(outputs)
         fed.update(inputs)
-    guessed = fetch is None and not fetched
+    guessed = not asked and not fetched
     if guessed:
         fetched = _unread(graph)
     return _Kept(tuple(sorted(fetched)), tuple(sorted(fed)), guessed)

@@ -13,7 +13,9 @@ Who calls this: ``files`` reads and writes with it, ``rewrite_file`` asks what t
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -163,12 +165,21 @@ def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) ->
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         copy = temporary / "copy"
-        shutil.copytree(source, copy, ignore=_graphs_of(source))
+        try:
+            shutil.copytree(source, copy, ignore=_graphs_of(source))
+        finally:
+            _let_owner_write(copy)
         (copy / graph_file).write_bytes(content)
         copy.replace(folder)
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(temporary)
+
+
+def _let_owner_write(folder: Path) -> None:
+    """Makes the folders of a copy writable, which those of a model in a store may not be."""
+    for name, _, _ in os.walk(folder):
+        Path(name).chmod(Path(name).stat().st_mode | stat.S_IRWXU)
 
 
 def _graphs_of(source: Path) -> Any:

@@ -146,6 +146,22 @@ def test_what_is_no_file_is_refused(path):
         files.read(path)
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    """Catches: ``--out /dev/null`` by root, which left a graph in the place of the device."""
+    os.mkfifo(tmp_path / "pipe")
+    source = files.GraphFile(tmp_path / "in.pb", "GraphDef", graphs.chain(), tmp_path / "in.pb")
+    with pytest.raises(GraphDefError, match="pipe: it is no regular file"):
+        files.write(tmp_path / "pipe", source.message, source)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_text_of_an_editor_that_begins_files_with_a_mark(tmp_path):
+    files.write(tmp_path / "graph.pbtxt", graphs.chain())
+    text = (tmp_path / "graph.pbtxt").read_text()
+    (tmp_path / "marked.pbtxt").write_text(text, encoding="utf-8-sig")
+    assert files.read_graph(tmp_path / "marked.pbtxt") == graphs.chain()
+
+
 def test_a_folder_without_a_saved_model(tmp_path):
     with pytest.raises(GraphDefError, match=r"folder without saved_model\.pb"):
         files.read(tmp_path)

@@ -106,6 +106,41 @@ def test_a_saved_model_keeps_all_but_its_graphs(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["half", "model"]
 
 
+def test_a_node_that_one_of_several_graphs_has_may_be_fetched(tmp_path):
+    """Catches: a training graph's nodes, which the serving graph of the same file lacks."""
+    message = graphs.saved_model()
+    training = message.meta_graphs.add()
+    training.CopyFrom(message.meta_graphs[0])
+    training.ClearField("signature_def")
+    graphs.add(training.graph_def.node, "loss", "Relu", "product")
+    source = _saved(tmp_path / "model", message)
+    serve, train = rewrite_file(source, fetch=["loss", "product:0"], feed=["deny"]).graphs
+    assert (serve.fetch, serve.feed) == (("product", "relu"), ("deny", "x"))
+    assert (train.fetch, train.feed) == (("loss", "product"), ("deny",))
+    serve, train = rewrite_file(source, fetch=["loss"]).graphs
+    assert (serve.fetch, train.fetch) == (("relu",), ("loss",))
+    message.meta_graphs[0].ClearField("signature_def")
+    serve, train = rewrite_file(_saved(tmp_path / "bare", message), fetch=["loss"]).graphs
+    assert (serve.fetch, serve.guessed, train.fetch) == (("result",), True, ("loss",))
+    with pytest.raises(GraphDefError, match="fetch 'lost': the graph has no node 'lost'"):
+        rewrite_file(source, fetch=["loss", "lost"])
+
+
+def test_a_saved_model_that_nobody_may_write_to(tmp_path):
+    """Catches: a model of a read-only store, whose folders are copied with their permissions."""
+    source = _saved(tmp_path / "model")
+    folders = [source, *(p for p in source.rglob("*") if p.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        rewrite_file(source, tmp_path / "half")
+        copies = [tmp_path / "half", *(p for p in (tmp_path / "half").rglob("*") if p.is_dir())]
+        assert all(copy.stat().st_mode & 0o700 == 0o700 for copy in copies)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
 def test_functions_of_a_saved_model_are_kept_though_its_graph_calls_none(tmp_path):
     message = graphs.saved_model()
     graphs.add_function(message.meta_graphs[0].graph_def, "called_by_an_object")
