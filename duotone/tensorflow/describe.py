@@ -17,7 +17,7 @@ ARGUMENTS = ("_Arg", "_Retval")
 
 
 def describe(
-    facts: Facts, colours: Colours, *, hidden: bool
+    facts: Facts, colours: Colours, *, hidden: bool, skipped: bool
 ) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
     """The painting of all float32 type attributes, and why.
 
@@ -25,6 +25,7 @@ def describe(
         facts: the units.
         colours: what the painter decided.
         hidden: whether arguments and results, which are no nodes of a function, are left out.
+        skipped: whether the whole graph was, since its device gains nothing.
     """
     units = facts.units
     painting: dict[str, dict[str, str]] = {}
@@ -39,12 +40,12 @@ def describe(
         if attribute.name:
             painting.setdefault(node.name, {})[str(attribute)] = colour
         kind = facts.kind(unit)
-        rule = _rule(facts, colours, unit)
+        rule = _rule(facts, colours, unit, skipped)
         decisions.append(Decision(node.name, node.op, str(attribute), kind.value, colour, rule))
     return painting, tuple(decisions)
 
 
-def _rule(facts: Facts, colours: Colours, unit: int) -> str:
+def _rule(facts: Facts, colours: Colours, unit: int, skipped: bool) -> str:
     """Why a unit has its colour, a key of ``record.RULES``."""
     if unit in colours.chosen:
         return "cut"
@@ -53,7 +54,7 @@ def _rule(facts: Facts, colours: Colours, unit: int) -> str:
     if not facts.is_processed(unit):
         node = facts.units.nodes[facts.units.node[unit]]
         on_device = placement(node.device, facts.device).is_on(WANTED[facts.dtype])
-        return "preserved" if on_device else "device"
+        return "preserved" if on_device and not skipped else "device"
     if not colours.found_work:
         return "nothing_allowed"
     if unit in colours.deny:

@@ -250,7 +250,9 @@ def _rewrite_body(
     elements = element_count(units)
     if settings.painter == "mincut":
         colours = paint_mincut(facts, colours, elements)
-    painting, decisions = describe(facts, colours, hidden=item != MAIN_GRAPH)
+    painting, decisions = describe(
+        facts, colours, hidden=item != MAIN_GRAPH, skipped=settings.skipped
+    )
     casts = apply(graph, facts, colours.allow, elements)
     result = BodyResult(painting, casts, changes, decisions)
     if not settings.skipped:

@@ -89,6 +89,9 @@ def test_why_nothing_became_half(call, tmp_path):
     files.write(tmp_path / "none.pb", graph)
     _, out, _ = call("rewrite", "none.pb", "--out", "half.pb")
     assert "why none" in out
+    _, out, _ = call("rewrite", "graph.pb", "--out", "half.pb", "--device", "gpu:6.0")
+    (reason,) = (line for line in out.splitlines() if line.startswith("why none"))
+    assert reason.split(None, 2)[2].strip() == "the node is not on a device that gains"
 
 
 @pytest.mark.parametrize(
