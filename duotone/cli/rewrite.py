@@ -50,8 +50,11 @@ DtypeOption = Annotated[
     HalfTypeChoice, typer.Option(help="float16 is for GPUs, bfloat16 for CPUs (oneDNN).")
 ]
 PainterOption = Annotated[
-    PainterChoice,
-    typer.Option(help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut."),
+    PainterChoice | None,
+    typer.Option(
+        help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut. By default "
+        "what DUOTONE_PAINTER says, or TensorFlow's."
+    ),
 ]
 DeviceOption = Annotated[
     str | None,
@@ -77,7 +80,7 @@ def rewrite(
     fetch: FetchOption = None,
     feed: FeedOption = "",
     dtype: DtypeOption = HalfTypeChoice.FLOAT16,
-    painter: PainterOption = PainterChoice.TENSORFLOW,
+    painter: PainterOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Rewrite a TensorFlow graph to mixed precision as TensorFlow 2.21 would.
@@ -104,7 +107,7 @@ def carry_out(
     fetch: str | None,
     feed: str,
     dtype: HalfTypeChoice,
-    painter: PainterChoice,
+    painter: PainterChoice | None,
     device: str | None,
 ) -> FileResult:
     """Rewrites a file while a line says what is being done.
@@ -139,7 +142,7 @@ def carry_out(
             fetch=None if fetch is None else names(fetch),
             feed=names(feed),
             dtype=dtype.value,
-            painter=painter.value,
+            painter=None if painter is None else painter.value,
             device=parse_device(device),
             on_stage=lambda stage: status.update(doing(stage)),
         )

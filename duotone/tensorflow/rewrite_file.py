@@ -82,7 +82,7 @@ def rewrite_file(
     fetch: Sequence[str] | None = None,
     feed: Sequence[str] = (),
     dtype: str = "float16",
-    painter: str = "tensorflow",
+    painter: str | None = None,
     device: Device = DEFAULT_DEVICE,
     policy: Policy | None = None,
     on_stage: Listener = lambda stage: None,

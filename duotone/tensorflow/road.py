@@ -80,7 +80,7 @@ def rewrite(
     fetch: Sequence[str] = (),
     feed: Sequence[str] = (),
     dtype: str = "float16",
-    painter: str = "tensorflow",
+    painter: str | None = None,
     device: Device = DEFAULT_DEVICE,
     policy: Policy | None = None,
     keep_functions: bool = False,
@@ -94,7 +94,8 @@ def rewrite(
         feed: names of the nodes that are fed; likewise. Placeholders always are.
         dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
         painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the colours
-            with the fewest bytes of casts under the same deny rules.
+            with the fewest bytes of casts under the same deny rules. None for the policy's, where
+            ``"duotone"`` means TensorFlow's.
         device: where nodes without a device run, and which ops are fast there.
         policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names),
             where to write what was done; the environment is merged into it.
@@ -169,23 +170,24 @@ def _rewrite_all(
 
 
 def _settings(
-    graph: GraphDef, dtype: str, painter: str, device: Device, policy: Policy | None
+    graph: GraphDef, dtype: str, painter: str | None, device: Device, policy: Policy | None
 ) -> _Settings:
     if dtype not in HALF_TYPES:
         raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
-    if painter not in PAINTERS:
+    if painter is not None and painter not in PAINTERS:
         raise ArgumentError(f"painter={painter!r}: it takes 'tensorflow' or 'mincut'.")
-    merged = (policy or Policy()).merged_with_environment()
+    given = policy or Policy()
+    _check_policy(given)
+    merged = given.merged_with_environment()
     resolved = device.resolve(dtype)
     functions = {
         function.signature.name: define_function(function.signature)
         for function in graph.library.function
     }
-    _check_policy(merged)
     fast = resolved.is_fast or (resolved.type == "gpu" and merged.ignore_performance)
     return _Settings(
         dtype,
-        painter,
+        painter or ("mincut" if merged.painter == "mincut" else "tensorflow"),
         resolved,
         merged,
         lists=make_lists(dtype, resolved, merged, op_names() | functions.keys()),
@@ -197,7 +199,7 @@ def _settings(
 
 def _check_policy(policy: Policy) -> None:
     """Refuses what a policy says and this road does not know, rather than pass over it."""
-    for field in ("keep_half", "ranges", "calibration"):
+    for field in ("keep_half", "ranges", "calibration", "float32_math", "convolution_math"):
         if getattr(policy, field):
             raise PolicyError(
                 f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "

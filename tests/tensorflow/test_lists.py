@@ -111,5 +111,13 @@ def test_nodes_can_be_kept_full_by_name():
 def test_what_a_policy_says_of_jax_alone_is_refused():
     with pytest.raises(PolicyError, match=r"keep_half=.* is for JAX programs.*allow, infer"):
         rewrite(chain(), policy=Policy(keep_half=["*"]))
+    with pytest.raises(PolicyError, match=r"float32_math=.* is for JAX programs"):
+        rewrite(chain(), policy=Policy(float32_math="tf32"))
+
+
+def test_math_of_the_environment_is_of_jax_programs(monkeypatch):
+    monkeypatch.setenv("DUOTONE_FLOAT32_MATH", "tf32")
+    monkeypatch.setenv("TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32", "1")
+    assert rewrite(chain()).casts
     with pytest.raises(PolicyError, match=r"ranges=.* is for JAX programs"):
         rewrite(chain(), policy=Policy(ranges={"x": (0, 1)}))

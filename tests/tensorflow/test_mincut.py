@@ -10,6 +10,7 @@ import random
 import pytest
 
 from benchmarks._graphdefs import cases, resnet50
+from duotone import Policy
 from duotone.tensorflow.protos import FLOAT, new_graph
 from tests.tensorflow.painted import Builder, check_types, half, placeholder, rewrite
 from tests.tensorflow.test_cases import CASES
@@ -58,6 +59,20 @@ def test_an_op_that_only_costs_casts_stays_full():
     assert half(cut) == ["m"]
     rules = {d.node: d.rule for d in cut.decisions}
     assert (rules["m"], rules["tail"]) == ("allow_list", "cut")
+
+
+def test_the_painter_of_the_policy_and_of_the_environment(monkeypatch):
+    """Catches: DUOTONE_PAINTER=mincut and Policy(painter="mincut") that say nothing of a graph."""
+    b = Builder()
+    m = b.add("MatMul", placeholder(b), "x", name="m")
+    tail = b.add("Add", m, b.add("Placeholder", name="y", dtype=FLOAT, shape=(4, 4)), name="tail")
+    b.add("Cos", tail, name="end")
+    assert half(rewrite(b.graph, policy=Policy(painter="mincut"))) == ["m"]
+    monkeypatch.setenv("DUOTONE_PAINTER", "mincut")
+    assert half(rewrite(b.graph)) == ["m"]
+    assert half(rewrite(b.graph, painter="tensorflow")) == ["m", "tail"]
+    monkeypatch.setenv("DUOTONE_PAINTER", "duotone")
+    assert half(rewrite(b.graph)) == ["m", "tail"]
 
 
 def test_the_rules_hold_for_the_cut_as_well():
