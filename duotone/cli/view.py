@@ -56,7 +56,7 @@ def view(
     fetch: FetchOption = None,
     feed: FeedOption = "",
     dtype: DtypeOption = HalfTypeChoice.FLOAT16,
-    painter: PainterOption = PainterChoice.TENSORFLOW,
+    painter: PainterOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Show how a graph is painted and why, as a table or coloured in TensorBoard."""
@@ -64,11 +64,15 @@ def view(
 
     console = Console()
     if _is_json(graph):
+        if nodes is not None or compare:
+            raise ArgumentError(f"{graph} is a JAX program: --nodes and --compare are for graphs.")
         _view_record(console, graph, most, tensorboard)
         return
     from duotone.views import graphdef
 
     if compare:
+        if nodes is not None or tensorboard is not None:
+            raise ArgumentError("--compare shows one table: leave out --nodes and --tensorboard.")
         _compare(console, graph, fetch, feed, dtype, device)
         return
     done = carry_out(console, graph, None, fetch, feed, dtype, painter, device)

@@ -174,6 +174,23 @@ def test_json_of_something_else(content, call, tmp_path):
     assert err.startswith("error: e.json: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("graph.pb", "--compare", "--tensorboard", "logs"), "leave out --nodes and --tensorboard"),
+        (("graph.pb", "--compare", "--nodes", "*"), "leave out --nodes and --tensorboard"),
+        (("seen.json", "--nodes", "*"), "seen.json is a JAX program"),
+        (("seen.json", "--compare"), "seen.json is a JAX program"),
+    ],
+)
+def test_options_of_view_that_would_say_nothing(words, says, call, tmp_path):
+    (tmp_path / "seen.json").write_text("{}")
+    status, out, err = call("view", *words)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert not (tmp_path / "logs").exists()
+
+
 def test_without_the_protobuf_messages(call, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("duotone.tensorflow")]:
         monkeypatch.delitem(sys.modules, name)
