@@ -4,42 +4,49 @@ One line changes: ``step = duotone.autocast(step)``, or around the optimizer,
 ``opt = duotone.enable_mixed_precision_graph_rewrite(opt)``. duotone decides which operations and
 stored values are float16 or bfloat16, inserts the casts, scales the loss and can say why.
 
-``duotone.keras``, ``duotone.nnx`` and ``duotone.linen`` are loaded when they are first used,
-because each imports its library.
+What is named here is loaded when it is first used: ``duotone.keras``, ``duotone.nnx`` and
+``duotone.linen`` because each imports its library, the rest because it imports JAX, which reads its
+variables (``JAX_PLATFORMS``, ``JAX_ENABLE_X64``) at that moment. A script under ``duotone run`` may
+still set them, and ``duotone rewrite`` does without JAX.
 """
 
 import importlib
+import importlib.util
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from duotone._on_import import when_imported
 from duotone._version import __version__ as __version__
-from duotone.api import Explanation, autocast, explain
-from duotone.calibration import Calibration
-from duotone.compiled import CompiledRecord, compile_for
-from duotone.enable import (
-    MixedPrecisionLossScaleOptimizer,
-    enable_mixed_precision_graph_rewrite,
-    optimizer,
-)
-from duotone.errors import DuotoneError
-from duotone.inference import cast_params
-from duotone.measuring import calibrate
-from duotone.policy import Policy
-from duotone.regions import keep_full, keep_half
-from duotone.scale import (
-    DynamicLossScale,
-    FixedLossScale,
-    LossScale,
-    NoLossScale,
-    ScaledGrad,
-    all_finite,
-    dynamic_loss_scale,
-    fixed_loss_scale,
-    select,
-    skip_nonfinite,
-    value_and_grad,
-)
-from duotone.scale.monitor import Monitor
-from duotone.static import CastParams
+
+if TYPE_CHECKING:
+    from duotone.api import Explanation, autocast, explain
+    from duotone.calibration import Calibration
+    from duotone.compiled import CompiledRecord, compile_for
+    from duotone.enable import (
+        MixedPrecisionLossScaleOptimizer,
+        enable_mixed_precision_graph_rewrite,
+        optimizer,
+    )
+    from duotone.errors import DuotoneError
+    from duotone.inference import cast_params
+    from duotone.measuring import calibrate
+    from duotone.policy import Policy
+    from duotone.regions import keep_full, keep_half
+    from duotone.scale import (
+        DynamicLossScale,
+        FixedLossScale,
+        LossScale,
+        NoLossScale,
+        ScaledGrad,
+        all_finite,
+        dynamic_loss_scale,
+        fixed_loss_scale,
+        select,
+        skip_nonfinite,
+        value_and_grad,
+    )
+    from duotone.scale.monitor import Monitor
+    from duotone.static import CastParams
 
 __all__ = [
     "Calibration",
@@ -72,10 +79,47 @@ __all__ = [
     "value_and_grad",
 ]
 
-_LOADED_WHEN_USED = frozenset({"keras", "linen", "nnx"})
+_NAMES_BY_MODULE = {
+    "api": "Explanation autocast explain",
+    "calibration": "Calibration",
+    "compiled": "CompiledRecord compile_for",
+    "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite optimizer",
+    "errors": "DuotoneError",
+    "inference": "cast_params",
+    "measuring": "calibrate",
+    "policy": "Policy",
+    "regions": "keep_full keep_half",
+    "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad all_finite "
+    "dynamic_loss_scale fixed_loss_scale select skip_nonfinite value_and_grad",
+    "scale.monitor": "Monitor",
+    "static": "CastParams",
+}
+_MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names.split()}
+
+
+def _extend_jax() -> None:
+    """Makes duotone's context as soon as JAX is there.
+
+    JAX keys its caches by its contexts: one that came first inside of a trace would have that made
+    anew.
+    """
+    importlib.import_module("duotone._jax")
+
+
+when_imported("jax", _extend_jax)
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in _LOADED_WHEN_USED:
-        return importlib.import_module(f"duotone.{name}")
-    raise AttributeError(f"module 'duotone' has no attribute {name!r}")
+    value: Any
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"duotone.{_MODULE_OF[name]}"), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"duotone.{name}") is not None:
+        value = importlib.import_module(f"duotone.{name}")
+    else:
+        raise AttributeError(f"module 'duotone' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

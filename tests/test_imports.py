@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ MAY_IMPORT = {
     "_environment": {"errors"},
     "_files": {"errors"},
     "_jax": set(),
+    "_on_import": set(),
     "_operation_hints": {"errors"},
     "_switches": {"_environment"},
     "_version": set(),
@@ -65,6 +67,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "cli": {
         "_files",
+        "_on_import",
         "_switches",
         "_version",
         "adapters",
@@ -75,6 +78,8 @@ MAY_IMPORT = {
         "views",
     },
     "public": {
+        "_jax",
+        "_on_import",
         "_version",
         "api",
         "calibration",
@@ -215,10 +220,56 @@ def test_public_names():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", duotone.__version__)
 
 
-def test_importing_duotone_loads_no_library_of_the_command_line_or_an_extra():
-    heavy = (
-        "typer sklearn matplotlib plotext flax equinox haiku keras tensorboard duotone.cli".split()
-    )
+def test_a_public_name_is_what_a_type_checker_takes_it_for():
+    """The names stand twice in the file: for type checkers, and where they are loaded from."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    named = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert named == {name: f"duotone.{home}" for name, home in duotone._MODULE_OF.items()}
+    assert sorted(named) == PUBLIC_NAMES
+    assert set(PUBLIC_NAMES) <= set(dir(duotone))
+    assert not hasattr(duotone, "no_such_name")
+
+
+def printed_by(code: str, **environ: str) -> str:
+    """What a new process prints."""
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **environ}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.strip()
+
+
+def test_importing_duotone_loads_no_library():
+    heavy = "jax typer sklearn matplotlib plotext flax equinox haiku keras tensorboard".split()
     code = f"import sys, duotone; print([m for m in {heavy!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code) == "[]"
+    assert printed_by(f"{code}; print('duotone.cli' in sys.modules)").endswith("False")
+
+
+def test_jax_may_be_set_up_after_duotone_is_imported():
+    code = """
+import os, duotone
+os.environ["JAX_ENABLE_X64"] = "1"
+import jax
+print(jax.config.jax_enable_x64)
+"""
+    assert printed_by(code) == "True"
+
+
+def test_a_trace_in_which_duotone_is_first_used_is_made_once():
+    """Catches: a context of duotone's, made inside of a trace, which changes its key."""
+    code = """
+import duotone, jax, jax.numpy as jnp
+@jax.jit
+def step(x):
+    print("traced")
+    return duotone.autocast(lambda y: y @ y, dtype="float16")(x)
+for _ in range(3):
+    step(jnp.ones((2, 2)))
+"""
+    assert printed_by(code) == "traced"

@@ -57,7 +57,7 @@ def run(
         os.environ[DTYPE] = dtype.value
     if not read_switches().found:  # who set TensorFlow's variables chose the parts already
         os.environ[SWITCH] = "1"
-    from duotone.adapters.on_import import when_imported
+    from duotone._on_import import when_imported
 
     when_imported("keras", _switch_keras_on)
     sys.argv = [script, *(arguments or [])]

@@ -71,6 +71,17 @@ def test_the_script_is_written_as_it_was_typed_and_its_file_is_found_from_everyw
     assert done.stdout.strip() == f"{tmp_path}/train.py ['./train.py']", done.stderr
 
 
+def test_the_script_sets_jax_up(tmp_path):
+    """Catches: JAX imported before the script, whose JAX_… variables then say nothing."""
+    source = """
+        import os
+        os.environ["JAX_ENABLE_X64"] = "1"
+        import jax
+        print(jax.config.jax_enable_x64)
+    """
+    assert run(tmp_path, source, "train.py").stdout.strip() == "True"
+
+
 def test_what_a_script_starts_with_spawn_finds_its_functions(tmp_path):
     source = """
         import multiprocessing

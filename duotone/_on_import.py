@@ -26,7 +26,7 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
         then: called without arguments.
 
     Example:
-        >>> from duotone.adapters.on_import import when_imported
+        >>> from duotone._on_import import when_imported
         >>> when_imported("sys", lambda: print("there it is"))
         there it is
     """

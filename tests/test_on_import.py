@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duotone.adapters.on_import import when_imported
+from duotone._on_import import when_imported
 
 
 @pytest.fixture
