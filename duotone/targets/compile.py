@@ -45,9 +45,7 @@ def compile_program(
     begun = time.perf_counter()
     place = topology.find(target)
     compiled = _compile(fn, args, kwargs, target, place)
-    text = compiled.as_text()
-    if text is None:
-        raise CompilationError(f"the compiler for {target.name} gives no program text")
+    text = _text_of(compiled, target)
     totals = cost_of(parse(text), target)
     memory = compiled.memory_analysis()
     return ProgramCost(
@@ -89,6 +87,20 @@ def _compile(
             raise CompilationError(
                 f"the compiler for {target.name} refused the program: {error}"
             ) from error
+
+
+def _text_of(compiled: Any, target: Target) -> str:
+    """The scheduled program."""
+    try:
+        text = compiled.as_text()
+    except jax.errors.JaxRuntimeError as error:
+        raise CompilationError(
+            f"JAX cannot read the program that the compiler for {target.name} made ({error}); this "
+            "compiler may be newer than JAX: install the one that JAX's own extra names."
+        ) from error
+    if text is None:
+        raise CompilationError(f"the compiler for {target.name} gives no program text")
+    return text
 
 
 def _lower(traced: Any, target: Target) -> Any:
