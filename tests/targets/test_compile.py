@@ -17,7 +17,7 @@ from duotone.errors import (
     MissingExtraError,
     UnknownTargetError,
 )
-from duotone.targets import topology
+from duotone.targets import compile, topology
 from duotone.targets.specifications import TARGETS, find_target
 
 X = jax.ShapeDtypeStruct((64, 32), jnp.float32)
@@ -199,6 +199,23 @@ def test_a_program_that_the_compiler_refuses():
     strange = dataclasses.replace(find_target("cpu"), options={"no_such_option": True})
     with pytest.raises(CompilationError, match="no_such_option"):
         duotone.compile_for(layer, X, W, target=strange)
+
+
+def test_a_program_that_jax_cannot_read():
+    """A compiler newer than JAX writes what JAX does not know."""
+
+    class Compiled:
+        def as_text(self):
+            raise jax.errors.JaxRuntimeError("INTERNAL: async-update instruction")
+
+    class Silent:
+        def as_text(self):
+            return None
+
+    with pytest.raises(CompilationError, match=r"v5p.*async-update.*install the one that JAX"):
+        compile._text_of(Compiled(), find_target("v5p"))
+    with pytest.raises(CompilationError, match="v5p gives no program text"):
+        compile._text_of(Silent(), find_target("v5p"))
 
 
 def test_variables_for_the_time_of_a_start_are_taken_back(monkeypatch):
