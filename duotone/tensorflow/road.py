@@ -20,10 +20,12 @@ import contextlib
 import dataclasses
 import fnmatch
 import gc
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from duotone.errors import ArgumentError, PolicyError
+from duotone.graph.ranges import nearest
 from duotone.policy import Policy
 from duotone.tensorflow import dumps
 from duotone.tensorflow.casts import apply
@@ -43,7 +45,7 @@ from duotone.tensorflow.preparation import (
     use_second_versions,
     write_default_types,
 )
-from duotone.tensorflow.protos import GraphDef
+from duotone.tensorflow.protos import GraphDef, NodeDef
 from duotone.tensorflow.record import (
     BodyResult,
     FunctionResult,
@@ -54,6 +56,7 @@ from duotone.tensorflow.shapes import element_count
 from duotone.tensorflow.units import make_units
 
 PAINTERS = ("tensorflow", "mincut")
+logger = logging.getLogger("duotone")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,8 +100,9 @@ def rewrite(
             with the fewest bytes of casts under the same deny rules. None for the policy's, where
             ``"duotone"`` means TensorFlow's.
         device: where nodes without a device run, and which ops are fast there.
-        policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names),
-            where to write what was done; the environment is merged into it.
+        policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names; of
+            a function's nodes with or without ``function/`` before them), where to write what was
+            done; the environment is merged into it.
         keep_functions: keep the functions of the library that the graph does not reach, which
             TensorFlow drops. A SavedModel calls such functions by name.
 
@@ -125,6 +129,7 @@ def rewrite(
     check_graph(graph_def)
     graph = type(graph_def)()
     graph.CopyFrom(graph_def)
+    _warn_of_idle_patterns(graph, settings)
     with _no_garbage_collection():
         return _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
 
@@ -208,6 +213,29 @@ def _check_policy(policy: Policy) -> None:
             )
 
 
+def _names(node: NodeDef, item: str) -> tuple[str, ...]:
+    """The names of a node: of a function's, with the function's before it as well."""
+    return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
+
+
+def _warn_of_idle_patterns(graph: GraphDef, settings: _Settings) -> None:
+    """Says which patterns of ``keep_full`` no node is called by; most are misspelt."""
+    if not settings.kept_full:
+        return
+    bodies = [(MAIN_GRAPH, graph.node)]
+    bodies += [(f.signature.name, f.node_def) for f in graph.library.function]
+    names = {name for item, nodes in bodies for node in nodes for name in _names(node, item)}
+    for text, pattern in zip(settings.policy.keep_full, settings.kept_full, strict=True):
+        if not any(pattern.match(name) for name in names):
+            near = nearest(text, sorted(names))
+            logger.warning(
+                "Policy(keep_full=[%r]): no node of the graph is called so%s. "
+                "duotone view --nodes lists them.",
+                text,
+                f"; the nearest is {near!r}" if near else "",
+            )
+
+
 def _rewrite_body(
     graph: GraphDef, item: str, preserved: Collection[str], settings: _Settings
 ) -> BodyResult:
@@ -226,7 +254,7 @@ def _rewrite_body(
     kept = tuple(
         node.name in preserved
         or is_kept(node)
-        or any(pattern.match(node.name) for pattern in settings.kept_full)
+        or any(pattern.match(name) for name in _names(node, item) for pattern in settings.kept_full)
         for node in graph.node
     )
     processed = tuple(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from duotone.errors import GraphDefError
+from duotone.policy import Policy
 from duotone.tensorflow.functions import import_order
 from duotone.tensorflow.protos import FLOAT
 from tests.tensorflow.painted import Builder, check_types, half, placeholder, rewrite
@@ -44,6 +45,13 @@ def graph_with(*names: str, called: str = "f") -> Builder:
         add_function(b, name)
     call(b, called)
     return b
+
+
+@pytest.mark.parametrize("pattern", ["m", "f/m", "f/*"])
+def test_nodes_of_functions_can_be_kept_full_by_name(pattern, caplog):
+    done = rewrite(graph_with("f", "g").graph, policy=Policy(keep_full=[pattern])).functions["f"]
+    assert "m" not in half(done)  # type: ignore[arg-type]
+    assert not caplog.messages
 
 
 def test_a_body_is_rewritten_and_keeps_its_signature():

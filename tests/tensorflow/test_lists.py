@@ -108,6 +108,15 @@ def test_nodes_can_be_kept_full_by_name():
     assert half(rewrite(b.graph, policy=Policy(keep_full=["block_0/*"]))) == ["block_1/m"]
 
 
+def test_a_pattern_that_no_node_is_called_by_is_said(caplog):
+    b = Builder()
+    b.add("MatMul", placeholder(b), "x", name="block_0/m")
+    rewrite(b.graph, policy=Policy(keep_full=["block_0/*", "blok_0/m"]))
+    (said,) = caplog.messages
+    assert "'blok_0/m'" in said
+    assert "nearest is 'block_0/m'" in said
+
+
 def test_what_a_policy_says_of_jax_alone_is_refused():
     with pytest.raises(PolicyError, match=r"keep_half=.* is for JAX programs.*allow, infer"):
         rewrite(chain(), policy=Policy(keep_half=["*"]))
