@@ -2,8 +2,8 @@
 
 ::
 
-    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
-             ─ refine, decline ─► Classes ─ paint, hand_on_full ─► Painting
+    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify, keep_carries ─► Classes
+             ─ find_ranges ─► Ranges ─ refine, decline ─► Classes ─ paint, hand_on_full ─► Painting
              ─ cast_beforehand ─► Graph, Painting ─ plan_trilinear, unrounded ─► Painting
              ─ plan_casts ─► CastPlan ─ plan_epilogues, plan_residuals, plan_factors, plan_picks
              ─► Plans ─ rewrite ─► jaxpr ─ run ─► results
@@ -27,6 +27,7 @@ import jax
 from duotone import _jax, dumps
 from duotone.errors import RewriteError
 from duotone.graph.beforehand import cast_beforehand
+from duotone.graph.carries import keep_carries
 from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
 from duotone.graph.epilogues import plan_epilogues
@@ -116,6 +117,8 @@ def paint_jaxpr(
     # TensorFlow's rules know no ranges; what the user says of values holds for them all the same.
     by_rules = policy.painter != "tensorflow" and policy.level is None
     ranges = None
+    if by_rules:
+        classes = check_classes(keep_carries(classes, graph), graph)
     if by_rules or policy.ranges or policy.calibration is not None:
         ranges = find_ranges(graph, _assumptions(policy, graph, arguments))
         classes = check_classes(refine(classes, graph, ranges, half), graph)

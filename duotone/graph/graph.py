@@ -275,12 +275,14 @@ class Body:
         kind: see :class:`BodyKind`.
         trips: how often it runs per run of the program, all loops around it included; a loop of
             unknown length counts once.
+        until: of a loop of unknown length the value that says whether it goes on; else -1.
     """
 
     index: int
     parent: int
     kind: BodyKind
     trips: int
+    until: int = -1
 
 
 @dataclasses.dataclass(frozen=True)  # without slots: what readers ask for again is kept

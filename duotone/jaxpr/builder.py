@@ -74,6 +74,10 @@ class Builder:
         self.bodies.append(Body(len(self.bodies), parent, kind, total))
         return len(self.bodies) - 1
 
+    def goes_on(self, body: int, until: int) -> None:
+        """States the value by which a loop goes on or ends."""
+        self.bodies[body] = dataclasses.replace(self.bodies[body], until=until)
+
     def value(
         self,
         aval: Any,

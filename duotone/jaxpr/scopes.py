@@ -194,6 +194,7 @@ def _while(
     cond = b.program(eqn.params["cond_jaxpr"], (*cond_consts, *inside), body=inner, scopes=names)
     loop = b.program(eqn.params["body_jaxpr"], (*body_consts, *inside), body=inner, scopes=names)
     _close(b, nodes, loop.outputs)
+    b.goes_on(inner, cond.outputs[0])
     outputs = tuple(after for _, after in carried)
     return Step(eqn, "while", inputs, outputs, tuple(nodes), first, len(b.nodes), (cond, loop))
 

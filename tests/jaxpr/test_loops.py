@@ -97,18 +97,19 @@ def test_an_accumulator_stays_full():
 
 
 @pytest.mark.parametrize(
-    ("step", "dtype"),
+    "step",
     [
-        (lambda total, term: total - term, "float32"),
-        (lambda total, term: term - total, "float16"),
+        lambda total, term: total - term,
+        lambda total, term: term - total,
+        lambda total, term: 0.9 * total + term,
     ],
 )
-def test_a_carry_that_changes_its_sign_is_no_accumulator(step, dtype):
+def test_a_carry_that_only_terms_are_added_to_stays_full(step):
     def loop(x, w):
         return jax.lax.scan(lambda c, row: (step(c, row @ w), None), jnp.zeros(8), x)[0] @ w
 
     (scan,) = named(traced(half(loop), X, W), "scan")
-    assert scan.outvars[0].aval.dtype == dtype
+    assert scan.outvars[0].aval.dtype == jnp.float32
 
 
 def until_large(row: Any, w: Any) -> Any:

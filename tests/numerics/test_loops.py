@@ -1,0 +1,171 @@
+"""What loops add up, and loops that end when a number is small enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import duotone
+from tests.numerics.oracle import mixed, reference, relative
+
+W = jax.random.normal(jax.random.key(0), (8, 8)) / 4
+X = jax.random.normal(jax.random.key(1), (4, 8))
+HALVES = ["float16", "bfloat16"]
+
+
+def scanned(step: Callable[[Any, Any], Any], start: Any, length: int) -> Any:
+    return jax.lax.scan(lambda state, _: (step(state, None), None), start, None, length=length)[0]
+
+
+def ode(w: Any, x: Any) -> Any:
+    return jnp.mean(scanned(lambda h, _: h + 0.005 * jnp.tanh(h @ w), x, 200) ** 2)
+
+
+def runge_kutta(w: Any, x: Any) -> Any:
+    def step(h: Any, _: Any) -> Any:
+        k1 = jnp.tanh(h @ w)
+        k2 = jnp.tanh((h + 0.05 * k1) @ w)
+        return h + 0.1 / 2 * (k1 + k2)
+
+    return jnp.mean(scanned(step, x, 20) ** 2)
+
+
+def weighted(w: Any, x: Any) -> Any:
+    """An exponential mean with a decay for each channel, read by a dot."""
+    terms = jnp.tanh(jnp.broadcast_to(x, (200, 4, 8)) @ w) + 0.2
+    decay = jnp.linspace(0.95, 0.999, 8, dtype=x.dtype)
+
+    def step(state: Any, term: Any) -> tuple[Any, Any]:
+        state = decay * state + (1 - decay) * term
+        return state, state @ w
+
+    return jnp.mean(jax.lax.scan(step, jnp.zeros_like(x), terms)[1] ** 2)
+
+
+def descent(w: Any, x: Any) -> Any:
+    """Weights that a loop trains."""
+    learned = scanned(lambda p, _: p - 0.002 * (x.T @ jnp.tanh(x @ p)), w, 40)
+    return jnp.mean((x @ learned) ** 2)
+
+
+def blocks(w: Any, x: Any) -> Any:
+    """An attention in blocks: what was summed is weighted anew in each."""
+    keys = (jnp.linspace(-1, 1, 16, dtype=x.dtype)[:, None, None] + x) @ w
+
+    def step(state: Any, key: Any) -> tuple[Any, None]:
+        top, total, acc = state
+        scores = x @ key.T
+        new = jnp.maximum(top, scores.max(-1))
+        p, left = jnp.exp(scores - new[:, None]), jnp.exp(top - new)
+        return (new, total * left + p.sum(-1), acc * left[:, None] + p @ key), None
+
+    start = (x[:, 0] * 0 - jnp.inf, x[:, 0] * 0, x * 0)
+    _, total, acc = jax.lax.scan(step, start, keys)[0]
+    return jnp.mean((acc / total[:, None]) ** 2)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [ode, runge_kutta, weighted, descent, blocks])
+def test_a_sum_over_iterations_keeps_small_terms(function: Callable[..., Any], half: str) -> None:
+    """As dots in half alone: with the state in half the first is off by a third."""
+    program = jax.value_and_grad(function)
+    want = reference(program, W, X)
+    error = relative(mixed(program, half, W, X), want)
+    dots = relative(mixed(program, half, W, X, level="TENSOR_CORES_ONLY"), want)
+    assert error <= 4 * dots
+
+
+def layers(weights: Any) -> Any:
+    """A residual stream, each layer's part scaled down."""
+
+    def layer(h: Any, pair: Any) -> tuple[Any, None]:
+        return h + 0.5 * (jnp.tanh(h @ pair[0]) @ pair[1]), None
+
+    return jnp.mean((jax.lax.scan(layer, X @ weights[0, 0], weights)[0] @ W) ** 2)
+
+
+@pytest.mark.parametrize("count", [12, 100])
+@pytest.mark.parametrize("program", [layers, jax.grad(layers)])
+def test_the_residual_stream_of_a_scan_over_layers_is_half(program: Any, count: int) -> None:
+    weights = jax.ShapeDtypeStruct((count, 2, 8, 8), jnp.float32)
+    seen = duotone.explain(program, weights, dtype="bfloat16")
+    sums = [o for o in seen.operations if o.operation == "add" and o.runs == count and o.shape]
+    assert sums
+    assert {o.stored for o in sums} == {"half"}
+
+
+def fixed_point(w: Any, *, limit: int = 200) -> Any:
+    def step(state: Any) -> Any:
+        z, _, count = state
+        new = jnp.tanh(z @ w + X)
+        return new, jnp.linalg.norm(new - z), count + 1
+
+    goes_on = lambda state: (state[1] > 1e-5) & (state[2] < limit)  # noqa: E731
+    return jax.lax.while_loop(goes_on, step, (X, jnp.inf, 0))
+
+
+def bisection(w: Any) -> Any:
+    wanted = X @ w
+
+    def step(state: Any) -> Any:
+        low, high, count = state
+        middle = (low + high) / 2
+        above = jnp.tanh(middle) + middle > wanted
+        return jnp.where(above, low, middle), jnp.where(above, middle, high), count + 1
+
+    goes_on = lambda s: (jnp.max(s[1] - s[0]) > 1e-4) & (s[2] < 200)  # noqa: E731
+    return jax.lax.while_loop(goes_on, step, (wanted - 2, wanted + 2, 0))
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("function", [fixed_point, bisection])
+def test_a_loop_until_a_number_is_small_ends(function: Callable[[Any], Any], half: str) -> None:
+    want = function(W)[-1]
+    assert want < 50
+    assert abs(mixed(function, half, W)[-1] - want) <= 1
+
+
+def uncounted(w: Any) -> Any:
+    step = lambda state: (jnp.tanh(state[0] @ w + X), jnp.max(jnp.abs(state[0])))  # noqa: E731
+    return jax.lax.while_loop(lambda state: state[1] > 1e-3, step, (X, jnp.float32(1.0)))[0]
+
+
+def decoding(w: Any) -> Any:
+    """Ends when no score can get better: a beam search."""
+
+    def step(state: Any) -> Any:
+        h, best, worst, count = state
+        h = jnp.tanh(h @ w)
+        return h, best + jnp.max(h), worst + jnp.min(h), count + 1
+
+    goes_on = lambda s: (s[1] < s[2]) & (s[3] < 50)  # noqa: E731
+    return jax.lax.while_loop(goes_on, step, (X, 0.0, 1.0, 0))[0]
+
+
+def timed(w: Any) -> Any:
+    """Ends at a time that no dot has a part in."""
+    step = lambda state: (jnp.tanh(state[0] @ w), state[1] + 0.1)  # noqa: E731
+    return jax.lax.while_loop(lambda state: state[1] < 1.0, step, (X, 0.0))[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "paint"),
+    [(fixed_point, "full"), (uncounted, "full"), (decoding, "half"), (timed, "half")],
+)
+def test_what_is_kept_full_for_the_end_of_a_loop(function: Any, paint: str) -> None:
+    seen = duotone.explain(function, W, dtype="float16")
+    assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {paint}
+    kept = [o for o in seen.operations if "may never end" in o.reason]
+    assert bool(kept) == (paint == "full")
+
+
+def test_the_user_has_the_last_word() -> None:
+    policy = duotone.Policy(keep_half=["*dot_general*"])
+    seen = duotone.explain(fixed_point, W, dtype="float16", policy=policy)
+    assert {o.paint for o in seen.operations if o.operation == "dot_general"} == {"half"}
+    assert np.isfinite(mixed(fixed_point, "float16", W)[0]).all()
