@@ -3,7 +3,8 @@
 ::
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify, keep_carries ─► Classes
-             ─ find_ranges ─► Ranges ─ refine, decline ─► Classes ─ paint, hand_on_full ─► Painting
+             ─ find_ranges ─► Ranges ─ keep_places, refine, decline ─► Classes
+             ─ paint, hand_on_full ─► Painting
              ─ cast_beforehand ─► Graph, Painting ─ plan_trilinear, unrounded ─► Painting
              ─ plan_casts ─► CastPlan ─ plan_epilogues, plan_residuals, plan_factors, plan_picks
              ─► Plans ─ rewrite ─► jaxpr ─ run ─► results
@@ -38,6 +39,7 @@ from duotone.graph.lists import Kind, OpLists
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
 from duotone.graph.picks import plan_picks
+from duotone.graph.places import keep_places
 from duotone.graph.plans import Plans
 from duotone.graph.ranges import (
     Assumptions,
@@ -121,6 +123,8 @@ def paint_jaxpr(
         classes = check_classes(keep_carries(classes, graph), graph)
     if by_rules or policy.ranges or policy.calibration is not None:
         ranges = find_ranges(graph, _assumptions(policy, graph, arguments))
+        if by_rules:
+            classes = check_classes(keep_places(classes, graph, ranges.of), graph)
         classes = check_classes(refine(classes, graph, ranges, half), graph)
     classes = check_classes(decline(classes, graph, forms.worth), graph)
     painting = hand_on_full(PAINTERS[policy.painter](graph, classes), classes, forms.worth)

@@ -205,8 +205,8 @@ def test_a_recomputed_region_stays_one_when_differentiated():
 def test_a_recomputed_region_that_is_full_takes_its_operand_in_half():
     # Cast outside of it, what is kept for the backward pass would be float32.
     step = jax.grad(jax.checkpoint(lambda h: jnp.sum(jnp.exp(jnp.sin(h)))))
-    f = lambda x: jax.checkpoint(lambda h: jnp.sum(jnp.exp(jnp.sin(h))))(x @ W)  # noqa: E731
-    for program in (rewritten(f, X), rewritten(lambda x: step(x @ W), X)):
+    f = lambda x: jax.checkpoint(lambda h: jnp.sum(jnp.exp(jnp.sin(h))))(x @ W @ W)  # noqa: E731
+    for program in (rewritten(f, X), rewritten(lambda x: step(x @ W @ W), X)):
         (region,) = [e for n in ("remat2", "checkpoint") for e in equations(program, n)]
         assert "float16" in {atom.aval.dtype.name for atom in region.invars}
     close(mixed(f)(X), f(X), ulp=32)

@@ -1,0 +1,143 @@
+"""Positions, counts, angles and indices: their absolute error counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import duotone
+from tests.numerics.oracle import mixed, reference, relative
+
+HALVES = ["float16", "bfloat16"]
+N = 400
+W = jax.random.normal(jax.random.key(0), (8, 8)) / 3
+X = jax.random.normal(jax.random.key(1), (N, 8))
+RATES = np.float32(1 / 100 ** (np.arange(4) / 4))
+
+
+def turned(h: Any, angles: Any) -> Any:
+    a, b = h[:, :4], h[:, 4:]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def rotary_by_einsum(w: Any, x: Any) -> Any:
+    angles = jnp.einsum("i,j->ij", jnp.arange(N, dtype=x.dtype), RATES)
+    return jnp.mean(jnp.tanh(turned(x @ w, angles) @ w) ** 2)
+
+
+def rotary_by_lookup(w: Any, x: Any) -> Any:
+    """One-hot rows times a table of positions."""
+    rows = jax.nn.one_hot((jnp.arange(N) * 7) % 1000, 1000, dtype=x.dtype)
+    angles = (rows @ jnp.arange(1000, dtype=x.dtype))[:, None] * RATES
+    return jnp.mean(jnp.tanh(turned(x @ w, angles) @ w) ** 2)
+
+
+def routed(w: Any, x: Any) -> Any:
+    """Places in the buffers of two experts, counted by a running sum of one-hot rows."""
+    expert = jax.nn.one_hot((jnp.arange(N) // 3) % 2, 2, dtype=x.dtype)
+    place = jnp.einsum("te,te->t", jnp.cumsum(expert, 0) - 1, expert)
+    rate = jnp.linspace(0.1, 2.0, N, dtype=x.dtype)[place.astype(jnp.int32)]
+    return jnp.mean((jnp.tanh(x @ w) * rate[:, None]) ** 2)
+
+
+def sampled(where: Any) -> Any:
+    """A smooth curve at fractional places, linear in between."""
+    below = jnp.floor(where)
+    at = jnp.clip(below.astype(jnp.int32), 0, 998)
+    curve = jnp.sin(jnp.arange(1000, dtype=where.dtype) / 20)
+    return curve[at] * (1 - (where - below)) + curve[at + 1] * (where - below)
+
+
+def offsets(w: Any, x: Any) -> Any:
+    base = jnp.arange(N, dtype=x.dtype)[:, None] * 2
+    return jnp.mean(sampled(base + 3 * (x @ w)) ** 2)
+
+
+def reference_points(w: Any, x: Any) -> Any:
+    return jnp.mean(sampled(jax.nn.sigmoid(x @ w) * 999) ** 2)
+
+
+def grid(w: Any, x: Any) -> Any:
+    """A grid from -1 to 1, moved by a predicted matrix."""
+    points = jnp.linspace(-1, 1, 1000, dtype=x.dtype)
+    matrix = jnp.eye(2, dtype=x.dtype) + 0.1 * jnp.tanh(x[:2] @ w)[:, :2]
+    where = jnp.stack([points, points[::-1]], -1) @ matrix
+    return jnp.mean(sampled((where + 1) * 499.5) ** 2)
+
+
+def boxes(w: Any, x: Any) -> Any:
+    sides = jax.nn.softplus(x @ w).reshape(2, N // 2, 8)
+    anchors = jnp.arange(N // 2, dtype=x.dtype)[:, None] * 4 + jnp.arange(2, dtype=x.dtype)
+    low, high = anchors - sides[..., :2], anchors + sides[..., 2:4]
+    shared = jnp.prod(jnp.minimum(high, anchors + 1) - jnp.maximum(low, anchors - 1), -1)
+    return jnp.mean(shared / (jnp.prod(high - low, -1) + 4 - shared))
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize(
+    "function",
+    [rotary_by_einsum, rotary_by_lookup, routed, offsets, reference_points, grid, boxes],
+)
+def test_a_model_with_places(function: Callable[..., Any], half: str) -> None:
+    """As wrong as what is rounded in the dot of the weights; several times that before."""
+    program = jax.value_and_grad(function)
+    (value, gradient), want = mixed(program, half, W, X), reference(program, W, X)
+    limit = {"float16": 0.02, "bfloat16": 0.08}[half]
+    assert relative(value, want[0]) < limit / 10
+    assert relative(gradient, want[1]) < limit
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_random_fourier_features(half: str) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        angles = 2 * jnp.pi * x[:, :2] @ (20 * x[:2, :4])
+        return jnp.mean(jnp.tanh(jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1) @ w))
+
+    want = reference(jax.grad(loss), W, X)
+    assert relative(mixed(jax.grad(loss), half, W, X), want) < {"float16": 2e-3}.get(half, 0.015)
+
+
+def paints(function: Any, *args: Any, of: str = "dot_general") -> list[str]:
+    seen = duotone.explain(function, *args, dtype="bfloat16")
+    return [o.stored for o in seen.operations if o.operation == of]
+
+
+def test_what_only_looks_like_places_stays_half() -> None:
+    tokens, images = jnp.arange(N) % 8, (jnp.arange(N * 8) % 256).reshape(N, 8)
+    assert paints(lambda t, w: jax.nn.one_hot(t, 8) @ w @ w, tokens, W) == ["half", "full"]
+    scaled = lambda i, w: (i.astype(jnp.float32) / 255) @ w @ w  # noqa: E731
+    assert paints(scaled, images, W) == ["half", "full"]
+    masks = lambda w: jax.nn.softmax((X @ w) @ (X @ w).T) @ X  # noqa: E731
+    assert paints(masks, W) == ["half", "half", "half", "full"]
+
+    def quantized(w: Any, x: Any) -> Any:
+        """The residual stream in front of a fake quantization."""
+        for _ in range(3):
+            h = jnp.round((x @ w) / 0.1) * 0.1
+            x = x @ w + h @ w
+        return (jnp.round(x / 0.1) * 0.1) @ w
+
+    assert paints(quantized, W, X, of="add") == [
+        "half",
+        "half",
+        "full",
+    ]  # the last one is read once
+
+
+def test_a_sine_between_layers_reads_a_half_dot() -> None:
+    network = lambda w, x: jnp.sin(30 * (jnp.sin(30 * (x @ w)) @ w)) @ w  # noqa: E731
+    assert paints(network, W, X) == ["full", "half", "full"]
+
+
+def test_the_reason_is_told_and_the_user_has_the_last_word() -> None:
+    for policy, paint in (None, "full"), (duotone.Policy(keep_half=["*dot_general"]), "half"):
+        seen = duotone.explain(rotary_by_einsum, W, X, dtype="bfloat16", policy=policy)
+        angles = next(o for o in seen.operations if o.operation == "dot_general")
+        assert angles.paint == paint
+        assert ("positions or counts" in angles.reason) == (paint == "full")
