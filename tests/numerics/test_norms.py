@@ -148,3 +148,23 @@ def test_gradients(norm: str, half: str) -> None:
     want, got = reference(jax.grad(loss), x), mixed(jax.grad(loss), half, x)
     error = np.linalg.norm(got - want) / np.linalg.norm(want)
     assert error < {"float16": 2e-3, "bfloat16": 1.6e-2}[half]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("distance", [0.03, 0.3])
+def test_the_gradient_of_a_cosine_of_near_directions(distance: float, half: str) -> None:
+    """What comes from the product and from the norms cancels; as with dots alone in half."""
+    x = jax.random.normal(jax.random.key(0), (2, 64, 16))
+    w = jax.random.normal(jax.random.key(1), (16, 16))
+
+    def loss(w: Any) -> Any:
+        a, b = jnp.asarray(x[0], w.dtype) @ w, jnp.asarray(x[0] + distance * x[1], w.dtype) @ w
+        lengths = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
+        return jnp.mean(1 - jnp.sum(a * b, -1) / jnp.maximum(lengths, 1e-8))
+
+    want = reference(jax.grad(loss), w)
+    ours, dots = (
+        np.linalg.norm(mixed(jax.grad(loss), half, w, **policy) - want)
+        for policy in ({}, {"level": "TENSOR_CORES_ONLY"})
+    )
+    assert ours <= 1.5 * dots

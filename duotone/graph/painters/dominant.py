@@ -131,11 +131,8 @@ def follows(canvas: Canvas, node: Node, slot: int) -> bool:
     entry = canvas.classes.nodes[node.index].entry
     if slot in canvas.dominant(node, parts=entry.parts):
         return True
-    varying = [
-        value
-        for value, ok in zip(node.inputs, node.half_inputs, strict=True)
-        if ok and canvas.graph.values[value].constant is None
-    ]
+    pairs = zip(node.inputs, node.half_inputs, strict=True)
+    varying = [v for v, ok in pairs if ok and canvas.graph.values[v].constant is None]
     return all(canvas.stored(value) is Paint.HALF for value in varying)
 
 
@@ -225,9 +222,9 @@ def compute_full_store_half(canvas: Canvas) -> None:
 def _adds_mixed(canvas: Canvas, node: Node, readers: list[int]) -> bool:
     """Whether a node adds up what arithmetic with small full operands gives it alone, for dots.
 
-    The two parts of the gradient behind a batch norm: rounded before they are added, what is left
-    of them may be lost. Not within a longer sum (the residual stream behind a layer norm), which
-    compilers then write in full.
+    Two parts of the gradient behind a batch norm, three behind a cosine: rounded before they are
+    added, what is left of them may be lost. Not within a longer sum (the residual stream behind a
+    layer norm), which compilers then write in full.
     """
     if not canvas.classes.nodes[node.index].entry.additive:
         return False
@@ -236,13 +233,20 @@ def _adds_mixed(canvas: Canvas, node: Node, readers: list[int]) -> bool:
 
 
 def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
-    """Whether arithmetic with a small full operand makes a value for ``node`` alone."""
-    producer = canvas.graph.values[value].producer
-    if producer < 0 or len(canvas.consumers[value]) != 1:
-        return False
-    made = canvas.graph.nodes[producer]
-    arithmetic = canvas.kind(producer) is Kind.INFER and canvas.rules[producer] == "downstream"
-    return arithmetic and made.body == node.body and reads_full(canvas, made)
+    """Whether arithmetic with small full operands, or a sum of it, makes it for ``node`` alone."""
+    queue = [value]
+    while queue:
+        asked = queue.pop()
+        producer = canvas.graph.values[asked].producer
+        if producer < 0 or len(canvas.consumers[asked]) != 1:
+            return False
+        made, entry = canvas.graph.nodes[producer], canvas.classes.nodes[producer].entry
+        arithmetic = canvas.kind(producer) is Kind.INFER and canvas.rules[producer] == "downstream"
+        full = reads_full(canvas, made)
+        if not (arithmetic and made.body == node.body and (full or entry.additive)):
+            return False
+        queue += () if full else made.inputs
+    return True
 
 
 def _picked(canvas: Canvas) -> set[int]:
@@ -372,8 +376,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
 def keep_wide(canvas: Canvas) -> None:
     """An allow operation read only in full hands on its float32 accumulator.
 
-    Only where it leads to an output: elsewhere half is less to write, and the reader's cast is
-    free.
+    Only where it leads to an output: elsewhere half is less to write, and a reader's cast free.
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
