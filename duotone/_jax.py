@@ -93,16 +93,9 @@ def holds_jaxpr(param: Any) -> bool:
     return hasattr(open_jaxpr(param), "eqns")
 
 
-def rewritten_parameter(old: Any, new: ClosedJaxpr) -> Any:
-    """``new`` in the form in which ``old`` stood in an equation's parameters.
-
-    ``remat2`` and ``shard_map`` hold an open jaxpr before JAX 0.11.
-    """
-    if type(old) is type(new):
-        return new
-    if consts_of(new):
-        raise ValueError("an open jaxpr cannot hold constants")
-    return new.jaxpr
+def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[Any]]:
+    """A jaxpr that holds no constants, as ``remat2`` wants it, and its new first operands."""
+    return _staging.convert_constvars_jaxpr(open_jaxpr(jaxpr)), consts_of(jaxpr)
 
 
 class EquationContext:

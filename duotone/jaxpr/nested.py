@@ -77,10 +77,12 @@ def transparent(
 def _remat(r: Rewriter, step: Step, env: Env) -> Results:
     """Bound directly: ``jax.checkpoint`` would lose that the region is differentiated already."""
     wants, operands, function = transparent(r, step, env)
-    new = jax.make_jaxpr(function)(*operands)
-    old = step.eqn.params["jaxpr"]
-    params = {**step.eqn.params, "jaxpr": _jax.rewritten_parameter(old, new)}
-    return zip(wants, _jax.bind(step.eqn, operands, params), strict=True)
+    # An inner `jit` holds constants of its own; inlined, they are the region's, which holds none.
+    new, consts = _jax.with_consts_as_arguments(jax.make_jaxpr(function)(*operands))
+    params = {**step.eqn.params, "jaxpr": new}
+    if isinstance(params["prevent_cse"], tuple):
+        params["prevent_cse"] = (False,) * len(consts) + params["prevent_cse"]
+    return zip(wants, _jax.bind(step.eqn, [*consts, *operands], params), strict=True)
 
 
 @form("jit")
@@ -104,9 +106,7 @@ def _cond(r: Rewriter, step: Step, env: Env) -> Results:
         jax.make_jaxpr(stored_function(r, program, wants, _avals(step.eqn)))(*operands)
         for program in step.bodies
     )
-    old = step.eqn.params["branches"]
-    new = tuple(_jax.rewritten_parameter(o, n) for o, n in zip(old, branches, strict=True))
-    results = _jax.bind(step.eqn, [index, *operands], {**step.eqn.params, "branches": new})
+    results = _jax.bind(step.eqn, [index, *operands], {**step.eqn.params, "branches": branches})
     return zip(wants, results, strict=True)
 
 
