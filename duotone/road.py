@@ -29,7 +29,7 @@ from duotone import _jax, dumps
 from duotone.errors import RewriteError
 from duotone.graph.beforehand import cast_beforehand
 from duotone.graph.carries import keep_carries
-from duotone.graph.casts import CastPlan, plan_casts
+from duotone.graph.casts import CastPlan, Hold, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
 from duotone.graph.epilogues import plan_epilogues
 from duotone.graph.factors import plan_factors
@@ -151,7 +151,14 @@ def _plans(
     """What a device gains from carrying out in another form."""
     joined = plan_epilogues(graph, classes, painting) if forms.joins else frozenset()
     return Plans(
-        plan_residuals(graph, classes, painting, joined, kept=forms.kept),
+        plan_residuals(
+            graph,
+            classes,
+            painting,
+            joined,
+            kept=forms.kept,
+            firm=forms.holds is Hold.NOTHING,
+        ),
         plan_factors(graph, classes, painting, forms.factors),
         trilinear,
         plan_picks(graph, painting) if forms.picks else {},

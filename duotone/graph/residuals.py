@@ -81,6 +81,9 @@ class Recompute:
         products: values that are calculated again from two others, a quotient of them and its
             divisor, their sum along some axes.
         halved: roots that are taken in half though they are stored full, since all read them so.
+        firm: roots of which all readers must see the same rounded numbers, on a device whose
+            compiler leaves roundings out: exponentials of a logit and of the rounded logit are far
+            apart, and their difference is a gradient where a prediction is sure.
     """
 
     reads: Mapping[tuple[int, int], int]
@@ -88,6 +91,7 @@ class Recompute:
     roots: Mapping[int, frozenset[int]]
     products: Mapping[int, Product] = dataclasses.field(default_factory=dict)
     halved: frozenset[int] = frozenset()
+    firm: frozenset[int] = frozenset()
 
     def nodes(self, graph: Graph) -> set[int]:
         """The nodes that must be carried out one by one: readers, and what they read comes from."""
@@ -109,6 +113,7 @@ def plan_residuals(
     joined: frozenset[int] = frozenset(),
     *,
     kept: frozenset[Pointwise] = KEPT,
+    firm: bool = False,
 ) -> Recompute:
     """Finds the values that are cheaper to calculate again than to keep.
 
@@ -118,11 +123,15 @@ def plan_residuals(
         painting: its colours.
         joined: additions that the operation before them carries out.
         kept: the operations whose results the device's compiler keeps.
+        firm: whether that compiler leaves the rounding of what is read at once out.
 
     Returns:
         The reads that take a second calculation, and what that needs.
     """
-    return _Planner(graph, classes, painting, joined, kept).plan()
+    found = _Planner(graph, classes, painting, joined, kept).plan()
+    if not firm:
+        return found
+    return dataclasses.replace(found, firm=frozenset().union(*found.roots.values()))
 
 
 class _Planner:

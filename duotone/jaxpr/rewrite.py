@@ -254,7 +254,8 @@ class Rewriter:
         else:
             results = [(Paint.FULL, array) for array in self._unchanged(step, env)]
         for value, (paint, array) in zip(step.outputs, results, strict=True):
-            env.write(value, paint, array)
+            firm = paint is Paint.HALF and value in self.recompute.firm
+            env.write(value, paint, lax.optimization_barrier(array) if firm else array)
 
     def _unchanged(self, step: Step, env: Env) -> list[Any]:
         """The results of a step in which nothing is half."""

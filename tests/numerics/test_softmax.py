@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from duotone import road
 from tests.numerics.oracle import (
     EPSILON,
     HALVES,
@@ -130,3 +131,28 @@ def test_the_sum_of_a_long_softmax() -> None:
 
     for half in HALVES:
         assert abs(float(mixed(function, half, x)[0]) - 1.0) < 1e-3
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_the_gradient_of_almost_sure_predictions(half: str, monkeypatch: Any) -> None:
+    """What is left of ``p - 1``: both exponentials of a logit must be of the same rounded one."""
+    random = np.random.default_rng(0)
+    w = (random.normal(size=(64, 64)) / 8).astype(np.float32)
+    x = random.normal(size=(16, 64)).astype(np.float32)
+    z = (x + 0.05 * random.normal(size=x.shape)).astype(np.float32)
+
+    def gradient(w: Any) -> Any:
+        def loss(w: Any) -> Any:
+            logits = (jnp.asarray(x, w.dtype) @ w) @ (jnp.asarray(z, w.dtype) @ w).T * 0.3
+            return -jnp.mean(jnp.diag(jax.nn.log_softmax(logits)))
+
+        return jax.grad(loss)(w)
+
+    def error() -> float:
+        want = reference(gradient, w)
+        return float(np.linalg.norm(mixed(gradient, half, w) - want) / np.linalg.norm(want))
+
+    assert error() < 16 * EPSILON[half]
+    plan = road.plan_residuals
+    monkeypatch.setattr(road, "plan_residuals", lambda *a, firm, **b: plan(*a, **b))
+    assert half == "float16" or error() > 1  # the mistake that this test is about
