@@ -25,7 +25,8 @@ Who calls this: ``duotone.road``, after classify.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 from duotone.graph.classes import Classes, NodeClass
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
@@ -53,9 +54,13 @@ def keep_carries(classes: Classes, graph: Graph) -> Classes:
         New classes; the same where there is no such loop.
     """
     changed: dict[int, NodeClass] = {}
+    inside: dict[int, list[Node]] = {}
+    if any(body.kind is BodyKind.LOOP for body in graph.bodies):
+        for node in graph.nodes:
+            inside.setdefault(node.body, []).append(node)
     for body in graph.bodies:
         if body.kind is BodyKind.LOOP:
-            loop = _Loop(graph, classes, body)
+            loop = _Loop(graph, classes, body, inside)
             if loop.ends_by_a_number():
                 _deny(changed, classes, loop.nodes, Taint.NONE, _END)
             else:
@@ -86,13 +91,17 @@ def _deny(
 class _Loop:
     """One loop: what runs in it, nested programs included."""
 
-    def __init__(self, graph: Graph, classes: Classes, body: Body) -> None:
+    def __init__(
+        self, graph: Graph, classes: Classes, body: Body, inside: Mapping[int, Sequence[Node]]
+    ) -> None:
         self.graph, self.classes, self.body = graph, classes, body
         self.bodies = {body.index}
-        for inner in graph.bodies:  # a body stands behind the one around it
-            if inner.parent in self.bodies:
-                self.bodies.add(inner.index)
-        self.nodes = [node for node in graph.nodes if node.body in self.bodies]
+        # A body stands behind the one around it, and what is in it with it.
+        for inner in itertools.islice(graph.bodies, body.index + 1, None):
+            if inner.parent not in self.bodies:
+                break
+            self.bodies.add(inner.index)
+        self.nodes = [node for index in sorted(self.bodies) for node in inside.get(index, ())]
         self.carries = [n for n in self.nodes if n.body == body.index and n.op == "loop.carry"]
 
     def entry(self, node: Node) -> Entry:

@@ -47,6 +47,7 @@ KEPT = frozenset({Pointwise.DEAR, Pointwise.DEAREST})
 """The operations whose results most compilers keep."""
 
 _LONGEST_CHAIN = 48
+_EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
 _NAME = "name"
 """Gives a value a name, by which the user says what is kept."""
 
@@ -81,9 +82,9 @@ class Recompute:
         products: values that are calculated again from two others, a quotient of them and its
             divisor, their sum along some axes.
         halved: roots that are taken in half though they are stored full, since all read them so.
-        firm: roots of which all readers must see the same rounded numbers, on a device whose
-            compiler leaves roundings out: exponentials of a logit and of the rounded logit are far
-            apart, and their difference is a gradient where a prediction is sure.
+        firm: roots of exponentials, of which all readers must see the same rounded numbers, on a
+            device whose compiler leaves roundings out: exponentials of a logit and of the rounded
+            logit are far apart, and their difference is a gradient where a prediction is sure.
     """
 
     reads: Mapping[tuple[int, int], int]
@@ -131,7 +132,26 @@ def plan_residuals(
     found = _Planner(graph, classes, painting, joined, kept).plan()
     if not firm:
         return found
-    return dataclasses.replace(found, firm=frozenset().union(*found.roots.values()))
+    exponential = (
+        found.roots[place]
+        for place, values in found.again.items()
+        if any(_grows(graph, value) for value in values - found.products.keys())
+    )
+    return dataclasses.replace(found, firm=frozenset().union(*exponential))
+
+
+def _grows(graph: Graph, value: int) -> bool:
+    """Whether a value is an exponential, and no bell curve (the derivative of an exact GELU)."""
+    node = graph.nodes[graph.values[value].producer]
+    if node.op not in _EXPONENTIALS:
+        return False
+    while (producer := graph.values[node.inputs[0]].producer) >= 0:
+        node = graph.nodes[producer]
+        if node.listed_as == "square" or node.op == "integer_pow":
+            return False
+        if node.op not in ("neg", "mul", "div"):
+            break
+    return True
 
 
 class _Planner:

@@ -62,7 +62,7 @@ def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def squared(function: Function) -> Function:
-    return lambda x, w: (jnp.sin(function(x, w)) ** 2).sum()
+    return lambda x, w: (jnp.tanh(function(x, w)) ** 2).sum()
 
 
 # Those of which each weight is an operand of dots, or a loop's slice, as it stands or moved.
@@ -183,7 +183,7 @@ def test_the_derivative_by_itself(kind: str, slot: int) -> None:
 
 
 def test_a_weight_that_the_function_closes_over(dtype: str) -> None:
-    gradient = jax.grad(lambda w: half(lambda x: jnp.sin(x @ w).sum(), dtype)(X))
+    gradient = jax.grad(lambda w: half(lambda x: jnp.tanh(x @ w).sum(), dtype)(X))
     products = named(jax.make_jaxpr(gradient)(W), "duotone_dot")
     assert "float32" in [dtypes(eqn)[-1] for eqn in products]
 
