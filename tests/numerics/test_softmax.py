@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from duotone import road
+from duotone.targets.forms import TABLE
 from tests.numerics.oracle import (
     EPSILON,
     HALVES,
@@ -152,7 +153,10 @@ def test_the_gradient_of_almost_sure_predictions(half: str, monkeypatch: Any) ->
         want = reference(gradient, w)
         return float(np.linalg.norm(mixed(gradient, half, w) - want) / np.linalg.norm(want))
 
+    forms = TABLE["cpu" if half == "bfloat16" else "cpu-float16"]
+    monkeypatch.setattr(road, "current_forms", lambda *_, **__: forms)  # whatever CPU this is
     assert error() < 16 * EPSILON[half]
     plan = road.plan_residuals
     monkeypatch.setattr(road, "plan_residuals", lambda *a, firm, **b: plan(*a, **b))
-    assert half == "float16" or error() > 1  # the mistake that this test is about
+    leaves_out = half == "bfloat16" and jax.__version_info__ < (0, 11)
+    assert not leaves_out or error() > 1  # the mistake that this test is about
