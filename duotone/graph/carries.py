@@ -24,7 +24,6 @@ Who calls this: ``duotone.road``, after classify.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -65,11 +64,7 @@ def keep_carries(classes: Classes, graph: Graph) -> Classes:
                 _deny(changed, classes, loop.nodes, Taint.NONE, _END)
             else:
                 _deny(changed, classes, loop.sums(), Taint.DOMINANT, _SUM)
-    if not changed:
-        return classes
-    return dataclasses.replace(
-        classes, nodes=tuple(changed.get(i, found) for i, found in enumerate(classes.nodes))
-    )
+    return classes.with_changed(changed)
 
 
 def _deny(
@@ -82,10 +77,8 @@ def _deny(
     for node in nodes:
         found = classes.nodes[node.index]
         settled = found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED) or node.fixed
-        if settled or found.entry.source == "policy":
-            continue
-        entry = dataclasses.replace(found.entry, kind=Kind.DENY, reason=reason, taint=taint)
-        changed[node.index] = NodeClass(entry, origin=found.listed)
+        if not settled and found.entry.source != "policy":
+            changed[node.index] = found.denied(reason, taint)
 
 
 class _Loop:

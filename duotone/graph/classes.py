@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import PolicyError
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
@@ -51,6 +51,11 @@ class NodeClass:
         """The list on which people find it."""
         return self.origin or self.kind
 
+    def denied(self, reason: str, taint: Taint, *, rule: str = "") -> NodeClass:
+        """This class on the deny list, found on the list on which it was."""
+        entry = dataclasses.replace(self.entry, kind=Kind.DENY, reason=reason, taint=taint)
+        return NodeClass(entry, rule=rule, origin=self.listed)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Classes:
@@ -58,6 +63,13 @@ class Classes:
 
     nodes: tuple[NodeClass, ...]
     half: HalfType
+
+    def with_changed(self, changed: Mapping[int, NodeClass]) -> Classes:
+        """These classes with others for some nodes, by index; the same if there are none."""
+        if not changed:
+            return self
+        nodes = (changed.get(index, found) for index, found in enumerate(self.nodes))
+        return Classes(tuple(nodes), self.half)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,8 +200,7 @@ def _denied(
     found: NodeClass, number: float, half: HalfType, taint: Taint, reason: str = ""
 ) -> NodeClass:
     reason = reason or f"the constant {number:.4g} is out of the range of {half.name}"
-    entry = dataclasses.replace(found.entry, kind=Kind.DENY, reason=reason, taint=taint)
-    return NodeClass(entry, rule="constant", origin=found.kind)
+    return found.denied(reason, taint, rule="constant")
 
 
 def check_classes(classes: Classes, graph: Graph) -> Classes:

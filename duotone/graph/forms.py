@@ -79,12 +79,13 @@ def decline(classes: Classes, graph: Graph, forms: Forms) -> Classes:
         if known.kind is Kind.ALLOW:
             refused = _refusal(node, graph, forms)
             if refused is not None:
-                found[node.index] = _denied(known, *refused)
+                rule, reason = refused
+                found[node.index] = known.denied(reason, Taint.NONE, rule=rule)
         elif forms.only_allow and known.kind is not Kind.UNLISTED:
             key = (known.entry.op, known.listed)
             if key not in passive:
                 reason = f"{forms.device}: only large dots gain from half"
-                passive[key] = _denied(known, "device", reason)
+                passive[key] = known.denied(reason, Taint.NONE, rule="device")
             found[node.index] = passive[key]
     return dataclasses.replace(classes, nodes=tuple(found))
 
@@ -103,11 +104,6 @@ def _refusal(node: Node, graph: Graph, forms: Forms) -> tuple[str, str] | None:
         reason = f"below {forms.min_intensity:g} FLOP for each element read a cast costs more"
         return "small", f"{forms.device}: {reason}"
     return None
-
-
-def _denied(found: NodeClass, rule: str, reason: str) -> NodeClass:
-    refused = dataclasses.replace(found.entry, kind=Kind.DENY, taint=Taint.NONE, reason=reason)
-    return NodeClass(refused, rule=rule, origin=found.listed)
 
 
 def hand_on_full(painting: Painting, classes: Classes, forms: Forms) -> Painting:

@@ -22,7 +22,6 @@ Who calls this: ``duotone.road``, after the ranges are found.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from duotone.graph.classes import Classes, NodeClass
@@ -67,15 +66,12 @@ def keep_places(classes: Classes, graph: Graph, range_of: Callable[[int], Known]
         if adds and any(not _is_unit(range_of(v)) for v in counted):
             reasons[node.index] = _ADD
     reasons.update(dict.fromkeys(_angles(graph, classes), _ANGLE))
-    nodes = list(classes.nodes)
+    changed: dict[int, NodeClass] = {}
     for index, reason in reasons.items():
-        found = nodes[index]
+        found = classes.nodes[index]
         if found.pin is None and not found.rule and found.entry.source != "policy":
-            entry = dataclasses.replace(
-                found.entry, kind=Kind.DENY, reason=reason, taint=Taint.DOMINANT
-            )
-            nodes[index] = NodeClass(entry, origin=found.listed)
-    return dataclasses.replace(classes, nodes=tuple(nodes)) if reasons else classes
+            changed[index] = found.denied(reason, Taint.DOMINANT)
+    return classes.with_changed(changed)
 
 
 def _is_unit(interval: Known) -> bool:

@@ -79,7 +79,7 @@ class Trips:
         written = written_trips(loop)
         if written is not None:
             return written
-        compared = self._compared(loop)
+        compared = self._compared(loop, around)
         if compared is None:
             return None
         direction, slot, offset, limit = compared
@@ -90,7 +90,9 @@ class Trips:
             return None
         return _count(start.plus + offset, step.plus, direction, limit)
 
-    def _compared(self, loop: Instruction) -> tuple[str, Path, int, int] | None:
+    def _compared(
+        self, loop: Instruction, around: Computation
+    ) -> tuple[str, Path, int, int] | None:
         """Direction, slot, what is added to it and limit of a loop's condition."""
         condition = self._called(loop, "condition")
         found = self._made_by(condition.root, condition)
@@ -99,7 +101,7 @@ class Trips:
         compare, place = found
         direction = compare.attribute("direction")
         sides = [self._number(place.operand(compare, n), place, (), loop) for n in (0, 1)]
-        left, right = (side and self._constant(side, loop) for side in sides)
+        left, right = (side and self._constant(side, loop, around) for side in sides)
         if left is None or right is None or direction not in _MIRRORED:
             return None
         if left.slot is None:
@@ -121,23 +123,21 @@ class Trips:
             else:
                 return instruction, place
 
-    def _constant(self, number: _Number, loop: Instruction) -> _Number:
-        """The number itself if a loop changes its slot, else what the loop is given there."""
-        if number.slot is None or not self._is_kept(loop, number.slot):
-            return number
-        callers = self._callers.get(self._called(loop, "body").name, [])
-        if len(callers) != 1:
-            return number
-        around = callers[0][1]
-        given = self._number(around.operand(loop, 0), around, number.slot, None)
+    def _constant(self, number: _Number, loop: Instruction, around: Computation) -> _Number:
+        """The number itself, or what a loop is given in its slot and does not change."""
+        given = None if number.slot is None else self._kept(loop, around, number.slot, None)
         if given is None or given.slot is not None:
             return number
         return _Number(None, given.plus + number.plus)
 
-    def _is_kept(self, loop: Instruction, slot: Path) -> bool:
-        """Whether the body of a loop hands on a slot as it is."""
-        body = self._called(loop, "body")
-        return self._number(body.root, body, slot, loop) == _Number(slot, 0)
+    def _kept(
+        self, made: Instruction, around: Computation, slot: Path, loop: Instruction | None
+    ) -> _Number | None:
+        """What a loop ``made`` is given in a slot that its body hands on as it is."""
+        body = self._called(made, "body")
+        if self._number(body.root, body, slot, made) != _Number(slot, 0):
+            return None
+        return self._number(around.operand(made, 0), around, slot, loop)
 
     def _number(
         self, made: Instruction, place: Computation, path: Path, loop: Instruction | None
@@ -162,8 +162,7 @@ class Trips:
             inside = self._program.computations[made.called[0]]
             return self._number(inside.root, inside, path, loop)
         if op == "while":
-            kept = self._is_kept(made, path)
-            return self._number(place.operand(made, 0), place, path, loop) if kept else None
+            return self._kept(made, place, path, loop)
         if op == "parameter":
             return self._given(made, place, path, loop)
         if path or not _WHOLE_NUMBERS.fullmatch(made.arrays[0].dtype):
@@ -193,8 +192,7 @@ class Trips:
         if caller is loop:
             return _Number(path, 0)
         if caller.opcode == "while":
-            kept = self._is_kept(caller, path)
-            return self._number(around.operand(caller, 0), around, path, loop) if kept else None
+            return self._kept(caller, around, path, loop)
         if caller.opcode not in ("fusion", "call"):
             return None
         operand = around.operand(caller, int(parameter.literal))

@@ -21,26 +21,25 @@ from duotone.targets.specifications import TARGETS
 
 pytestmark = pytest.mark.slow
 
-ABSENT = [target for target in TARGETS.values() if target.platform != "cpu"]
+ABSENT = [name for name, target in TARGETS.items() if target.platform != "cpu"]
 X = jax.ShapeDtypeStruct((8, 32, 32, 64), jnp.float32)
 K = jax.ShapeDtypeStruct((3, 3, 64, 128), jnp.float32)
 W = jax.ShapeDtypeStruct((128, 256), jnp.float32)
 
 
-@pytest.fixture(params=ABSENT, ids=lambda target: target.name)
+@pytest.fixture(params=ABSENT)
 def target(request):
     """A target whose compiler is installed; a test may name some."""
-    if isinstance(request.param, str):
-        request.param = TARGETS[request.param]
-    if request.param.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
+    found = TARGETS[request.param]
+    if found.platform == "tpu" and importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed")
-    if request.param.platform == "cuda":
+    if found.platform == "cuda":
         if _jax.cuda_plugin() is None:
             pytest.skip("JAX's CUDA plugin is not installed")
-        old = GPUS[request.param.name].capability < (7, 5)
+        old = GPUS[found.name].capability < (7, 5)
         if old and importlib.util.find_spec("nvidia.cuda_nvcc") is None:
             pytest.skip("the assembler of CUDA 12 is not installed")
-    return request.param
+    return found
 
 
 @pytest.fixture

@@ -71,12 +71,7 @@ def refine(classes: Classes, graph: Graph, ranges: Ranges, half: HalfType) -> Cl
     if ranges.unit or ranges.measured or half.name == "bfloat16":
         _lift(changed, classes, graph, ranges, half)
     _keep_digits(changed, classes, graph, ranges)
-    if not changed:
-        return classes
-    nodes = list(classes.nodes)
-    for index, found in changed.items():
-        nodes[index] = found
-    return Classes(tuple(nodes), classes.half)
+    return classes.with_changed(changed)
 
 
 def _keep_digits(
@@ -96,10 +91,7 @@ def _keep_digits(
         known = found.pin is not None or found.rule or found.entry.source == "policy" or node.fixed
         if known or found.kind is not Kind.INFER or close.isdisjoint(node.outputs):
             continue
-        entry = dataclasses.replace(
-            found.entry, kind=Kind.DENY, reason=_CLOSE_WORDS, taint=Taint.NONE
-        )
-        changed[node.index] = NodeClass(entry, origin=found.listed)
+        changed[node.index] = found.denied(_CLOSE_WORDS, Taint.NONE)
 
 
 _CLOSE_WORDS = "a logarithm, a division or the like looks closely at what is left of its limit"
