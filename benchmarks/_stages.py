@@ -35,10 +35,10 @@ _NAMES = {
     "build": "build",
     "check_graph": "check",
     "classify": "classify",
-    "keep_carries": "classify",
     "find_ranges": "ranges",
     "assume": "ranges",
     "check_fingerprint": "check",
+    "fingerprint": "check",
     "keep_places": "ranges",
     "refine": "ranges",
     "check_classes": "check",
@@ -84,6 +84,8 @@ class Clock:
                 stack.enter_context(mock.patch.object(road, name, timed))
             painters = {name: self.around("paint", f) for name, f in road.PAINTERS.items()}
             stack.enter_context(mock.patch.object(road, "PAINTERS", painters))
+            keeps = tuple(self.around("classify", keep) for keep in road.KEEPS)
+            stack.enter_context(mock.patch.object(road, "KEEPS", keeps))
             yield
 
 

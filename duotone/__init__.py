@@ -15,6 +15,7 @@ import importlib.util
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from duotone._beside_keras import name_backend, name_optimizer
 from duotone._on_import import when_imported
 from duotone._version import __version__ as __version__
 
@@ -107,6 +108,7 @@ def _extend_jax() -> None:
 
 
 when_imported("jax", _extend_jax)
+when_imported("keras", name_optimizer, failed=name_backend)
 
 
 def __getattr__(name: str) -> ModuleType:

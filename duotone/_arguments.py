@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from duotone._dtypes import OFF, canonical
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, shown, way_out
 from duotone.graph.graph import HALF_TYPES, HalfType
@@ -50,26 +51,37 @@ def check_calibration(name: str, calibration: Any) -> None:
         )
 
 
-def half_named(name: str, dtype: Any) -> HalfType:
-    """The half type that ``dtype`` says.
+def half_named(name: str, dtype: Any) -> HalfType | None:
+    """The half type that ``dtype`` says, or ``None`` for float32: mixed precision is off.
 
     Raises:
         ArgumentTypeError: it is no dtype.
-        ArgumentError: it is no half type.
+        ArgumentError: it is neither a half type nor float32.
     """
     try:
-        found = jax.numpy.dtype(dtype).name
+        found = jax.numpy.dtype(canonical(dtype) if isinstance(dtype, str) else dtype).name
     except TypeError as error:
         raise ArgumentTypeError(
             f"{name}: dtype is {shown(dtype)}, which is no dtype; pass jnp.float16 or "
             f"jnp.bfloat16{_else(name, 'dtype')}"
         ) from error
+    if found == OFF:
+        return None
     if found not in HALF_TYPES:
         raise ArgumentError(
-            f"{name}: dtype is {found}, which is not a half type; pass jnp.float16, jnp.bfloat16 "
-            f"or None (asks the device){_else(name, 'dtype')}"
+            f"{name}: dtype is {found}, which is not a half type; pass jnp.float16, jnp.bfloat16, "
+            f"None (asks the device) or jnp.float32 (off){_else(name, 'dtype')}"
         )
     return HALF_TYPES[found]
+
+
+def is_off(name: str, dtype: Any) -> bool:
+    """Says of a dtype that it switches mixed precision off.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as :func:`half_named` does.
+    """
+    return dtype is not None and half_named(name, dtype) is None
 
 
 def _else(name: str, argument: str) -> str:

@@ -22,6 +22,8 @@ References:
 
 from __future__ import annotations
 
+import difflib
+import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +38,14 @@ PAINTERS: tuple[Painter, ...] = get_args(Painter)
 LEVELS: tuple[Level, ...] = get_args(Level)
 MATHS: tuple[Math, ...] = get_args(Math)
 
+logger = logging.getLogger("duotone")
+
+PAINTER = "DUOTONE_PAINTER"
+POLICY_FILE = "DUOTONE_POLICY_FILE"
+"""Names a file with fields of a policy, over which the variables below win."""
+_PREFIX = "DUOTONE_"
+_SAID: set[str] = set()
+"""Unknown variables of which it was said."""
 _TENSORFLOW_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _OLD_LIST_NAMES = {"ALLOW": "WHITELIST", "INFER": "GRAYLIST", "DENY": "BLACKLIST"}
 _LOGGED_MODULE = "auto_mixed_precision"
@@ -109,6 +119,7 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
         ...     print(setting.field, setting.value)
         level TENSOR_CORES_ONLY
     """
+    warn_of_unknown(environ)
     settings = _math_settings(environ)
     for variable in VARIABLES:
         names: tuple[str | None, ...] = (variable.duotone,)
@@ -134,6 +145,24 @@ def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
         if said is variable.when:
             settings += [Setting(field, variable.value, variable.name) for field in fields]
     return settings
+
+
+def warn_of_unknown(environ: Mapping[str, str]) -> None:
+    """Says once of each variable with duotone's prefix that there is no such variable.
+
+    No error: another release of duotone may have it.
+    """
+    for name in environ:
+        if not name.startswith(_PREFIX) or name in KNOWN or name in _SAID:
+            continue
+        _SAID.add(name)
+        (near,) = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.0)
+        logger.warning(
+            "environment variable %s: duotone has none of this name; the nearest is %s, and "
+            "docs/environment.md lists all.",
+            name,
+            near,
+        )
 
 
 def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
@@ -318,7 +347,7 @@ VARIABLES: tuple[Variable, ...] = (
         field="painter",
         original=None,
         old=None,
-        duotone="DUOTONE_PAINTER",
+        duotone=PAINTER,
         takes=_PAINTER_TAKES,
         effect="who paints: duotone's rules, they and a minimum cut, or TensorFlow's four passes",
         example="tensorflow",
@@ -342,6 +371,18 @@ VARIABLES: tuple[Variable, ...] = (
     ),
 )
 """Every variable, in the order in which they are read and documented."""
+
+SWITCH_NAMES = (
+    "DUOTONE_ENABLE",
+    "DUOTONE_ENABLE_GRAPH_REWRITE",
+    "DUOTONE_ENABLE_LOSS_SCALING",
+    "DUOTONE_DTYPE",
+    "DUOTONE_LOSS_SCALE",
+)
+"""Those of :mod:`duotone._switches`."""
+
+KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, *SWITCH_NAMES})
+"""Every name with duotone's prefix."""
 
 MATH_VARIABLES = (
     MathVariable("NVIDIA_TF32_OVERRIDE", ("float32_math", "convolution_math"), False, "exact"),

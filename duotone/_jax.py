@@ -52,6 +52,11 @@ assumed_device = jax.make_user_context(default_value=None)
 """The device that a trace is for, if not the one at hand; part of the key of ``jit`` caches. Set
 and read it through :mod:`duotone.targets.assumed`."""
 
+collecting = jax.make_user_context(default_value=None)
+"""Who collects what is painted while it is traced: part of the key of ``jit`` caches too, so that a
+trace that is to collect is not read from one. Set and read it through
+:mod:`duotone.jaxpr.inside`."""
+
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
 _OWN = (
@@ -61,6 +66,7 @@ _OWN = (
     "compiled.py",
     "inference.py",
     "jaxpr",
+    "mixed.py",
     "regions.py",
     "road.py",
     "scale",
@@ -267,6 +273,11 @@ def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
     given = eqn.params.get("donated_invars", [False] * len(eqn.invars))
     donated = {id(atom) for atom, gone in zip(eqn.invars, given, strict=True) if gone}
     return tuple(i for i, var in enumerate(opened.invars) if id(var) in donated)
+
+
+def is_custom_root(eqn: Eqn) -> bool:
+    """Whether an equation is ``jax.lax.custom_root``, which is a primitive of its own from 0.12."""
+    return type(eqn.params.get("_prim")).__name__ == "CustomRoot"
 
 
 def jit_options(eqn: Eqn) -> dict[str, Any]:

@@ -5,8 +5,9 @@ Keras' backend, so neither before nor after the script is the time: only the imp
 finder at the front of ``sys.meta_path`` lets the others find the library, and steps out of the way
 once it is imported. Who only asks whether there is such a library does not use it up.
 
-Called by ``duotone.cli.run``. What goes wrong: errors of the function reach whoever imports the
-library, like errors of the library itself.
+Several calls for one library are made in the order in which they were asked for. Called by
+``duotone`` itself and by ``duotone.cli.run``. What goes wrong: errors of the function reach whoever
+imports the library, like errors of the library itself.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ import types
 from collections.abc import Callable, Sequence
 
 
-def when_imported(name: str, then: Callable[[], None]) -> None:
+def when_imported(
+    name: str,
+    then: Callable[[], None],
+    failed: Callable[[ImportError], None] | None = None,
+) -> None:
     """Calls `then` once, after the module `name` has been imported.
 
     Args:
         name: a top-level module, such as ``"keras"``.
         then: called without arguments.
+        failed: called with the ``ImportError`` of an import that fails, which goes on afterwards:
+            the place to add a note.
 
     Example:
         >>> from duotone._on_import import when_imported
@@ -33,12 +40,14 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
     if name in sys.modules:
         then()
     else:
-        sys.meta_path.insert(0, _Finder(name, then))
+        sys.meta_path.insert(0, _Finder(name, then, failed))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
+    def __init__(
+        self, name: str, then: Callable[[], None], failed: Callable[[ImportError], None] | None
+    ) -> None:
+        self._name, self._then, self._failed = name, then, failed
 
     def find_spec(
         self,
@@ -48,7 +57,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
+        # Those that come after: another one of ours, for the same library, would ask this one back.
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
         found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
@@ -60,6 +70,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._then()
+
+    def is_missing(self, error: ImportError) -> None:
+        """Lets the other function see why the library cannot be imported."""
+        if self._failed is not None:
+            self._failed(error)
 
 
 class _Loader(importlib.abc.Loader):
@@ -75,5 +90,9 @@ class _Loader(importlib.abc.Loader):
         # The library sees its own loader: it may look for its resources with it.
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        try:
+            self._loader.exec_module(module)
+        except ImportError as error:
+            self._finder.is_missing(error)
+            raise
         self._finder.is_there()

@@ -20,6 +20,16 @@ StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 """Name patterns and bounds, as a policy keeps them."""
 
 
+def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
+    """Raises if one of some names is no field, with the field that was probably meant."""
+    known = list(fields)
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}."
+            raise PolicyTypeError(f"Policy has no field {name!r}: {hint}")
+
+
 def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     """Raises if a field is none of the words that it takes."""
     # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.

@@ -12,25 +12,31 @@ Each has a duotone name that wins over it, and a part's own variable wins over t
                                   TF_ENABLE_AUTO_MIXED_PRECISION_<part>,
                                   TF_ENABLE_AUTO_MIXED_PRECISION
 
-``DUOTONE_DTYPE`` says in which half type. Who calls this: :mod:`duotone.enable` and
-``duotone run``. What goes wrong: a value that is not taken, an error that names the variable (as
-for all of :mod:`duotone._environment`, which holds the settings of a :class:`~duotone.Policy`).
+``DUOTONE_DTYPE`` says in which half type, ``DUOTONE_LOSS_SCALE`` with which loss scale. Who calls
+this: :mod:`duotone.enable` and ``duotone run``. What goes wrong: a value that is not taken, an
+error that names the variable (as for all of :mod:`duotone._environment`, which holds the settings
+of a :class:`~duotone.Policy`).
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from duotone._environment import environment_error, parse_boolean
+from duotone._dtypes import HALF_NAMES, OFF, canonical
+from duotone._environment import environment_error, parse_boolean, warn_of_unknown
 
 TENSORFLOW_SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 SWITCH = "DUOTONE_ENABLE"
 DTYPE = "DUOTONE_DTYPE"
+LOSS_SCALE = "DUOTONE_LOSS_SCALE"
 _PARTS = ("GRAPH_REWRITE", "LOSS_SCALING")
-_DTYPES = ("float16", "bfloat16")
-_DTYPE_TAKES = " or ".join(_DTYPES) + " (empty: asks the device)"
+_DTYPE_TAKES = "float16, bfloat16 or float32 (off) (empty: asks the device)"
+
+_LOSS_SCALE_TAKES = "dynamic, none or a number from 1 to 2**126 (empty: dynamic)"
+_LARGEST_SCALE = 2.0**126
 
 
 class SwitchVariable(NamedTuple):
@@ -62,6 +68,9 @@ SWITCHES: tuple[SwitchVariable, ...] = (
         "1",
     ),
     SwitchVariable(None, DTYPE, _DTYPE_TAKES, "the half type where one is switched on", "float16"),
+    SwitchVariable(
+        None, LOSS_SCALE, _LOSS_SCALE_TAKES, "the loss scale where scaling is switched on", "1024"
+    ),
 )
 """Every variable of this file, for the docs."""
 
@@ -72,14 +81,16 @@ class Switches(NamedTuple):
     Attributes:
         rewrite: Whether programs are rewritten.
         loss_scaling: Whether losses are scaled.
-        dtype: The half type, or None to ask the device.
+        dtype: The half type, or None to ask the device; float32 switches both parts off.
         found: Whether any of the on/off variables is set at all.
+        loss_scale: ``"dynamic"``, a number, or None for no scaling; counts where losses are scaled.
     """
 
     rewrite: bool
     loss_scaling: bool
     dtype: str | None
     found: bool
+    loss_scale: str | float | None = "dynamic"
 
 
 def read_switches(environ: Mapping[str, str] = os.environ) -> Switches:
@@ -93,10 +104,11 @@ def read_switches(environ: Mapping[str, str] = os.environ) -> Switches:
 
     Example:
         >>> read_switches({"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "DUOTONE_DTYPE": "float16"})
-        Switches(rewrite=True, loss_scaling=True, dtype='float16', found=True)
-        >>> read_switches({"DUOTONE_ENABLE": "1", "DUOTONE_ENABLE_LOSS_SCALING": "0"})
-        Switches(rewrite=True, loss_scaling=False, dtype=None, found=True)
+        Switches(rewrite=True, loss_scaling=True, dtype='float16', found=True, loss_scale='dynamic')
+        >>> read_switches({"DUOTONE_ENABLE": "1", "DUOTONE_LOSS_SCALE": "1024"}).loss_scale
+        1024.0
     """
+    warn_of_unknown(environ)
     parts: list[bool | None] = []
     for part in _PARTS:
         names = (f"{SWITCH}_{part}", SWITCH, f"{TENSORFLOW_SWITCH}_{part}", TENSORFLOW_SWITCH)
@@ -104,13 +116,31 @@ def read_switches(environ: Mapping[str, str] = os.environ) -> Switches:
         parts.append(None if name is None else parse_boolean(name, environ[name]))
     rewrite, loss_scaling = parts
     found = rewrite is not None or loss_scaling is not None
-    return Switches(bool(rewrite), bool(loss_scaling), _dtype(environ.get(DTYPE, "")), found)
+    dtype, scale = _dtype(environ.get(DTYPE, "")), _loss_scale(environ.get(LOSS_SCALE, ""))
+    if dtype == OFF:
+        return Switches(False, False, None, found, scale)
+    return Switches(bool(rewrite), bool(loss_scaling), dtype, found, scale)
 
 
 def _dtype(value: str) -> str | None:
-    name = value.strip().lower()
-    if not name:
+    if not value.strip():
         return None
-    if name not in _DTYPES:
+    name = canonical(value)
+    if name != OFF and name not in HALF_NAMES:
         raise environment_error(DTYPE, value, "not a half type", _DTYPE_TAKES)
     return name
+
+
+def _loss_scale(value: str) -> str | float | None:
+    name = value.strip().lower()
+    if name in ("", "dynamic"):
+        return "dynamic"
+    if name == "none":
+        return None
+    try:
+        number = float(name)
+    except ValueError:
+        number = math.nan
+    if not 1.0 <= number <= _LARGEST_SCALE:
+        raise environment_error(LOSS_SCALE, value, "not a loss scale", _LOSS_SCALE_TAKES)
+    return number

@@ -8,45 +8,30 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
 from duotone._arguments import check_calibration, check_callable, check_policy, half_named
+from duotone._dtypes import OFF
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
-from duotone.graph.graph import HALF_TYPES, HalfType, Paint
-from duotone.graph.record import Record, make_record
-from duotone.jaxpr.run import Runner
+from duotone.graph.graph import HALF_TYPES
+from duotone.graph.record import Record
+from duotone.jaxpr.inside import collecting, holds_rewritten
 from duotone.jaxpr.signature import describe_callable, flatten_call
-from duotone.jaxpr.trace import Traced, trace
+from duotone.jaxpr.trace import trace
+from duotone.mixed import Settings, argument_names, fast_half, half_of_device, settings_of
 from duotone.policy import Policy
-from duotone.road import carry_out, paint_for_device
-from duotone.static import CastParams, StaticRunner, Weights, without_first
-from duotone.targets import assumed, current_choice
+from duotone.records import halves_inside, record_of
+from duotone.road import paint_for_device, paint_full
+from duotone.static import CastParams, Weights, without_first
+from duotone.targets import assumed
 from duotone.views import text
-
-logger = logging.getLogger("duotone")
-
-_SETTINGS = "__duotone_settings__"
-"""Attribute of an autocast function: the :class:`Settings` it was made from."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
-    """What an autocast function was made from; ``run`` gives its runner for a device."""
-
-    function: Callable[..., Any]
-    dtype: Any
-    chosen: bool
-    policy: Policy | None
-    weights: Weights | None
-    run: Callable[[Any], Any]
 
 
 @overload
@@ -56,6 +41,7 @@ def autocast(
     dtype: Any = None,
     policy: Policy | None = None,
     calibration: Calibration | None = None,
+    enabled: bool = True,
 ) -> Callable[P, R]: ...
 @overload
 def autocast(
@@ -64,6 +50,7 @@ def autocast(
     dtype: Any = None,
     policy: Policy | None = None,
     calibration: Calibration | None = None,
+    enabled: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @overload
 def autocast(
@@ -73,6 +60,7 @@ def autocast(
     policy: Policy | None = None,
     calibration: Calibration | None = None,
     static: Any,
+    enabled: bool = True,
 ) -> Callable[P, R]: ...
 def autocast(
     fn: Callable[..., Any] | None = None,
@@ -81,6 +69,7 @@ def autocast(
     policy: Policy | None = None,
     calibration: Calibration | None = None,
     static: Any = None,
+    enabled: bool = True,
 ) -> Any:
     """Makes a function run in mixed precision.
 
@@ -91,9 +80,10 @@ def autocast(
 
     Args:
         fn: the function; if omitted, a decorator is returned.
-        dtype: ``float16`` or ``bfloat16`` (anything ``jax.numpy.dtype`` takes). ``None`` asks the
-            default device for the one that is fast there; where none is, ``fn`` runs as it is and
-            one line is logged (see :class:`~duotone.Policy`, ``ignore_performance``).
+        dtype: ``float16`` or ``bfloat16`` (anything ``jax.numpy.dtype`` takes, also ``"fp16"``,
+            ``"bf16"`` and ``"half"``). ``None`` asks the default device for the one that is fast
+            there; where none is, ``fn`` runs as it is and one line is logged (see
+            :class:`~duotone.Policy`, ``ignore_performance``). ``float32`` switches off.
         policy: what may be painted; the default policy if omitted. Environment variables are
             merged in (``docs/environment.md``).
         calibration: what :func:`duotone.calibrate` measured for ``fn``: short for
@@ -103,6 +93,7 @@ def autocast(
             hold unless others are given. Weights that ``fn`` reads in half only are cast
             once, at the first call. They are constants: there is no derivative with respect to
             them, and a change made to them afterwards is not seen.
+        enabled: ``False`` switches off: the function that is returned runs ``fn`` as it is.
 
     Returns:
         A function with the signature of ``fn``; with ``static``, without its first argument.
@@ -111,8 +102,8 @@ def autocast(
         ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
             no dtype, ``policy`` is no policy, ``calibration`` no calibration, ``static`` holds
             shapes in place of arrays.
-        ArgumentError: ``dtype`` is not a half type, or not that of the cast weights; ``static``
-            holds no array.
+        ArgumentError: ``dtype`` is neither a half type nor float32, or not that of the cast
+            weights; ``static`` holds no array.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -127,7 +118,12 @@ def autocast(
     """
     if fn is None:
         return functools.partial(
-            autocast, dtype=dtype, policy=policy, calibration=calibration, static=static
+            autocast,
+            dtype=dtype,
+            policy=policy,
+            calibration=calibration,
+            static=static,
+            enabled=enabled,
         )
     check_callable("autocast", fn)
     check_policy("autocast", policy)
@@ -140,42 +136,16 @@ def autocast(
         dtype, chosen, policy = _recorded_settings(weights.record, dtype, policy)
     if calibration is not None:
         policy = (policy or Policy()).replace(calibration=calibration)
-    named = None if dtype is None else half_named("autocast", dtype)
-
-    @functools.cache
-    def run(device: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        # At the first call, not before: asking the device starts JAX's backends. Once for each
-        # device that is painted for: `current_choice` asks for the one assumed now.
-        merged = (policy or Policy()).merged_with_environment()
-        half = named or half_of_device(merged, describe_callable(fn))
-        if half is None and merged.float32_math is None and merged.convolution_math is None:
-            first = () if weights is None else (weights.full(),)
-            return lambda args, kwargs: fn(*first, *args, **kwargs)
-
-        def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
-            painted = paint_for_device(
-                traced.jaxpr,
-                merged,
-                half,
-                chosen=chosen,
-                arguments=_arguments(traced, merged),
-                static=count,
-            )
-            return painted.given, carry_out(traced.jaxpr, painted, merged)
-
-        if weights is not None:
-            return StaticRunner(fn, weights, paint, half.name if half else None)
-        return Runner(fn, lambda traced: paint(traced, 0)[1])
+    settings = Settings(fn, dtype if enabled else OFF, chosen, policy, weights)
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return run(assumed())(args, kwargs)
+        return settings.run(assumed())(args, kwargs)
 
     # The function that was written, not a wrapper around it: Equinox looks for arrays on the way.
     vars(wrapped)["__wrapped__"] = inspect.unwrap(fn, stop=lambda f: hasattr(f, "__signature__"))
     if weights is not None and (signature := without_first(fn)) is not None:
         vars(wrapped)["__signature__"] = signature
-    setattr(wrapped, _SETTINGS, Settings(fn, dtype, chosen, policy, weights, run))
     return wrapped
 
 
@@ -205,8 +175,11 @@ def _recorded_settings(
         return dtype, dtype is None, policy
     policy = record.policy if policy is None else policy
     if dtype is None:
-        return record.dtype, record.chosen, policy
-    if record.cast and half_named("autocast", dtype).name != record.dtype:
+        # Neither a half type nor the choice of one: the weights were cast with mixed precision off.
+        off = record.dtype is None and not record.chosen
+        return OFF if off else record.dtype, record.chosen, policy
+    half = half_named("autocast", dtype)
+    if record.cast and (half is None or half.name != record.dtype):
         raise ArgumentError(
             f"autocast: dtype is {jax.numpy.dtype(dtype).name} and static was cast to "
             f"{record.dtype}; leave dtype out, or cast the float32 weights anew"
@@ -252,7 +225,7 @@ def explain(
             dtype and policy unless others are given.
         *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place; with ``static``,
             those behind the first.
-        dtype: as for :func:`autocast`.
+        dtype: as for :func:`autocast`; with ``float32`` everything is full.
         policy: as for :func:`autocast`.
         calibration: as for :func:`autocast`.
         static: as for :func:`autocast`.
@@ -294,42 +267,34 @@ def explain(
         if dtype is None
         else half_named("explain", dtype)
     )
-    assert half is not None, "ignore_performance always gives a half type"
     arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
-    traced = trace(fn, signature, arrays)
-    painted = paint_for_device(
-        traced.jaxpr,
-        merged,
-        half,
-        chosen=chosen,
-        arguments=_arguments(traced, merged),
-        static=count,
-    )
-    record = make_record(
-        painted.built.graph,
-        painted.classes,
-        painted.painting,
-        painted.plan,
-        half,
-        painted.plans.recompute,
-    )
-    return Explanation(record.operations, record.casts, record.summary)
+    traced, collection = trace(fn, signature, arrays), None
+    if holds_rewritten(traced.jaxpr):
+        with collecting() as collection:
+            traced = trace(fn, signature, arrays)
+        inside = halves_inside(traced.jaxpr, collection)
+        if dtype is None and len(inside) == 1:
+            half = HALF_TYPES[next(iter(inside))]
+    if half is None:
+        painted = paint_full(traced.jaxpr, merged)
+    else:
+        painted = paint_for_device(
+            traced.jaxpr,
+            merged,
+            half,
+            chosen=chosen,
+            arguments=argument_names(traced, merged),
+            static=count,
+        )
+    record = record_of(painted, collection)
+    summary = dataclasses.replace(record.summary, half_dtype=OFF if half is None else half.name)
+    return Explanation(record.operations, record.casts, summary)
 
 
 def function_inside(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function that :func:`autocast` was given, if ``fn`` is what it returned; else ``fn``."""
     settings = settings_of(fn)
     return fn if settings is None else settings.function
-
-
-def settings_of(fn: Callable[..., Any]) -> Settings | None:
-    """What a function that :func:`autocast` returned was made from; ``None`` of another one."""
-    return getattr(fn, _SETTINGS, None)
-
-
-def _arguments(traced: Traced, policy: Policy) -> tuple[str, ...] | None:
-    """Names of the arguments, if the policy says anything of values."""
-    return traced.arguments() if policy.ranges or policy.calibration is not None else None
 
 
 def check_settings(name: str, dtype: Any, policy: Policy | None) -> None:
@@ -357,28 +322,18 @@ def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
 
     Returns:
         ``"float16"``, ``"bfloat16"``, or ``None`` where functions stay as they are.
+
+    Raises:
+        ArgumentTypeError: ``dtype`` is no dtype.
+        ArgumentError: ``dtype`` is no half type; float32 neither, for there is nothing to ask for.
     """
     if dtype is not None:
-        return half_named(name, dtype).name
-    half = _fast_half((policy or Policy()).merged_with_environment())
+        half = half_named(name, dtype)
+        if half is None:  # None would mean "ask the device" to the caller
+            raise ArgumentError(
+                f"{name}: dtype is float32, which switches mixed precision off, and cannot here; "
+                "leave the call out, or pass float16, bfloat16 or None (asks the device)"
+            )
+        return half.name
+    half = fast_half((policy or Policy()).merged_with_environment())
     return None if half is None else half.name
-
-
-def _fast_half(policy: Policy) -> HalfType | None:
-    choice = current_choice()
-    if choice.dtype is None:
-        return HALF_TYPES["bfloat16"] if policy.ignore_performance else None
-    return HALF_TYPES[choice.dtype]
-
-
-def half_of_device(policy: Policy, what: str) -> HalfType | None:
-    """The half type that is fast here, or ``None`` where the function is to stay as it is."""
-    half = _fast_half(policy)
-    if half is None:
-        logger.warning(
-            "%s: not rewritten, half is not faster here: %s. "
-            "Policy(ignore_performance=True) or dtype=... rewrites all the same.",
-            what,
-            current_choice().reason,
-        )
-    return half

@@ -22,9 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from duotone._files import write_atomically
+from duotone._files import explained, write_atomically
 from duotone.errors import CalibrationError
 from duotone.graph.ranges.find import Measured
+from duotone.views import ranges
 
 _FORMAT = "duotone calibration"
 _VERSION = 1
@@ -43,6 +44,9 @@ class ValueRange:
         small: share of the elements that are not zero that lie below float16's normal numbers
             (6.1e-5), where float16 loses digits.
         lost: share of them that float16 rounds to zero.
+        shape: on the first batch.
+        smallest: the smallest magnitude that is not zero; 0 where all elements are.
+        over: share of them that lie beyond 65504, where float16 ends.
     """
 
     value: int
@@ -51,6 +55,9 @@ class ValueRange:
     high: float
     small: float
     lost: float
+    shape: tuple[int, ...] = ()
+    smallest: float = 0.0
+    over: float = 0.0
 
     @property
     def largest(self) -> float:
@@ -61,6 +68,9 @@ class ValueRange:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
     """Measured ranges of a function's values. Two are equal if they hold the same.
+
+    ``print`` shows a table: of each value the smallest and the largest magnitude, the shares that
+    float16 cannot hold well, and a mark at what overflows there and what underflows.
 
     Attributes:
         function: its name, for people.
@@ -87,12 +97,20 @@ class Calibration:
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """One line: the function, and how much was measured."""
         count = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         return f"calibration of {self.function} ({len(self.values)} values, {count})"
 
+    def __str__(self) -> str:
+        return ranges.render(self.title, self.values)
+
+    def __rich__(self) -> Any:
+        return ranges.table(self.title, self.values)
+
     def __repr__(self) -> str:
-        return f"<{self}>"
+        return f"<{self.title}>"
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -111,9 +129,12 @@ class Calibration:
 
         Raises:
             CalibrationError: the folder does not exist, or ``path`` is a folder.
+            WriteError: the file system refuses it (a full disk, a name that is too long).
         """
         file = Path(path)
-        if file.is_dir():
+        with explained(file):  # of a name that is too long not even this can be asked
+            is_folder = file.is_dir()
+        if is_folder:
             raise CalibrationError(
                 f"cannot save the calibration to {file}, which is a folder; name a file, such as "
                 f"{file / 'calibration.json'}"
@@ -186,14 +207,18 @@ def _read(file: Path, data: Any) -> Calibration:
 def _read_value(data: Any) -> ValueRange:
     value = _read_count(data, "value")
     numbers = {name: float(data[name]) for name in ("low", "high", "small", "lost")}
+    numbers |= {
+        name: float(data.get(name, 0.0)) for name in ("smallest", "over")
+    }  # not in older files
     if not all(map(math.isfinite, numbers.values())):
         raise ValueError(f"value {value} has a number that is not finite")
     if numbers["low"] > numbers["high"]:
         raise ValueError(f"value {value} has a least element above its greatest")
-    for name in ("small", "lost"):
+    for name in ("small", "lost", "over"):
         if not 0.0 <= numbers[name] <= 1.0:
             raise ValueError(f"value {value} has {name} {numbers[name]:g}, which is no share")
-    return ValueRange(value=value, name=str(data["name"]), **numbers)
+    shape = tuple(int(size) for size in data.get("shape", ()))
+    return ValueRange(value=value, name=str(data["name"]), shape=shape, **numbers)
 
 
 def _read_count(data: Any, name: str) -> int:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from duotone._arguments import is_off
+from duotone._dtypes import OFF
 from duotone._switches import read_switches
+from duotone.adapters import ENABLE
 from duotone.errors import ArgumentError
 from duotone.policy import Policy
 from duotone.scale.choice import DYNAMIC
@@ -27,6 +30,7 @@ def enable_mixed_precision_graph_rewrite(
     dtype: Any = None,
     policy: Policy | None = None,
     axis_name: AxisName | None = None,
+    enabled: bool = True,
 ) -> Any:
     """Makes an optimizer train in mixed precision.
 
@@ -45,10 +49,14 @@ def enable_mixed_precision_graph_rewrite(
             where nothing is rewritten: none, since bfloat16 has float32's range), a number of at
             least 1, a loss-scale object such as :func:`dynamic_loss_scale` makes, or None.
         dtype: ``float16`` or ``bfloat16``. None asks the default device, when training starts, for
-            the one that is fast there; where none is, nothing is rewritten.
+            the one that is fast there; where none is, nothing is rewritten. ``float32`` is the same
+            as ``enabled=False``.
         policy: what may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
             needed in ``pmap`` and in ``shard_map(check_vma=False)``.
+        enabled: False switches off: nothing is rewritten or scaled. An Optax optimizer has the same
+            methods and still skips steps whose gradients are not finite; a Keras optimizer comes
+            back as it is.
 
     Returns:
         The wrapped optimizer.
@@ -71,6 +79,7 @@ def enable_mixed_precision_graph_rewrite(
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``, whose later name
         is ``tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer``.
     """
+    dtype = dtype if enabled else OFF
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True)
 
 
@@ -95,7 +104,8 @@ def optimizer(
 
     Args:
         opt: an Optax optimizer or a Keras optimizer.
-        loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`.
+        loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`; where it is left at
+            ``"dynamic"``, ``DUOTONE_LOSS_SCALE`` is asked.
         dtype: likewise; if None, ``DUOTONE_DTYPE`` is asked before the device.
         policy: likewise.
         axis_name: likewise.
@@ -121,7 +131,14 @@ def optimizer(
         if not switches.rewrite and _is_keras(opt):
             return opt
         loss_scale = None
-    elif not switches.rewrite and isinstance(loss_scale, str) and loss_scale == DYNAMIC:
+    elif isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # a default: as if left out
+        loss_scale = switches.loss_scale
+    if (
+        switches.loss_scaling
+        and not switches.rewrite
+        and isinstance(loss_scale, str)
+        and loss_scale == DYNAMIC
+    ):
         loss_scale = DynamicLossScale()  # no half type of ours decides whether to scale
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=switches.rewrite)
 
@@ -137,6 +154,8 @@ def _wrapped(
 ) -> Any:
     """The optimizer, wrapped by the adapter of its library."""
     if _is_keras(opt):
+        if is_off(ENABLE, dtype):
+            return opt
         if axis_name is not None:
             raise ArgumentError(
                 "enable_mixed_precision_graph_rewrite: axis_name is for Optax optimizers inside "

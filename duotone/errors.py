@@ -78,6 +78,10 @@ class OutputError(DuotoneError, TypeError):
     """A function returned something that cannot leave a traced function."""
 
 
+class WriteError(DuotoneError, OSError):
+    """A file cannot be written: names it and the remedy; ``errno`` is the file system's own."""
+
+
 class RewriteError(DuotoneError, RuntimeError):
     """The rewritten program does not keep what a rewrite must keep. A fault of duotone."""
 

@@ -17,7 +17,6 @@ function is painted, since only then is the front end known.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from duotone._environment import (
     LEVELS,
     MATHS,
     PAINTERS,
+    POLICY_FILE,
     VARIABLES,
     Level,
     Math,
@@ -34,10 +34,13 @@ from duotone._environment import (
     read_settings,
 )
 from duotone._operation_hints import advice
+from duotone._policy_file import read_policy_file
+from duotone._policy_text import FILE, VARIABLE, described
 from duotone._policy_values import (
     StatedRanges,
     check_boolean,
     check_choice,
+    check_names,
     folder,
     stated_ranges,
     strings,
@@ -70,8 +73,8 @@ class Policy:
     (:meth:`merged_with_environment`). List edits of code and environment are united. A scalar
     (`painter`, `level`, `float32_math` and so on) that is set in code
     wins over the environment, and a default value counts as not set: ``level=None`` leaves
-    ``DUOTONE_LEVEL`` in force. Name-scope patterns, ranges and
-    a calibration are set in code only.
+    ``DUOTONE_LEVEL`` in force. Name-scope patterns, ranges and a calibration are set in code and
+    in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`), which the variables win over.
 
     Args:
         painter: ``"duotone"``; ``"mincut"``, which gives what its rules leave open the colours that
@@ -100,15 +103,17 @@ class Policy:
         ranges: What arguments and results of operations can be: ``{name: (low, high)}``. A name is
             a shell pattern over arguments (``"images"``, ``"params/*/kernel"``) and over operations
             by name scope, as for `keep_full`. See ``docs/ranges.md``.
-        calibration: What :func:`duotone.calibrate` measured for the function.
+        calibration: What :func:`duotone.calibrate` measured for the function. Or a list of several:
+            that of the painted program counts, and a program that none is of is painted without,
+            which is logged once.
         log_path: A folder that exists. The graph before and after painting and the paint buckets
             are written there. A relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
-        PolicyTypeError: A value of the wrong type, such as one str for a list. (It is a
-            PolicyError too.)
+        PolicyTypeError: A value of the wrong type, such as one str for a list, or a name that is no
+            field. (It is a PolicyError and a TypeError.)
 
     Example:
         >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
@@ -137,7 +142,7 @@ class Policy:
     float32_math: Math | None = None
     convolution_math: Math | None = None
     ranges: StatedRanges = ()
-    calibration: Calibration | None = None
+    calibration: Calibration | tuple[Calibration, ...] | None = None
     log_path: Path | None = None
     log_decisions: bool = False
     # Not part of the value: two policies that paint alike are equal wherever they came from.
@@ -164,10 +169,22 @@ class Policy:
             float32_math: Math | None = None,
             convolution_math: Math | None = None,
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
-            calibration: Calibration | None = None,
+            calibration: Calibration | Iterable[Calibration] | None = None,
             log_path: str | os.PathLike[str] | None = None,
             log_decisions: bool = False,
         ) -> None: ...
+
+    if not TYPE_CHECKING:  # a type checker is to see the arguments of `__init__`
+
+        def __new__(cls, *args: Any, **fields: Any) -> Policy:
+            """Names the field that was meant; the error of ``__init__`` names the wrong one."""
+            if args:
+                raise PolicyTypeError(
+                    f"Policy takes its fields by name and got {shown(args[0])} by position; write "
+                    "Policy(deny_add=[...])."
+                )
+            check_names(fields.keys() - {"_origins"}, _DEFAULTS)
+            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Checks every field and brings lists, patterns and the path to their one form."""
@@ -184,15 +201,23 @@ class Policy:
         for field in PATTERN_FIELDS:
             object.__setattr__(self, field, strings(field, getattr(self, field)))
         object.__setattr__(self, "ranges", stated_ranges(self.ranges))
-        if self.calibration is not None and not isinstance(self.calibration, Calibration):
+        if isinstance(self.calibration, list):
+            object.__setattr__(self, "calibration", tuple(self.calibration))
+        if not all(isinstance(measured, Calibration) for measured in self.calibrations):
             raise PolicyTypeError(
                 f"Policy(calibration={shown(self.calibration)}): it takes what duotone.calibrate "
-                "or Calibration.load returned, or None."
+                "or Calibration.load returned, a list of such, or None."
             )
         if self.log_path is not None:
             object.__setattr__(self, "log_path", folder(self.log_path))
         self._check_list_edits()
         self._check_patterns()
+
+    @property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """What :attr:`calibration` holds, one or several."""
+        given = self.calibration
+        return given if isinstance(given, tuple) else () if given is None else (given,)
 
     def merged_with_environment(self, environ: Mapping[str, str] = os.environ) -> Policy:
         """This policy with what the environment adds; see the class for who wins.
@@ -218,23 +243,55 @@ class Policy:
             >>> policy.level, sorted(policy.deny_add)
             ('TREAT_INFER_AS_DENY', ['tanh'])
         """
-        settings = read_settings(environ)
-        if not settings:
+        found = [(s.field, s.value, VARIABLE + s.variable) for s in read_settings(environ)]
+        found = [*self._settings_of_file(environ.get(POLICY_FILE, "")), *found]
+        if not found:
             return self
         changes: dict[str, Any] = {}
         origins = list(self._origins)
-        for field, value, variable in settings:
-            source = f"environment variable {variable}"
-            if field in LIST_FIELDS:
+        for field, value, source in found:
+            if field in LIST_FIELDS or field in PATTERN_FIELDS:
                 for entry in sorted(value):
                     if entry in getattr(self, field):  # asked for here too, not only out there
                         origins += [_Origin(field, entry, s) for s in self._sources(field, entry)]
                     origins.append(_Origin(field, entry, source))
-                changes[field] = changes.get(field, getattr(self, field)) | value
-            elif getattr(self, field) == _DEFAULTS[field] and value != _DEFAULTS[field]:
+                known = changes.get(field, getattr(self, field))
+                changes[field] = known | value if field in LIST_FIELDS else (*known, *value)
+            elif field == "ranges":  # name by name
+                changes[field] = dict(value) | dict(self.ranges)
+                origins.append(_Origin(field, "", source))
+            elif getattr(self, field) == _DEFAULTS[field] and (
+                value != _DEFAULTS[field] or field in changes
+            ):
                 changes[field] = value
                 origins.append(_Origin(field, "", source))
         return dataclasses.replace(self, **changes, _origins=tuple(dict.fromkeys(origins)))
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Policy:
+        """The policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
+
+        Args:
+            path: of the file; its fields are those of this class, paths in it relative to it.
+
+        Raises:
+            PolicyError: no such file, one of another form, or a field or value that no policy has;
+                names the file.
+            CalibrationError: the calibration that it names cannot be loaded.
+        """
+        fields = read_policy_file(Path(path), _DEFAULTS)
+        try:
+            return cls(**fields)
+        except PolicyError as error:
+            raise type(error)(f"{path}: {error}") from error
+
+    def _settings_of_file(self, path: str) -> list[tuple[str, Any, str]]:
+        """What a policy file sets: field, value and source. Variables come later and win."""
+        if not path.strip():
+            return []
+        held = Policy.from_file(path)
+        fields = [field for field in _DEFAULTS if getattr(held, field) != _DEFAULTS[field]]
+        return [(field, getattr(held, field), f"{FILE}{path}") for field in fields]
 
     def check_names(self, known: Collection[str]) -> None:
         """Raises if a list edit names an operation that the front end does not know.
@@ -282,11 +339,7 @@ class Policy:
             >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
             True
         """
-        for name in changes:
-            if name not in _DEFAULTS:
-                close = difflib.get_close_matches(name, _DEFAULTS, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(_DEFAULTS)}."
-                raise PolicyTypeError(f"Policy has no field {name!r}: {hint}")
+        check_names(changes, _DEFAULTS)
         origins = tuple(o for o in self._origins if o.field not in changes)
         return dataclasses.replace(self, **changes, _origins=origins)
 
@@ -299,41 +352,7 @@ class Policy:
             >>> Policy(painter="tensorflow", allow_add=["exp"], allow_remove=["mul"]).describe()
             'policy: painter tensorflow; allow list + exp - mul'
         """
-        phrases = []
-        if self.painter != "duotone":
-            phrases.append(f"painter {self.painter}")
-        if self.level is not None:
-            phrases.append(f"level {self.level}")
-        if self.ignore_performance:
-            phrases.append("rewrites also where half is not faster")
-        for which in LISTS:
-            added, removed = getattr(self, f"{which}_add"), getattr(self, f"{which}_remove")
-            if added or removed:
-                edits = [f"+ {', '.join(sorted(added))}"] if added else []
-                edits += [f"- {', '.join(sorted(removed))}"] if removed else []
-                phrases.append(f"{which} list {' '.join(edits)}")
-        for field in PATTERN_FIELDS:
-            if patterns := getattr(self, field):
-                phrases.append(f"keeps {field.removeprefix('keep_')} {', '.join(patterns)}")
-        for field in ("float32_math", "convolution_math"):
-            if (math := getattr(self, field)) is not None:
-                phrases.append(f"{field.replace('_', ' ')} {math}")
-        if self.ranges:
-            shown = (f"{name} in [{low:g}, {high:g}]" for name, (low, high) in self.ranges)
-            phrases.append(f"assumes {', '.join(shown)}")
-        if self.calibration is not None:
-            phrases.append(f"uses the {self.calibration}")
-        if self.log_path is not None:
-            phrases.append(f"writes graphs to {self.log_path}")
-        if self.log_decisions:
-            phrases.append("logs decisions")
-        text = f"policy: {'; '.join(phrases) or 'all defaults'}"
-        variables = dict.fromkeys(
-            o.source.removeprefix("environment variable ")
-            for o in self._origins
-            if o.source.startswith("environment variable ")
-        )
-        return f"{text} (partly from {', '.join(variables)})" if variables else text
+        return described(self, LISTS, (origin.source for origin in self._origins))
 
     def _sources(self, field: str, entry: str) -> list[str]:
         """Where an entry was asked for: the argument in code, one or more variables, or both."""
@@ -363,9 +382,12 @@ class Policy:
     def _check_patterns(self) -> None:
         for pattern in self.keep_full:
             if pattern in self.keep_half:
+                places = " and in ".join(
+                    s for field in PATTERN_FIELDS for s in self._sources(field, pattern)
+                )
                 raise PolicyError(
-                    f"the pattern {pattern!r} is in Policy(keep_full=...) and in "
-                    "Policy(keep_half=...): drop it from one of these, or make one narrower."
+                    f"the pattern {pattern!r} is in {places}: drop it from one of these, or make "
+                    "one narrower."
                 )
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify, keep_carries ─► Classes
+    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify, KEEPS ─► Classes
              ─ find_ranges ─► Ranges ─ keep_places, refine, decline ─► Classes
              ─ paint, hand_on_full ─► Painting
              ─ cast_beforehand ─► Graph, Painting ─ plan_trilinear, unrounded ─► Painting
@@ -26,15 +26,18 @@ from typing import Any
 import jax
 
 from duotone import _jax, dumps
+from duotone.calibration import Calibration
 from duotone.errors import RewriteError
 from duotone.graph.beforehand import cast_beforehand
 from duotone.graph.carries import keep_carries
 from duotone.graph.casts import CastPlan, Hold, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
+from duotone.graph.distances import keep_distances
 from duotone.graph.epilogues import plan_epilogues
 from duotone.graph.factors import plan_factors
 from duotone.graph.forms import NOTHING_GAINS, decline, hand_on_full
 from duotone.graph.graph import HALF_TYPES, Boundary, Graph, HalfType, Paint, check_graph
+from duotone.graph.iterations import keep_iterations
 from duotone.graph.lists import Kind, OpLists
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
@@ -46,12 +49,14 @@ from duotone.graph.ranges import (
     assume,
     check_fingerprint,
     find_ranges,
+    fingerprint,
     nearest,
     path_of,
     paths_of,
     refine,
 )
 from duotone.graph.residuals import plan_residuals
+from duotone.graph.solves import keep_solves
 from duotone.graph.trilinear import Trilinears, plan_trilinear, unrounded
 from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
 from duotone.jaxpr.build import build
@@ -62,6 +67,9 @@ from duotone.policy import LISTS, PATTERN_FIELDS, Policy
 from duotone.targets.forms import DeviceForms, current_forms
 
 logger = logging.getLogger("duotone")
+
+KEEPS = (keep_iterations, keep_solves, keep_distances, keep_carries)
+"""What stays full for what the program does with it, before anything is known of ranges."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +128,8 @@ def paint_jaxpr(
     by_rules = policy.painter != "tensorflow" and policy.level is None
     ranges = None
     if by_rules:
-        classes = check_classes(keep_carries(classes, graph), graph)
+        for keep in KEEPS:
+            classes = check_classes(keep(classes, graph), graph)
     if by_rules or policy.ranges or policy.calibration is not None:
         ranges = find_ranges(graph, _assumptions(policy, graph, arguments))
         if by_rules:
@@ -168,11 +177,34 @@ def _plans(
 
 def _assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
     """What the policy says of the values of a program."""
-    calibration = policy.calibration if arguments is not None else None
-    if calibration is not None:
-        check_fingerprint(calibration.fingerprint, graph, calibration.function)
+    calibration = _calibration(policy, graph) if arguments is not None else None
     measured = {} if calibration is None else calibration.measured
     return assume(graph, policy.ranges, arguments, measured)
+
+
+def _calibration(policy: Policy, graph: Graph) -> Calibration | None:
+    """The calibration of a program; one that is given alone must be that."""
+    if not isinstance(policy.calibration, tuple):
+        if policy.calibration is not None:
+            check_fingerprint(policy.calibration.fingerprint, graph, policy.calibration.function)
+        return policy.calibration
+    own = fingerprint(graph)
+    for measured in policy.calibration:
+        if measured.fingerprint == own:
+            return measured
+    if policy.calibration and own not in _UNMEASURED:
+        _UNMEASURED.add(own)
+        logger.warning(
+            "no calibration is of this program (%d operations): it is painted without. There are "
+            "those of %s; measure this one too, or leave it if it needs none.",
+            len(graph.nodes),
+            ", ".join(measured.function for measured in policy.calibration),
+        )
+    return None
+
+
+_UNMEASURED: set[str] = set()
+"""Programs of which it was said."""
 
 
 def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
@@ -221,6 +253,23 @@ def paint_for_device(
     painted = paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, static=static)
     _warn_of_idle_patterns(policy, painted.built.graph)
     return painted
+
+
+def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> Painted:
+    """A program in which nothing is half, since mixed precision is switched off.
+
+    Args:
+        jaxpr: the program.
+        policy: merged with the environment; its list edits show in the record.
+    """
+    half = HALF_TYPES["bfloat16"]
+    built = build(jaxpr)
+    graph = check_graph(built.graph)
+    classes = classify(graph, _lists(policy, half), half, Pins((), ()))
+    full = (Paint.FULL,) * len(graph.nodes)
+    painting = check_painting(Painting(full, full, ("off",) * len(full), {}), graph)
+    plan = plan_casts(graph, classes, painting, hold=Hold.NOTHING)
+    return Painted(built, classes, painting, plan, Plans(), half, device_forms(policy, half, False))
 
 
 def _warn_of_idle_patterns(policy: Policy, graph: Graph) -> None:

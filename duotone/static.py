@@ -31,8 +31,7 @@ from jax.core import Tracer
 from duotone import _jax
 from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
 from duotone.graph.graph import FULL_DTYPE, Paint
-from duotone.jaxpr.run import Runner
-from duotone.jaxpr.scopes import MARKER
+from duotone.jaxpr.run import Runner, marker, put_down
 from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
 from duotone.jaxpr.trace import Traced, trace
 from duotone.policy import Policy
@@ -138,6 +137,11 @@ class Weights:
         shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in self.types]
         self.stand_in = self._signature.restore(shapes)[0][0]
         self._halves: dict[tuple[int, str], Any] = {}
+
+    def __reduce__(self) -> Any:
+        params = self._signature.restore(self.arrays)[0][0]
+        given = params if self.record is None else dataclasses.replace(self.record, params=params)
+        return Weights, (self._name, given)
 
     def _was_cast(self, position: int) -> bool:
         record = self.record
@@ -259,16 +263,16 @@ class StaticRunner(Runner):
         return functools.partial(compiled, *self._weights.take(plan.given, self.half))
 
     def _jitted(self, plan: Plan) -> Callable[..., tuple[list[Any], Results]]:
-        count = len(plan.given)
+        count, name = len(plan.given), marker()
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
-            return plan.run(*leaves), plan.traced.results
+            return put_down(name, plan.run, leaves), plan.traced.results
 
         jitted = _jax.is_jitted(self._function)
         donated = _jax.donated_arguments(plan.traced.jaxpr) if jitted else ()
         # Weights are there for the next call; nobody gives them away.
         donated = tuple(position for position in donated if position >= count)
-        return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)
+        return jax.jit(_jax.named(program, name), donate_argnums=donated)
 
     def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         """Traces and paints the function for a call; casts and compiles nothing.

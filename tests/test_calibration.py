@@ -18,6 +18,7 @@ from duotone.errors import (
     PolicyError,
     PolicyTypeError,
     RangeError,
+    WriteError,
 )
 
 RNG = np.random.default_rng(5)
@@ -141,10 +142,63 @@ def test_a_calibration_records_least_greatest_and_what_underflows() -> None:
     assert product.small == pytest.approx(0.75)
     assert product.lost == pytest.approx(0.25)
     assert measured.batches == 2
-    assert str(measured) == (
+    assert measured.title == (
         "calibration of test_a_calibration_records_least_greatest_and_what_underflows.<locals>."
         "function (2 values, 2 batches)"
     )
+
+
+def test_a_calibration_prints_as_a_table_that_marks_what_float16_cannot_hold() -> None:
+    def function(params: dict[str, Any], x: Any) -> Any:
+        with jax.named_scope("Net/layers/0/attention/query/of/a/deep/model"):
+            hidden = x @ params["w"]
+        return jnp.square(hidden), hidden * 1e-9, jnp.zeros_like(x)
+
+    function.__qualname__ = "function"
+    x = np.array([[300.0, 1.0], [0.0, 0.0]], np.float32)
+    measured = duotone.calibrate(function, [({"w": np.eye(2, dtype=np.float32)}, x)])
+    dot = next(v for v in measured.values if v.name.endswith("dot_general"))
+    assert (dot.shape, dot.smallest, dot.largest, dot.over) == ((2, 2), 1.0, 300.0, 0.0)
+    square = next(v for v in measured.values if v.name == "square")
+    assert (square.largest, square.over, square.smallest) == (90000.0, 0.5, 1.0)
+
+    text = str(measured).splitlines()
+    assert max(map(len, text)) <= 80
+    assert text[0] == measured.title
+    assert text[1].split() == ["value", "shape", "smallest", "largest", "tiny", "huge", "float16"]
+    rows = {line.split()[0]: line.split()[1:] for line in text}
+    assert rows["square"] == ["2x2", "1", "9e+04", ".", "50.0%", "overflows"]
+    assert rows["mul"] == ["2x2", "1e-09", "3e-07", "100.0%", ".", "underflows"]
+    assert rows["x"] == ["2x2", "1", "300", ".", "."]
+    assert "1 of 6 values overflow, 1 of 6 values underflow in float16." in text
+    assert "/of/a/deep/model/dot_general" in "".join(line.split(" ")[0] for line in text)
+
+
+def test_several_calibrations_serve_several_programs(caplog: pytest.LogCaptureFixture) -> None:
+    def square(x: Any) -> Any:
+        return x * x + 1.0
+
+    def cube(x: Any) -> Any:
+        return x * x * x + 1.0
+
+    def other(x: Any) -> Any:
+        return jnp.sin(x) * x
+
+    x = np.full(3, 1e3, np.float32)
+    measured = [duotone.calibrate(fn, [x]) for fn in (square, cube)]
+    policy = FORCED.replace(calibration=measured)
+    assert policy.calibrations == tuple(measured)
+    assert policy.describe().count("calibration of") == 2
+    for fn in (square, cube):
+        assert rules(fn, x, calibration=measured)["mul"][0] == "overflow"
+    assert not caplog.messages
+    for _ in range(2):
+        assert rules(other, x, calibration=measured)["mul"][0] != "overflow"
+    (message,) = caplog.messages
+    assert "square" in message
+    assert "painted without" in message
+    with pytest.raises(PolicyTypeError, match="a list of such"):
+        duotone.Policy(calibration=[measured[0], 3])  # pyright: ignore[reportArgumentType]
 
 
 def test_a_calibration_sees_loops_and_branches() -> None:
@@ -394,3 +448,11 @@ def test_a_file_that_is_no_calibration(
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="cannot load a calibration from"):
         duotone.Calibration.load(tmp_path / "nothing.json")
+
+
+def test_a_name_that_is_too_long_is_named_with_the_remedy(tmp_path):
+    measured = duotone.calibrate(jnp.tanh, [(jnp.ones(2),)])
+    with pytest.raises(WriteError, match="300 bytes: give it a shorter one"):
+        measured.save(tmp_path / ("x" * 300))
+    measured.save(tmp_path / ("x" * 250))
+    assert duotone.Calibration.load(tmp_path / ("x" * 250)) == measured

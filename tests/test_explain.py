@@ -209,6 +209,16 @@ def test_regions_and_derivative_rules_log_no_pattern(
     assert not _idle(caplog)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "fp32", jnp.float32, np.dtype("float32")])
+def test_float32_is_off(dtype: Any) -> None:
+    seen = explain(_model, X, W, dtype=dtype)
+    assert {(o.paint, o.stored, o.rule) for o in seen.operations} == {("full", "full", "off")}
+    assert (seen.summary.half_dtype, seen.summary.casts_inserted) == ("float32", 0)
+    assert seen == explain(duotone.autocast(_model, dtype="half", enabled=False), X, W)
+    assert _by_name(seen)["dot_general"].list == "allow"
+    assert explain(duotone.autocast(_model, dtype=dtype), X, W, dtype="half").summary.allow_half
+
+
 def test_json_is_the_record() -> None:
     seen = explain(_model, X, W, dtype="float16")
     data = json.loads(seen.to_json())
@@ -233,7 +243,7 @@ def test_an_empty_function() -> None:
     ("function", "arguments", "error", "message"),
     [
         (3, {}, ArgumentTypeError, "explain: fn is 3, which is not callable"),
-        (_model, {"dtype": "float32"}, ArgumentError, "explain: dtype is float32"),
+        (_model, {"dtype": "float64"}, ArgumentError, "explain: dtype is float64"),
         (_model, {"dtype": "float8_e4m3fn"}, ArgumentError, "not a half type"),
         (_model, {"dtype": "half-ish"}, ArgumentTypeError, "which is no dtype"),
         (_model, {"policy": "fast"}, ArgumentTypeError, r"pass a duotone\.Policy"),

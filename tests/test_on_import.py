@@ -91,3 +91,22 @@ def test_an_import_that_fails_may_be_tried_again(library, tmp_path):
     file.write_text("answer = 42  # and of another size\n")
     importlib.import_module(library)
     assert calls == ["now"]
+
+
+def test_several_functions_for_one_library_are_called_in_order(library):
+    """Catches: two hooks for Keras (duotone's own, that of `duotone run`) that ask each other."""
+    calls = []
+    when_imported(library, lambda: calls.append("first"))
+    when_imported(library, lambda: calls.append("second"))
+    module: Any = importlib.import_module(library)
+    assert calls == ["first", "second"]
+    assert type(module.__loader__).__module__ == "_frozen_importlib_external"
+
+
+def test_an_import_that_fails_is_shown_to_the_other_function(library, tmp_path):
+    when_imported(library, lambda: pytest.fail("called"), lambda error: error.add_note("remedy"))
+    file = tmp_path / library / "__init__.py"
+    file.write_text("import a_name_that_nobody_has\n")
+    with pytest.raises(ModuleNotFoundError, match="a_name_that_nobody_has") as caught:
+        importlib.import_module(library)
+    assert caught.value.__notes__ == ["remedy"]

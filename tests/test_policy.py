@@ -289,3 +289,24 @@ def test_replace_with_a_name_that_is_no_field():
     with pytest.raises(PolicyTypeError, match="'_origins'"):
         Policy().replace(_origins=())
     assert Policy().replace(keep_full=["*"]).keep_full == ("*",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"keep_ful": ["a"]}, "no field 'keep_ful': did you mean 'keep_full'"),
+        ({"deny": ["exp"]}, "did you mean 'deny_add'"),
+        ({"colour": 1}, "no field 'colour': it has painter, level"),
+    ],
+)
+def test_a_misspelt_field_is_named_with_the_nearest(fields: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        Policy(**fields)
+    with pytest.raises(PolicyTypeError, match=says):
+        Policy().replace(**fields)
+
+
+def test_a_field_by_position_says_how_to_write_it() -> None:
+    wrong: Any = Policy
+    with pytest.raises(TypeError, match="takes its fields by name"):
+        wrong(["exp"])

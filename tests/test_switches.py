@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from duotone._environment import KNOWN, SWITCH_NAMES
 from duotone._switches import SWITCHES, read_switches
 from duotone.errors import EnvironmentVariableError
+from duotone.policy import Policy
 
 BOTH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE = f"{BOTH}_GRAPH_REWRITE"
@@ -20,7 +22,7 @@ def parts(**environ: str) -> tuple[bool, bool]:
 
 
 def test_nothing_is_on_by_default():
-    assert read_switches({"HOME": "/"}) == (False, False, None, False)
+    assert read_switches({"HOME": "/"}) == (False, False, None, False, "dynamic")
 
 
 @pytest.mark.parametrize("name", [BOTH, "DUOTONE_ENABLE"])
@@ -60,16 +62,72 @@ def test_found_says_whether_somebody_chose():
 
 def test_the_half_type():
     assert read_switches({"DUOTONE_DTYPE": " Float16 "}).dtype == "float16"
+    assert read_switches({"DUOTONE_DTYPE": "bf16"}).dtype == "bfloat16"
     assert read_switches({"DUOTONE_DTYPE": ""}).dtype is None
 
 
-@pytest.mark.parametrize("name", [BOTH, REWRITE, SCALING, "DUOTONE_ENABLE", "DUOTONE_DTYPE"])
+def test_the_loss_scale():
+    for text, scale in ((" Dynamic ", "dynamic"), ("", "dynamic"), ("NONE", None), ("2e3", 2000.0)):
+        assert read_switches({"DUOTONE_LOSS_SCALE": text}).loss_scale == scale
+
+
+@pytest.mark.parametrize("text", ["0.5", "nan", "inf", "1e39", "-1024"])
+def test_a_number_that_is_no_loss_scale(text):
+    with pytest.raises(EnvironmentVariableError, match=r"not a loss scale.*a number from 1 to"):
+        read_switches({"DUOTONE_LOSS_SCALE": text})
+
+
+def test_the_optimizer_takes_the_loss_scale_where_it_was_not_given_another(monkeypatch):
+    import optax
+
+    import duotone
+
+    def scale_of(**given):
+        state = duotone.optimizer(optax.sgd(0.1), dtype="float16", **given).init(1.0)
+        return type(state.loss_scale).__name__, float(state.loss_scale.value)
+
+    monkeypatch.setenv("DUOTONE_LOSS_SCALE", "1024")
+    assert scale_of() == ("NoLossScale", 1.0)  # says which, not whether
+    for part in ("DUOTONE_ENABLE", "DUOTONE_ENABLE_LOSS_SCALING"):
+        monkeypatch.setenv(part, "1")
+        assert scale_of() == ("FixedLossScale", 1024.0)
+        assert scale_of(loss_scale=64) == ("FixedLossScale", 64.0)
+        monkeypatch.delenv(part)
+    monkeypatch.setenv("DUOTONE_ENABLE", "1")
+    monkeypatch.setenv("DUOTONE_LOSS_SCALE", "none")
+    assert scale_of() == ("NoLossScale", 1.0)
+
+
+def test_float32_switches_both_parts_off():
+    environ = {BOTH: "1", "DUOTONE_DTYPE": "fp32"}
+    assert read_switches(environ) == (False, False, None, True, "dynamic")
+
+
+def test_a_variable_that_does_not_exist_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setattr("duotone._environment._SAID", set())
+    for _ in range(2):
+        read_switches({"DUOTONE_ENABEL": "1", "HOME": "/"})
+        Policy().merged_with_environment({"DUOTONE_ENABEL": "1", "DUOTONE_DENY_ADD": "exp"})
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith("environment variable DUOTONE_ENABEL: duotone has none")
+    assert "the nearest is DUOTONE_ENABLE," in first
+    assert "the nearest is DUOTONE_DENYLIST_ADD," in second
+
+
+def test_every_switch_is_known():
+    assert {row.duotone for row in SWITCHES} == set(SWITCH_NAMES) <= KNOWN
+
+
+@pytest.mark.parametrize(
+    "name",
+    [BOTH, REWRITE, SCALING, "DUOTONE_ENABLE", "DUOTONE_DTYPE", "DUOTONE_LOSS_SCALE"],
+)
 def test_a_bad_value_names_the_variable_and_what_it_takes(name):
     with pytest.raises(EnvironmentVariableError, match=f"{name} is 'maybe'.*It takes") as caught:
         read_switches({name: "maybe"})
     # The advice, followed:
     assert f"unset {name}" in str(caught.value)
-    assert read_switches({}) == (False, False, None, False)
+    assert read_switches({}) == (False, False, None, False, "dynamic")
 
 
 def test_the_process_environment_is_read_by_default(monkeypatch):

@@ -141,8 +141,13 @@ def test_rewritten_programs_pass_jax_enable_checks(half: str):
     [
         ("jit", lambda x: jax.jit(lambda y: jnp.tanh(y @ W))(x @ W) @ W),
         ("cond", lambda x: lax.cond(x[0, 0] > 9, lambda y: y @ W, lambda y: y, x @ W) @ W),
-        ("scan", lambda x: lax.scan(lambda c, _: (c @ W, None), x @ W, None, 3)[0] @ W),
-        ("while", lambda x: lax.while_loop(lambda c: c[0, 0] < 2, lambda c: c @ W + 1, x @ W) @ W),
+        ("scan", lambda x: lax.scan(lambda c, _: (jnp.tanh(c @ W), None), x @ W, None, 3)[0] @ W),
+        (
+            "while",
+            lambda x: (
+                lax.while_loop(lambda c: c[0, 0] < 2, lambda c: jax.nn.relu(c @ W) + 1, x @ W) @ W
+            ),
+        ),
         ("remat", lambda x: jax.checkpoint(lambda y: jnp.tanh(y @ W))(x @ W) @ W),
     ],
 )

@@ -11,7 +11,6 @@ every step; after 16 of them one warning says so. Inside ``jax.jit`` that does n
 
 from __future__ import annotations
 
-import functools
 import logging
 import types
 import weakref
@@ -61,15 +60,18 @@ class GradientFunctions:
         policy: likewise.
         axes: mapped axes over which the finite check agrees, or None.
         rewrite: whether they are rewritten at all.
+
+    Attributes:
+        policy: by which they are rewritten.
+        handed_out: whether one of them became part of a larger program, which keeps it as it is.
     """
 
     def __init__(
         self, dtype: Any, policy: Policy | None, axes: tuple[str, ...] | None, rewrite: bool = True
     ) -> None:
-        self._rewritten = (
-            functools.partial(autocast, dtype=dtype, policy=policy) if rewrite else lambda fn: fn
-        )
-        self._axes = axes
+        self._dtype, self._axes, self._rewrite = dtype, axes, rewrite
+        self.policy = policy
+        self.handed_out = False
         self._kept: dict[Any, tuple[_Borrowed, Callable[..., ScaledGrad]]] = {}
         self._compiled = 0
 
@@ -84,6 +86,7 @@ class GradientFunctions:
         Raises:
             ArgumentTypeError: `loss_fn` is not callable.
         """
+        self.handed_out |= traced
         key = (*identity(loss_fn), bool(has_aux))
         kept = self._kept.get(key)
         if kept is not None and kept[0].__wrapped__ is not None:  # alive, so it is the same one
@@ -91,15 +94,21 @@ class GradientFunctions:
         if not callable(loss_fn):
             value_and_grad(loss_fn)  # raises the error that says what it must be
         borrowed = _Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
-        function = self._rewritten(
-            value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
-        )
+        function = value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
+        if self._rewrite:
+            function = autocast(function, dtype=self._dtype, policy=self.policy)
         self._kept[key] = (borrowed, function)
         while len(self._kept) > _MOST_KEPT:
             self._kept.pop(next(iter(self._kept)), None)
         if not traced:
             self._count(borrowed.__name__)
         return function
+
+    def repaint(self, policy: Policy) -> None:
+        """From now on rewrites by another policy."""
+        self.policy = policy
+        self._kept.clear()
+        self.handed_out = False
 
     def _count(self, name: str) -> None:
         self._compiled += 1

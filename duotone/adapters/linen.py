@@ -21,6 +21,7 @@ import optax
 
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
+from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from duotone.policy import Policy
 from duotone.scale import (
@@ -147,6 +148,24 @@ class TrainState(train_state.TrainState):
             loss_fn, self.params, self.opt_state, *args, has_aux=has_aux, **kwargs
         )
 
+    def calibrate(
+        self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any
+    ) -> Calibration:
+        """Measures a batch, and paints the steps after by it; see ``calibrate`` of the optimizer.
+
+        Args:
+            loss_fn: as for :meth:`compute_gradients`.
+            *args: further arguments of ``loss_fn``.
+            has_aux: whether ``loss_fn`` returns a pair.
+            **kwargs: keyword arguments of ``loss_fn``.
+
+        Returns:
+            What was measured on all batches so far; print it for a table.
+        """
+        return self.tx.calibrate(
+            loss_fn, self.params, self.opt_state, *args, has_aux=has_aux, **kwargs
+        )
+
     def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
         """The state after a step; after a skipped step only the loss scale is another.
 
@@ -178,7 +197,7 @@ class TrainState(train_state.TrainState):
             **kept,
         )
 
-    def metrics(self) -> dict[str, float | int | bool]:
+    def metrics(self) -> dict[str, float | int | bool | str]:
         """Loss scale, good steps, skipped steps, whether the last step was taken: host numbers."""
         return self.tx.metrics(self.opt_state)
 

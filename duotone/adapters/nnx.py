@@ -22,14 +22,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 
 from duotone import api
-from duotone._arguments import check_callable
+from duotone._arguments import check_callable, is_off
 from duotone.errors import MissingExtraError
+from duotone.modules import holding, inside
 from duotone.policy import Policy
 
 try:
@@ -46,14 +48,18 @@ TAG = "duotone"
 
 @overload
 def autocast(
-    fn: Callable[P, R], *, dtype: Any = None, policy: Policy | None = None
+    fn: Callable[P, R], *, dtype: Any = None, policy: Policy | None = None, enabled: bool = True
 ) -> Callable[P, R]: ...
 @overload
 def autocast(
-    fn: None = None, *, dtype: Any = None, policy: Policy | None = None
+    fn: None = None, *, dtype: Any = None, policy: Policy | None = None, enabled: bool = True
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def autocast(
-    fn: Callable[..., Any] | None = None, *, dtype: Any = None, policy: Policy | None = None
+    fn: Callable[..., Any] | None = None,
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    enabled: bool = True,
 ) -> Any:
     """:func:`duotone.autocast` for functions of NNX objects.
 
@@ -70,6 +76,7 @@ def autocast(
             is lifted too. If omitted, a decorator is returned.
         dtype: ``float16``, ``bfloat16``, or ``None`` for what is fast on this device.
         policy: what may be painted.
+        enabled: ``False`` switches off: the function that is returned is ``fn``.
 
     Returns:
         A function with the signature of ``fn``.
@@ -87,7 +94,11 @@ def autocast(
         dtype('float32')
     """
     if fn is None:
-        return functools.partial(autocast, dtype=dtype, policy=policy)
+        return functools.partial(autocast, dtype=dtype, policy=policy, enabled=enabled)
+    check_callable("autocast", fn)
+    api.check_settings("autocast", dtype, policy)
+    if not enabled or is_off("autocast", dtype):
+        return fn
     pure, first = _pure(fn)
     mixed = api.autocast(pure, dtype=dtype, policy=policy)
 
@@ -123,8 +134,8 @@ def explain(
     Example:
         >>> import jax.numpy as jnp, duotone.nnx
         >>> from flax import nnx
-        >>> model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
-        >>> seen = duotone.nnx.explain(model, jnp.ones((3, 4)), dtype=jnp.float16)
+        >>> model = nnx.Linear(8, 2, rngs=nnx.Rngs(0))
+        >>> seen = duotone.nnx.explain(model, jnp.ones((3, 8)), dtype=jnp.float16)
         >>> [o.operation for o in seen.operations if o.paint == "half"][0]
         'dot_general'
     """
@@ -142,7 +153,8 @@ def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     @functools.wraps(fn, updated=())
     def pure(*pure_args: Any, **pure_kwargs: Any) -> Any:
         args, kwargs = merge_objects((pure_args, pure_kwargs), inner=True)
-        out = function(*args, **kwargs)
+        with holding(*modules_in((args, kwargs))), inside(args[0]) if first else nullcontext():
+            out = function(*args, **kwargs)
         return split_objects((only_objects((args, kwargs)), out))
 
     return pure, first
@@ -160,6 +172,12 @@ def unbound(fn: Any) -> tuple[Any, tuple[Any, ...]]:
 def is_object(thing: Any) -> bool:
     """Whether a thing is an NNX object that may be changed in place."""
     return isinstance(thing, nnx.Variable) or nnx.graphlib.is_graph_node(thing)
+
+
+def modules_in(tree: Any) -> list[nnx.Module]:
+    """The modules that stand in a tree, not those inside of others."""
+    objects = jax.tree.leaves(tree, is_leaf=is_object)
+    return [thing for thing in objects if isinstance(thing, nnx.Module)]
 
 
 def only_objects(tree: Any) -> Any:

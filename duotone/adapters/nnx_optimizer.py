@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import optax
@@ -23,6 +24,7 @@ from duotone.adapters.nnx import (
     TAG,
     merge_in,
     merge_objects,
+    modules_in,
     only_objects,
     split_in,
     split_objects,
@@ -30,11 +32,14 @@ from duotone.adapters.nnx import (
 )
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
+from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
+from duotone.modules import holding, inside
 from duotone.policy import Policy
 from duotone.regions import keep_full
 from duotone.scale import LossScale, ScaledGrad, select
-from duotone.scale.optimizer_state import find
+from duotone.scale.monitor import StuckAlarm
+from duotone.scale.optimizer_state import MixedPrecisionState, find
 
 M = TypeVar("M")
 
@@ -102,7 +107,16 @@ class Optimizer(nnx.Optimizer[M]):
     @property
     def loss_scale(self) -> LossScale:
         """The loss scale, with its arrays."""
-        return find(nnx.as_pure(self.opt_state), "Optimizer.loss_scale").loss_scale
+        return self.mixed_precision_state().loss_scale
+
+    @property
+    def alarm(self) -> StuckAlarm:
+        """The one warning of :meth:`metrics` and ``Monitor``."""
+        return self.tx.alarm
+
+    def mixed_precision_state(self) -> MixedPrecisionState:
+        """The state of ``tx``, with arrays in the place of variables; ``Monitor`` reads it."""
+        return find(nnx.as_pure(self.opt_state), "Optimizer")
 
     def compute_gradients(
         self,
@@ -136,25 +150,62 @@ class Optimizer(nnx.Optimizer[M]):
         Raises:
             ArgumentTypeError, ArgumentError: as for :func:`duotone.value_and_grad`.
         """
-        function, first = unbound(loss_fn)
-        before = _values_of((model, first, args, kwargs))
+        before = _values_of((model, unbound(loss_fn)[1], args, kwargs))
         with nnx.update_context(TAG):
-            with nnx.split_context(TAG) as context:
-                definition, params, rest = context.split(model, self.wrt, ...)
-                others = split_in(context, (first, args, kwargs))
-            out = self.tx.compute_gradients(
-                _pure_loss(function, has_aux),
-                params,
-                nnx.as_pure(self.opt_state),
-                definition,
-                rest,
-                others,
-                has_aux=True,
-            )
+            call = self._pure_call(loss_fn, model, args, kwargs, has_aux)
+            out = self.tx.compute_gradients(*call, has_aux=True)
             aux, _ = merge_objects(out.aux, inner=False)
         for variable, value in before:
             variable.set_raw_value(_chosen(out.finite, variable.get_raw_value(), value))
         return dataclasses.replace(out, aux=aux)
+
+    def calibrate(
+        self,
+        loss_fn: Callable[..., Any],
+        model: M,
+        /,
+        *args: Any,
+        has_aux: bool = False,
+        **kwargs: Any,
+    ) -> Calibration:
+        """Measures what the values of a training step are, and paints the steps after by it.
+
+        Takes what :meth:`minimize` takes, one batch, and changes nothing in it. Call it before the
+        first step; again with another batch to add to what was measured.
+
+        Args:
+            loss_fn: as for :meth:`compute_gradients`.
+            model: likewise.
+            *args: further arguments of ``loss_fn``.
+            has_aux: whether ``loss_fn`` returns a pair.
+            **kwargs: keyword arguments of ``loss_fn``.
+
+        Returns:
+            What was measured on all batches so far; print it for a table.
+
+        Raises:
+            ArgumentTypeError, ArgumentError, CalibrationError: as ``calibrate`` of the wrapped
+                Optax optimizer.
+        """
+        with nnx.update_context(TAG):
+            call = self._pure_call(loss_fn, model, args, kwargs, has_aux)
+            return self.tx.calibrate(*call, has_aux=True)
+
+    def _pure_call(
+        self,
+        loss_fn: Callable[..., Any],
+        model: M,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        has_aux: bool,
+    ) -> tuple[Any, ...]:
+        """What the wrapped optimizer is called with; inside an update context."""
+        function, first = unbound(loss_fn)
+        with nnx.split_context(TAG) as context:
+            definition, params, rest = context.split(model, self.wrt, ...)
+            others = split_in(context, (first, args, kwargs))
+        state = nnx.as_pure(self.opt_state)
+        return _pure_loss(function, has_aux), params, state, definition, rest, others
 
     def update(self, model: M, grads: Any, /, **kwargs: Any) -> optax.Updates:
         """Updates parameters and state; ``step`` grows by one if the step is taken.
@@ -211,8 +262,8 @@ class Optimizer(nnx.Optimizer[M]):
         self.update(model, out)
         return (out.value, out.aux) if has_aux else out.value
 
-    def metrics(self) -> dict[str, float | int | bool]:
-        """Loss scale, good steps, skipped steps, whether the last step was taken: host numbers."""
+    def metrics(self) -> dict[str, float | int | bool | str]:
+        """Loss scale, good and skipped steps, whether the last was taken, the dtype: no arrays."""
         return self.tx.metrics(nnx.as_pure(self.opt_state))
 
     def _gradients(self, grads: Any) -> Any:
@@ -257,7 +308,11 @@ class _PureLoss:
         with nnx.merge_context(TAG, inner=True) as context:
             model = context.merge(definition, params, rest)
             first, args, kwargs = merge_in(context, others)
-        output = self._loss_fn()(*first, model, *args, **kwargs)
+        with (
+            holding(*modules_in((model, first, args, kwargs))),
+            inside(first[0]) if first else nullcontext(),
+        ):
+            output = self._loss_fn()(*first, model, *args, **kwargs)
         aux = None
         if self._has_aux:
             if not isinstance(output, tuple | list) or len(output) != 2:

@@ -32,9 +32,11 @@ import optax
 from jax.core import Tracer
 
 from duotone import api
+from duotone._arguments import is_off
 from duotone.adapters import ENABLE
 from duotone.adapters.trees import check_differentiable, check_every_gradient
 from duotone.adapters.wrapped import Wrapped, refuse_other_state
+from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy import Policy
 from duotone.scale import NoLossScale, ScaledGrad
@@ -79,7 +81,8 @@ def wrap(
     Args:
         optimizer: an Optax optimizer, or any object with ``init`` and ``update``.
         loss_scale: ``"dynamic"``, a number of at least 1, a loss-scale object, or None.
-        dtype: ``float16``, ``bfloat16``, or None to ask the device.
+        dtype: ``float16``, ``bfloat16``, None to ask the device, or ``float32``: off, as without
+            rewriting and with no loss scale.
         policy: what may be painted.
         axis_name: mapped axes over which all devices must agree; see :func:`duotone.all_finite`.
         rewrite: whether loss functions are rewritten; else the loss is only scaled.
@@ -95,7 +98,10 @@ def wrap(
         )
     api.check_settings(ENABLE, dtype, policy)
     axes = check_axis_name(axis_name)
-    wrapped = Wrapped(optimizer, check_loss_scale(loss_scale), dtype, policy, axes, rewrite)
+    checked = check_loss_scale(loss_scale)
+    if is_off(ENABLE, dtype):
+        checked, dtype, rewrite = None, None, False
+    wrapped = Wrapped(optimizer, checked, dtype, policy, axes, rewrite)
     return MixedPrecisionOptimizer(wrapped.init, wrapped.update)
 
 
@@ -252,6 +258,55 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         )
         return Minimized(params, state, out.value, out.aux)
 
+    def calibrate(
+        self,
+        loss_fn: Callable[..., Any],
+        params: Any,
+        state: Any,
+        /,
+        *args: Any,
+        has_aux: bool = False,
+        **kwargs: Any,
+    ) -> Calibration:
+        """Measures what the values of a training step are, and paints the steps after by it.
+
+        Takes what :meth:`minimize` takes and changes nothing in it. Forward and backward pass run
+        in float32 on this batch, the loss scaled, operation by operation (see
+        :func:`duotone.calibrate`). Call it before the first step; again with another batch to add
+        to what was measured.
+
+        Args:
+            loss_fn: as for :meth:`compute_gradients`.
+            params: likewise.
+            state: of this optimizer, or of one around it.
+            *args: further arguments of `loss_fn`: one batch.
+            has_aux: whether `loss_fn` returns a pair.
+            **kwargs: further arguments of `loss_fn`.
+
+        Returns:
+            What was measured on all batches so far; print it for a table. It can be saved, and
+            given as ``Policy(calibration=...)`` when the optimizer is made again.
+
+        Raises:
+            ArgumentError: the optimizer rewrites nothing, or names axes of ``pmap``.
+            ArgumentTypeError: as for :meth:`compute_gradients`; called inside ``jax.jit``.
+            CalibrationError: the batch holds NaN.
+
+        Example:
+            >>> import jax.numpy as jnp, optax
+            >>> from duotone.adapters.optax import wrap
+            >>> opt = wrap(optax.sgd(0.5), dtype=jnp.float16)
+            >>> params = jnp.full(2, 300.0)
+            >>> measured = opt.calibrate(lambda p: jnp.sum(p * p), params, opt.init(params))
+            >>> [(v.name, v.largest) for v in measured.values if v.largest > 65504][0]
+            ('mul', 90000.0)
+        """
+        own = find(state, "calibrate")
+        if is_concrete(own):
+            check(own, "calibrate")
+        check_differentiable(params)
+        return self._wrapped.calibrate(loss_fn, has_aux, (own.loss_scale, params, *args), kwargs)
+
     def scale_loss(self, loss: Any, state: Any) -> Any:
         """Multiplies a loss by the loss scale; goes in a pair with :meth:`unscale`.
 
@@ -297,7 +352,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         self._wrapped.pending = False
         return find(state, "unscale").loss_scale.unscale(grads)
 
-    def metrics(self, state: Any) -> dict[str, float | int | bool]:
+    def metrics(self, state: Any) -> dict[str, float | int | bool | str]:
         """The numbers of a state, for logs; waits for the device.
 
         Warns once (logger ``"duotone"``) when many steps in a row were skipped at the smallest
@@ -308,7 +363,8 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Returns:
             ``loss_scale``; ``good_steps``, finite steps since the scale last changed (0 for a loss
-            scale that does not count them); ``skipped_steps``; ``last_finite``.
+            scale that does not count them); ``skipped_steps``; ``last_finite``; ``dtype``, the half
+            type, or ``"float32"`` where loss functions are not rewritten.
 
         Raises:
             ArgumentError: the loss scale is damaged, or there are several.
@@ -316,7 +372,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """
         reading = check(find(state, "metrics"), "metrics")
         self._wrapped.alarm.check(reading)
-        return reading.metrics()
+        return {**reading.metrics(), "dtype": self._wrapped.half or "float32"}
 
     def check_state(self, state: Any) -> None:
         """Refuses a state that no training makes; for one that was restored.

@@ -1,8 +1,8 @@
 """What stands behind a mixed-precision optimizer: the wrapped one, settings, a short memory.
 
-The memory is: gradients compiled for each loss function, the structures of states seen, whether the
-one warning was given, and whether this thread scaled a loss that it has not unscaled. None of it is
-part of the training; that is all in the state.
+The memory is: gradients compiled for each loss function, what was measured of them, the structures
+of states seen, whether the one warning was given, and whether this thread scaled a loss that it has
+not unscaled. None of it is part of the training; that is all in the state.
 
 Called by ``optax`` only. What goes wrong: a state or gradients that belong to something else.
 """
@@ -10,6 +10,7 @@ Called by ``optax`` only. What goes wrong: a state or gradients that belong to s
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +22,13 @@ from duotone import api
 from duotone.adapters import ENABLE
 from duotone.adapters.gradient_functions import GradientFunctions
 from duotone.adapters.trees import check_gradients, check_reduced, check_same_leaves
+from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.measuring import Calibrations
 from duotone.policy import Policy
 from duotone.scale import LossScale, ScaledGrad
 from duotone.scale.choice import make_loss_scale
+from duotone.scale.finite import same_everywhere
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, find, places
 from duotone.scale.skip import (
@@ -34,6 +38,8 @@ from duotone.scale.skip import (
     guarded_update,
     with_extra_args,
 )
+
+logger = logging.getLogger("duotone")
 
 
 class Wrapped:
@@ -48,16 +54,27 @@ class Wrapped:
         axes: tuple[str, ...] | None,
         rewrite: bool = True,
     ) -> None:
-        self.settings = (given, loss_scale, dtype, policy, axes, rewrite)
+        self.given, self.rewrite = given, rewrite
         self.inner = with_extra_args(given, ENABLE)
-        self.loss_scale, self.dtype, self.policy, self.axes = loss_scale, dtype, policy, axes
+        self.loss_scale, self.dtype, self.axes = loss_scale, dtype, axes
         self.functions = GradientFunctions(dtype, policy, axes, rewrite)
+        self.calibrations = Calibrations()
         self.alarm = StuckAlarm()
         self._structures: set[Any] = set()
         self._thread = threading.local()
 
+    @property
+    def policy(self) -> Policy | None:
+        """What may be painted: the policy that was passed, and what was measured since."""
+        return self.functions.policy
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """The arguments that make this one again."""
+        return (self.given, self.loss_scale, self.dtype, self.policy, self.axes, self.rewrite)
+
     def __reduce__(self) -> Any:
-        return Wrapped, self.settings  # copies begin with nothing remembered
+        return Wrapped, self.settings  # copies remember only what was measured
 
     def init(self, params: Any) -> Any:
         """``init`` of the optimizer: refuses one inside that is wrapped already."""
@@ -70,10 +87,42 @@ class Wrapped:
                 "optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))."
             )
         self._structures.add(jax.tree.structure(inner))
-        half = None
-        if isinstance(self.loss_scale, str):
-            half = api.half_name(ENABLE, self.dtype, self.policy)
+        # An object or a number needs no half type, and no device is asked for one.
+        word = isinstance(self.loss_scale, str)
+        half = api.half_name(ENABLE, self.dtype, self.policy) if word else None
         return begin(inner, make_loss_scale(self.loss_scale, half))
+
+    @property
+    def half(self) -> str | None:
+        """The half type of the loss functions, or None where they are not rewritten."""
+        return api.half_name(ENABLE, self.dtype, self.policy) if self.rewrite else None
+
+    def calibrate(
+        self, loss_fn: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Calibration:
+        """Measures the gradients of a loss function, and rewrites by it from now on."""
+        name = "calibrate"
+        if not self.rewrite:
+            raise ArgumentError(
+                f"{name}: this optimizer rewrites no program, so there is nothing to measure for. "
+                f"Make it with {ENABLE}, or switch the rewriting on."
+            )
+        if self.axes is not None:
+            raise ArgumentError(
+                f"{name}: this optimizer has axis_name={self.axes!r}, and what runs under pmap or "
+                "shard_map cannot be measured value by value. State what you know as "
+                "Policy(ranges={...}), or keep what overflows in float32: Policy(keep_full=[...])."
+            )
+        handed_out = self.functions.handed_out
+        function = self.functions.of(loss_fn, has_aux, traced=True)
+        measured = self.calibrations.measure(function, args, kwargs)
+        self.functions.repaint(self.calibrations.added_to(self.policy))
+        if handed_out:
+            logger.warning(
+                "calibrate: a step that was compiled before keeps its painting. Call calibrate "
+                "before the first step, or compile the step anew (jax.clear_caches())."
+            )
+        return measured
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         """``update`` of the optimizer, from unscaled gradients or a :class:`ScaledGrad`."""
@@ -102,7 +151,10 @@ class Wrapped:
             made = jax.eval_shape(lambda: self.inner.update(tree, state.inner, params, **extra)[0])
             check_reduced(made, params, examples, "update")
         result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
-        return result, advance(state, inner, finite)
+        loss = grads.value if scaled and jnp.ndim(grads.value) == 0 else None
+        if loss is not None and not same_everywhere(loss):
+            loss = None  # agreeing on one would cost every step a collective
+        return result, advance(state, inner, finite, loss)
 
     def offer(self, **extra: Any) -> dict[str, Any]:
         """Those of some extra arguments of ``update`` that the optimizer takes."""

@@ -30,11 +30,39 @@ _EPILOG = """
 
   duotone run train.py --epochs 3    a Keras script in mixed precision, source unchanged
 
-  duotone run --dtype float16 -m pkg.train
+  duotone run --dtype float16 --loss-scale 1024 --policy-file policy.toml -m pkg.train
 
   duotone rewrite graph.pb --out half.pb --fetch logits
 
   duotone view saved_model/ --tensorboard logs
+"""
+
+_RUN_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone run train.py --epochs 3             --epochs is the script's
+
+  duotone run --dtype float16 --loss-scale 1024 train.py
+
+  duotone run --policy-file policy.toml --painter mincut train.py
+
+  duotone run -m pkg.train                    as python -m pkg.train
+
+[bold]A policy file[/bold] (docs/policy.md)
+
+  deny_add = ["tanh"]
+
+  keep_full = ["*/attention/*"]
+"""
+
+_DEMO_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone demo --precision float16      one, with a dynamic loss scale
+
+  duotone demo --epochs 5 --seeds 3     mean and spread over three seeds
+
+  duotone demo --out reports/mine       where the report goes
 """
 
 _REWRITE_EPILOG = """
@@ -42,11 +70,13 @@ _REWRITE_EPILOG = """
 
   duotone rewrite frozen.pb --out half.pb --fetch logits,probabilities
 
-  duotone rewrite model/ --out model_half/            a SavedModel; signatures are kept
+  duotone rewrite model/ --out model_half/     a SavedModel
 
   duotone rewrite graph.pbtxt --out g.pb --dtype bfloat16 --painter mincut
 
-  duotone rewrite graph.pb -o half.pb --device gpu:7.0   for a V100
+  duotone rewrite graph.pb -o half.pb --device v100
+
+  duotone rewrite graph.pb -o half.pb --force   replaces half.pb
 """
 
 _VIEW_EPILOG = """
@@ -58,9 +88,19 @@ _VIEW_EPILOG = """
 
   duotone view model/ --compare                      casts of both painters
 
+  duotone view frozen.pb --device t4                 as for another GPU
+
   duotone view model/ --tensorboard logs             before and after, in TensorBoard
 
   duotone view explanation.json --tensorboard logs   a JAX program: explain(...).to_json()
+"""
+
+_VERSION_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone version     what a bug report needs
+
+  duotone --version   duotone's own alone
 """
 
 app = typer.Typer(
@@ -72,15 +112,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(demo)
+app.command(epilog=_DEMO_EPILOG)(demo)
 app.command(
     name="run",
     # What stands after the script belongs to the script, options as well.
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    epilog=_RUN_EPILOG,
 )(run_script)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)
-app.command()(version)
+app.command(epilog=_VERSION_EPILOG)(version)
 
 
 @app.callback()
@@ -103,10 +144,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         app(None if arguments is None else list(arguments))
+    except OSError as error:  # duotone's own WriteError too
+        _fail(str(error), status=1)
     except DuotoneError as error:
         _fail(str(error), status=2)
-    except OSError as error:
-        _fail(str(error), status=1)
 
 
 def _fail(message: str, status: int) -> None:

@@ -6,6 +6,7 @@ and draws the tables. What goes wrong: an error that names file and node, and no
 
 from __future__ import annotations
 
+import difflib
 import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,8 +60,8 @@ PainterOption = Annotated[
 DeviceOption = Annotated[
     str | None,
     typer.Option(
-        help="What the graph will run on: cpu, gpu, or a GPU's compute capability as in gpu:8.0. "
-        "By default what the dtype is for.",
+        help="What the graph will run on: cpu, gpu, a GPU's compute capability as in gpu:8.0, or a "
+        "name: h200, h100, a100, l4, v100, t4, v5e, v5p, v6e. By default what the dtype is for.",
         metavar="DEVICE",
     ),
 ]
@@ -82,6 +83,10 @@ def rewrite(
     dtype: DtypeOption = HalfTypeChoice.FLOAT16,
     painter: PainterOption = None,
     device: DeviceOption = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace another file that is there; never what is read."),
+    ] = False,
 ) -> None:
     """Rewrite a TensorFlow graph to mixed precision as TensorFlow 2.21 would.
 
@@ -93,7 +98,8 @@ def rewrite(
     from duotone.views import graphdef
 
     console = Console()
-    done = carry_out(console, graph, out, fetch, feed, dtype, painter, device)
+    runs_on = device_of(device, dtype)
+    done = carry_out(console, graph, out, fetch, feed, dtype, painter, runs_on, overwrite=force)
     for result in done.graphs:
         console.print(graphdef.summary(result))
     where = f"[bold]{escape(str(out))}[/bold] ({done.kind})"
@@ -108,7 +114,9 @@ def carry_out(
     feed: str,
     dtype: HalfTypeChoice,
     painter: PainterChoice | None,
-    device: str | None,
+    device: Device,
+    *,
+    overwrite: bool = False,
 ) -> FileResult:
     """Rewrites a file while a line says what is being done.
 
@@ -120,7 +128,8 @@ def carry_out(
         feed: likewise.
         dtype: likewise.
         painter: likewise.
-        device: likewise.
+        device: what it will run on.
+        overwrite: whether another file that is there may be replaced.
 
     Returns:
         What was done.
@@ -139,11 +148,12 @@ def carry_out(
         return rewrite_file(
             graph,
             out,
+            overwrite=overwrite,
             fetch=None if fetch is None else names(fetch),
             feed=names(feed),
             dtype=dtype.value,
             painter=None if painter is None else painter.value,
-            device=parse_device(device),
+            device=device,
             on_stage=lambda stage: status.update(doing(stage)),
         )
 
@@ -153,23 +163,51 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
+def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:
+    """The device of ``--device``; where TensorFlow's passes change nothing on it, a line says so.
+
+    Raises:
+        ArgumentError: as :func:`parse_device`.
+    """
+    from duotone.tensorflow.devices import WANTED
+
+    device = parse_device(text)
+    if device.type is not None and device.type != WANTED[dtype.value]:
+        typer.echo(
+            f"note: TensorFlow's passes change nothing to {dtype.value} on {text}. They know "
+            "float16 on GPUs (--device gpu --dtype float16) and bfloat16 on CPUs (--device cpu "
+            "--dtype bfloat16).",
+            err=True,
+        )
+    return device
+
+
 def parse_device(text: str | None) -> Device:
     """The device of ``--device``.
 
     Raises:
-        ArgumentError: it is none of the forms.
+        ArgumentError: it is neither a form nor a name that is known; the nearest is named.
     """
+    from duotone.targets.specifications import TARGETS
     from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 
     if text is None:
         return DEFAULT_DEVICE
-    kind, _, capability = text.lower().partition(":")
-    if kind == "cpu" and not capability:
-        return Device("cpu")
-    if kind == "gpu":
-        major, dot, minor = (capability or "8.0").partition(".")
+    name, colon, number = text.lower().partition(":")
+    if not colon and name in TARGETS:
+        target = TARGETS[name]
+        if target.platform != "cuda":
+            return Device("tpu" if target.platform == "tpu" else "cpu")
+        name, number = "gpu", target.capability
+    if text.lower() == "tpu":
+        return Device("tpu")
+    if name == "gpu":
+        major, dot, minor = (number or "8.0").partition(".")
         if dot and major.isdecimal() and minor.isdecimal():
             return Device("gpu", compute_capability=(int(major), int(minor)))
+    near = difflib.get_close_matches(name, ["gpu", "tpu", *TARGETS], n=1)
+    meant = f"did you mean {near[0]}? It" if near and near[0] != name else "it"
     raise ArgumentError(
-        f"--device {text}: it takes cpu, gpu, or gpu with a compute capability, such as gpu:9.0."
+        f"--device {text}: {meant} takes {', '.join(TARGETS)}, tpu, gpu, or gpu with a compute "
+        "capability, such as gpu:9.0."
     )

@@ -1,8 +1,9 @@
 """``duotone run``: runs a script in mixed precision without a change of its source.
 
 Keras models of the script are rewritten although their optimizer is a plain one, and optimizers
-made with ``duotone.optimizer(...)`` are switched on. The script sees the command line, ``__name__``
-and module path that it would have under ``python``.
+made with ``duotone.optimizer(...)`` are switched on. The options become the environment variables
+that say the same, so whatever the script itself says wins. The script sees the command line,
+``__name__`` and module path that it would have under ``python``.
 
 What goes wrong: a script that does not exist; one that uses neither Keras nor duotone, for which
 there is nothing to switch on (said in one line when it ends). Errors of the script are its own,
@@ -11,19 +12,25 @@ whatever their class: they go to ``sys.excepthook`` without the frames of this c
 
 from __future__ import annotations
 
+import difflib
 import enum
 import importlib.util
+import logging
 import os
 import runpy
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
-from duotone._switches import DTYPE, SWITCH, read_switches
-from duotone.errors import ArgumentError
+from duotone._environment import PAINTER, POLICY_FILE
+from duotone._switches import DTYPE, LOSS_SCALE, SWITCH, read_switches
+from duotone.errors import ArgumentError, EnvironmentVariableError
+
+_OPTIONS = ("--dtype", "--loss-scale", "--policy-file", "--painter", "--module")
 
 
 class HalfTypeChoice(enum.StrEnum):
@@ -31,6 +38,36 @@ class HalfTypeChoice(enum.StrEnum):
 
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+
+
+class RunPainterChoice(enum.StrEnum):
+    """The values of ``--painter``."""
+
+    DUOTONE = "duotone"
+    MINCUT = "mincut"
+    TENSORFLOW = "tensorflow"
+
+
+LossScaleOption = Annotated[
+    str | None,
+    typer.Option(
+        help="dynamic, none or a number such as 1024; by default dynamic in float16 and none "
+        "in bfloat16.",
+        metavar="SCALE",
+    ),
+]
+PolicyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A TOML or JSON file with fields of duotone.Policy, such as "
+        'deny_add = ["tanh"]; what the script itself says wins.',
+        metavar="FILE",
+    ),
+]
+RunPainterOption = Annotated[
+    RunPainterChoice | None,
+    typer.Option(help="duotone's rules, they and a minimum cut, or TensorFlow's passes."),
+]
 
 
 def run(
@@ -44,21 +81,26 @@ def run(
         HalfTypeChoice | None,
         typer.Option(help="The half type; by default the one that is fast on the device."),
     ] = None,
+    loss_scale: LossScaleOption = None,
+    policy_file: PolicyFileOption = None,
+    painter: RunPainterOption = None,
     module: Annotated[
         bool, typer.Option("--module", "-m", help="SCRIPT is a module, as for python -m.")
     ] = False,
 ) -> None:
     """Run a script in mixed precision: its Keras models, and its duotone.optimizer(...)."""
-    if not module and not Path(script).is_file():
-        raise ArgumentError(
-            f"there is no script {script}. For a module write: duotone run -m {script}"
-        )
-    if dtype is not None:
-        os.environ[DTYPE] = dtype.value
-    if not read_switches().found:  # who set TensorFlow's variables chose the parts already
-        os.environ[SWITCH] = "1"
+    _check_script(script, module)
+    _set_variables(
+        {
+            DTYPE: None if dtype is None else dtype.value,
+            LOSS_SCALE: loss_scale,
+            POLICY_FILE: None if policy_file is None else str(policy_file.absolute()),
+            PAINTER: None if painter is None else painter.value,
+        }
+    )
     from duotone._on_import import when_imported
 
+    _show_log()
     when_imported("keras", _switch_keras_on)
     sys.argv = [script, *(arguments or [])]
     if not sys.flags.safe_path:  # of python -P and PYTHONSAFEPATH, where nothing comes first
@@ -78,6 +120,43 @@ def run(
             f"note: {script} uses neither Keras nor duotone.optimizer(...): nothing to switch on",
             err=True,
         )
+
+
+def _check_script(script: str, module: bool) -> None:
+    """Raises if this is a misspelt option, or no file where one is meant."""
+    if script.startswith("-") and not Path(script).exists():
+        near = difflib.get_close_matches(script, _OPTIONS, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(_OPTIONS)}."
+        raise ArgumentError(
+            f"duotone run has no option {script}: {meant} Options of the script stand behind it."
+        )
+    if not module and not Path(script).is_file():
+        raise ArgumentError(
+            f"there is no script {script}. For a module write: duotone run -m {script}"
+        )
+
+
+def _set_variables(options: Mapping[str, str | None]) -> None:
+    """Hands the options to the script as variables, which reach the processes it starts as well."""
+    os.environ.update({name: value for name, value in options.items() if value is not None})
+    if (text := options[LOSS_SCALE]) is not None:
+        try:
+            read_switches({LOSS_SCALE: text})
+        except EnvironmentVariableError as error:
+            takes = "dynamic, none or a number from 1 on, such as --loss-scale 1024"
+            raise ArgumentError(f"--loss-scale {text}: it takes {takes}.") from error
+    if not read_switches().found:  # who set TensorFlow's variables chose the parts already
+        os.environ[SWITCH] = "1"
+    if text is not None and not read_switches().loss_scaling:
+        typer.echo(
+            f"note: --loss-scale {text} has no effect: an environment variable switches loss "
+            "scaling off (docs/environment.md, Switched on from outside)",
+            err=True,
+        )
+    if options[POLICY_FILE] is not None:
+        from duotone.policy import Policy  # an error in it is to come before the script begins
+
+        Policy.from_file(str(options[POLICY_FILE]))
 
 
 def _run_script(path: Path) -> None:
@@ -112,8 +191,31 @@ def _show(error: BaseException) -> None:
     sys.excepthook(type(error), error.with_traceback(frames), frames)
 
 
+class _LogLines(logging.StreamHandler[TextIO]):
+    """Shows log lines, unless the script set up a log of its own, which shows them too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line."""
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def _show_log() -> None:
+    """Shows what duotone logs, from level INFO on."""
+    handler = _LogLines()
+    handler.setFormatter(logging.Formatter("duotone: %(message)s"))
+    logger = logging.getLogger("duotone")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
 def _switch_keras_on() -> None:
     from duotone.adapters.keras import enable_everywhere
 
     switches = read_switches()
-    enable_everywhere(switches.rewrite, switches.loss_scaling, dtype=switches.dtype)
+    enable_everywhere(
+        switches.rewrite,
+        switches.loss_scaling,
+        dtype=switches.dtype,
+        loss_scale=switches.loss_scale,
+    )

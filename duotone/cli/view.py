@@ -20,12 +20,15 @@ from duotone.cli.rewrite import (
     PainterChoice,
     PainterOption,
     carry_out,
+    device_of,
 )
 from duotone.cli.run import HalfTypeChoice
 from duotone.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from duotone.tensorflow.devices import Device
 
 
 def view(
@@ -73,9 +76,10 @@ def view(
     if compare:
         if nodes is not None or tensorboard is not None:
             raise ArgumentError("--compare shows one table: leave out --nodes and --tensorboard.")
-        _compare(console, graph, fetch, feed, dtype, device)
+        _compare(console, graph, fetch, feed, dtype, device_of(device, dtype))
         return
-    done = carry_out(console, graph, None, fetch, feed, dtype, painter, device)
+    runs_on = device_of(device, dtype)
+    done = carry_out(console, graph, None, fetch, feed, dtype, painter, runs_on)
     for number, result in enumerate(done.graphs):
         if nodes is None:
             console.print(graphdef.by_op(result.result))
@@ -96,7 +100,7 @@ def _compare(
     fetch: str | None,
     feed: str,
     dtype: HalfTypeChoice,
-    device: str | None,
+    device: Device,
 ) -> None:
     """Shows what each painter makes of each graph of a file."""
     from duotone.views import graphdef

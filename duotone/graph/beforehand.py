@@ -28,7 +28,9 @@ from duotone.graph.graph import Graph, Node, Paint
 from duotone.graph.lists import Kind
 from duotone.graph.painting import Painting
 
-_SETTLED = frozenset({"pinned", "fixed", "unlisted", "integer", "deny", "constant", "overflow"})
+_SETTLED = frozenset(
+    {"pinned", "fixed", "unlisted", "integer", "deny", "constant", "overflow", "solve"}
+)
 """Rules that are no painter's choice."""
 
 

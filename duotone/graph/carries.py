@@ -24,7 +24,6 @@ Who calls this: ``duotone.road``, after classify.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 from duotone.graph.classes import Classes, NodeClass
@@ -67,6 +66,20 @@ def keep_carries(classes: Classes, graph: Graph) -> Classes:
     return classes.with_changed(changed)
 
 
+def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
+    """Whether dots of a loop read weights of each iteration, and no others that stay the same.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        body: of the loop.
+    """
+    inside: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        inside.setdefault(node.body, []).append(node)
+    return _Loop(graph, classes, body, inside).is_over_layers()
+
+
 def _deny(
     changed: dict[int, NodeClass],
     classes: Classes,
@@ -76,8 +89,8 @@ def _deny(
 ) -> None:
     for node in nodes:
         found = classes.nodes[node.index]
-        settled = found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED) or node.fixed
-        if not settled and found.entry.source != "policy":
+        settled = found.is_users or found.kind in (Kind.DENY, Kind.UNLISTED) or node.fixed
+        if not settled:
             changed[node.index] = found.denied(reason, taint)
 
 
@@ -88,12 +101,7 @@ class _Loop:
         self, graph: Graph, classes: Classes, body: Body, inside: Mapping[int, Sequence[Node]]
     ) -> None:
         self.graph, self.classes, self.body = graph, classes, body
-        self.bodies = {body.index}
-        # A body stands behind the one around it, and what is in it with it.
-        for inner in itertools.islice(graph.bodies, body.index + 1, None):
-            if inner.parent not in self.bodies:
-                break
-            self.bodies.add(inner.index)
+        self.bodies = graph.bodies_in(body.index)
         self.nodes = [node for index in sorted(self.bodies) for node in inside.get(index, ())]
         self.carries = [n for n in self.nodes if n.body == body.index and n.op == "loop.carry"]
 
@@ -104,7 +112,7 @@ class _Loop:
         """The carries that are sums."""
         trips = self.body.trips // max(self.graph.bodies[self.body.parent].trips, 1)
         often = self.body.until >= 0 or trips > LONG
-        layers = self.body.until < 0 and trips <= LAYERS and self._is_over_layers()
+        layers = self.body.until < 0 and trips <= LAYERS and self.is_over_layers()
         found: list[Node] = []
         for carry in self.carries:
             if all(self.graph.values[value].paintable for value in carry.outputs):
@@ -183,7 +191,7 @@ class _Loop:
             found = self.graph.values[node.inputs[0]]
         return found
 
-    def _is_over_layers(self) -> bool:
+    def is_over_layers(self) -> bool:
         """Whether dots read weights of each iteration, and no others that stay the same."""
         own = False
         for node in self.nodes:

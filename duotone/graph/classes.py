@@ -51,6 +51,11 @@ class NodeClass:
         """The list on which people find it."""
         return self.origin or self.kind
 
+    @property
+    def is_users(self) -> bool:
+        """Whether the user decided, by a pin or by an edit of the lists."""
+        return self.pin is not None or self.entry.source == "policy"
+
     def denied(self, reason: str, taint: Taint, *, rule: str = "") -> NodeClass:
         """This class on the deny list, found on the list on which it was."""
         entry = dataclasses.replace(self.entry, kind=Kind.DENY, reason=reason, taint=taint)

@@ -11,7 +11,10 @@ the first is half, that of the second full. Two steps:
 1. A variable for which no labels of its neighbours can make the other label cheaper gets its label
    at once, and its neighbours then know it. In most programs this settles everything.
 2. The rest is a maximum flow. SciPy's takes capacities below 2**31, so a larger one is divided over
-   several edges in parallel; costs are whole numbers, and nothing is rounded.
+   several edges in parallel; costs are whole numbers, and nothing is rounded. Only where that would
+   take more than ``MOST_SPLITS`` edges (a tensor of 2**50 elements, which no machine holds) are all
+   costs counted in a larger unit, each rounded up: the total is then at most one unit for each cost
+   above the least, and a unit is less than 2**-45 of all costs together.
 
 Of several cheapest choices the one with the fewest half labels is taken: those that the first
 terminal still reaches when the flow is as large as can be. There is exactly one, whatever flow was
@@ -35,6 +38,9 @@ from duotone.graph.graph import Paint
 LARGEST_CAPACITY = 2**30 - 1
 """Of one edge. Half of what SciPy's numbers hold: with a flow in the other direction, twice as much
 may be left of an edge."""
+
+MOST_SPLITS = 2**16
+"""Edges that are added to divide large costs, all together."""
 
 _Pairs = list[dict[int, int]]
 
@@ -151,11 +157,11 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
     arcs = [(source, v, -cost) for v, cost in enumerate(gain) if cost < 0]
     arcs += [(v, sink, cost) for v, cost in enumerate(gain) if cost > 0]
     arcs += edges
-    unit = math.gcd(*(cost for *_, cost in arcs))
+    unit = _unit([cost for *_, cost in arcs])
     starts, ends, capacities = [], [], []
     count = sink + 1
     for start, end, cost in arcs:
-        rest = cost // unit
+        rest = -(-cost // unit)
         while rest > LARGEST_CAPACITY:  # an edge beside the edge, by way of one more place
             starts += [start, count]
             ends += [count, end]
@@ -175,3 +181,11 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
     sides = np.zeros(count, bool)
     sides[reached] = True
     return [bool(side) for side in sides[: len(gain)]]
+
+
+def _unit(costs: Sequence[int]) -> int:
+    """The unit in which costs are counted: one that divides them all, if there are not too many."""
+    unit = math.gcd(*costs)
+    while sum(cost // (unit * LARGEST_CAPACITY) for cost in costs) > MOST_SPLITS:
+        unit *= 2
+    return unit

@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -338,6 +339,16 @@ class Graph:
         """How ``value`` is kept, given the storage paint of each node."""
         settled = self.settled(value)
         return store[value.producer] if settled is None else settled
+
+    def bodies_in(self, body: int) -> set[int]:
+        """A body and all that are nested in it."""
+        found = {body}
+        # A body stands behind the one around it, and what is in it with it.
+        for inner in itertools.islice(self.bodies, body + 1, None):
+            if inner.parent not in found:
+                break
+            found.add(inner.index)
+        return found
 
     def trips(self, node: Node) -> int:
         """How often ``node`` runs in one run of the program."""

@@ -25,6 +25,10 @@ class Kind(enum.Enum):
     UNLISTED = "unlisted"
 
 
+PASSIVE = (Kind.INFER, Kind.CLEAR)
+"""The lists whose operations take the precision of what they read."""
+
+
 class Taint(enum.IntEnum):
     """How far the taint of a denied operation reaches. A larger number reaches further."""
 
@@ -83,6 +87,8 @@ class Entry:
             makes it large.
         bounds: compares with a constant or picks it: one just inside of a number that is to be kept
             out must not become that number.
+        solves: factorises or solves: magnifies errors of its operands, and gives large terms that
+            cancel in what reads its result; see :mod:`duotone.graph.solves`.
     """
 
     op: str
@@ -103,6 +109,7 @@ class Entry:
     joins: bool = False
     divides: bool = False
     bounds: bool = False
+    solves: bool = False
 
 
 _DESIGN = "duotone: nested programs are part of one graph"

@@ -6,11 +6,11 @@ Who calls this: painters make paintings, the cast planner and the record read th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 
 from duotone.errors import RewriteError
 from duotone.graph.classes import Classes
-from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
 from duotone.graph.lists import Kind
 
 RULES = {
@@ -19,6 +19,7 @@ RULES = {
     "unrounded": "on the allow list; its float32 sums cancel where rounded ones would not",
     "deny": "on the deny list: computes in float32",
     "constant": "calculates with a constant that half cannot represent",
+    "solve": "leads to a factorisation or a solve, or reads its result, with no dot in between",
     "overflow": "what it makes or reads does not fit half",
     "underflow": "most of its measured values are below the normal numbers of half",
     "range": "computes in float32 and stores half: its range fits and loses nothing that matters",
@@ -38,7 +39,9 @@ RULES = {
     "fixed": "cannot be half",
     "integer": "no float32 operand or result",
     "pinned": "the user decided",
+    "off": "mixed precision is switched off",
     "tensorflow": "TensorFlow's passes",
+    "rewritten": "made of a rewritten program by a transformation; read from its types",
 }
 """Rule names, as they stand in records and logs, and what they say."""
 
@@ -140,6 +143,58 @@ class Canvas:
         if parts:
             result = min(result, max(values[node.inputs[slot]].size for slot in slots))
         return [slot for slot in slots if values[node.inputs[slot]].size >= result]
+
+    def follows(self, node: int) -> bool:
+        """Whether a node only has the precision of what it reads.
+
+        It moves, selects, clips or compares, and no rule but half running forward has painted it.
+        """
+        found = self.graph.nodes[node]
+        passive = self.open[node] and self.kind(node) is Kind.CLEAR
+        return passive and self.rules[node] == "downstream" and found.op not in STRUCTURAL
+
+    def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
+        """The nodes that read values, behind what only follows.
+
+        Args:
+            values: of one body.
+            but: nodes behind which nobody looks.
+        """
+        found: dict[int, None] = {}
+        for value in self.moved(values, but):
+            for reader, _ in self.consumers[value]:
+                if reader in but or not self._is_looked_through(reader, value):
+                    found[reader] = None
+        return list(found)
+
+    def moved(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
+        """Some values, and what only follows them."""
+        found = dict.fromkeys(values)
+        queue = list(values)
+        while queue:
+            value = queue.pop()
+            for reader, _ in self.consumers[value]:
+                if reader not in but and self._is_looked_through(reader, value):
+                    made = self.graph.nodes[reader].outputs
+                    new = [v for v in made if v not in found and self.graph.values[v].paintable]
+                    found.update(dict.fromkeys(new))
+                    queue += new
+        return list(found)
+
+    def _is_looked_through(self, reader: int, value: int) -> bool:
+        made = self.graph.values[value]
+        body = self.graph.nodes[made.producer].body if made.producer >= 0 else made.body
+        return self.follows(reader) and self.graph.nodes[reader].body == body
+
+    def maker(self, value: int) -> int:
+        """The node that makes a value, before what only moves it; -1 for arguments."""
+        producer = self.graph.values[value].producer
+        while producer >= 0 and self.follows(producer):
+            read = [v for v in self.graph.nodes[producer].inputs if self.graph.values[v].paintable]
+            if len(read) != 1:
+                break
+            producer = self.graph.values[read[0]].producer
+        return producer
 
     def finish(self) -> Painting:
         """The painting, frozen."""

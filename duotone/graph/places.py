@@ -69,7 +69,7 @@ def keep_places(classes: Classes, graph: Graph, range_of: Callable[[int], Known]
     changed: dict[int, NodeClass] = {}
     for index, reason in reasons.items():
         found = classes.nodes[index]
-        if found.pin is None and not found.rule and found.entry.source != "policy":
+        if not found.is_users and not found.rule:
             changed[index] = found.denied(reason, Taint.DOMINANT)
     return classes.with_changed(changed)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any, Self
 
 from duotone.errors import ArgumentError
@@ -48,6 +49,8 @@ class OperationRecord:
             result; what that costs is in none of the figures.
         reads: indices of the operations whose results it reads; what only carries a value into or
             out of a nested program is passed through.
+        rewritten: whether it stands in a program that duotone rewrites where it stands, inside of
+            the function explained: this is how it runs there.
     """
 
     index: int
@@ -68,6 +71,7 @@ class OperationRecord:
     casts: int
     recomputed: bool = False
     reads: tuple[int, ...] = ()
+    rewritten: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class Summary:
     casts_inserted: int
     unlisted: dict[str, int]
     recomputed: int = 0
+    rewritten: int = 0
 
     @property
     def flops_half_share(self) -> float:
@@ -216,36 +221,38 @@ def make_record(
     casts = tuple(
         CastRecord(
             to=half.name if cast.to is Paint.HALF else graph.values[cast.value].dtype,
-            shape=_shape(graph, cast.value),
-            maker=_maker(graph, cast.value),
+            shape=shape_of(graph, cast.value),
+            maker=maker_of(graph, cast.value),
             readers=tuple("output" if r < 0 else graph.nodes[r].op for r in cast.readers),
             runs=graph.bodies[cast.body].trips,
-            sources=_makers(graph, (cast.value,)),
+            sources=makers(graph, (cast.value,)),
             targets=tuple(
                 r for r in cast.readers if r >= 0 and graph.nodes[r].op not in STRUCTURAL
             ),
         )
         for cast in real
     )
-    return Record(operations, casts, _summary(operations, casts, half))
+    return Record(operations, casts, summarize(operations, casts, half.name))
 
 
-def _shape(graph: Graph, value: int) -> tuple[str, ...]:
+def shape_of(graph: Graph, value: int) -> tuple[str, ...]:
+    """The dimensions of a value, as records hold them."""
     return tuple(str(dimension) for dimension in graph.values[value].shape)
 
 
-def _maker(graph: Graph, value: int) -> str:
+def maker_of(graph: Graph, value: int) -> str:
+    """The name of the operation that makes a value; ``"input"`` or ``"constant"`` without one."""
     producer = graph.values[value].producer
     if producer >= 0:
         return graph.nodes[producer].op
     return "input" if value in graph.inputs else "constant"
 
 
-def _makers(graph: Graph, values: tuple[int, ...]) -> tuple[int, ...]:
+def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
     """The operations that make some values; structural nodes are passed through."""
     found: dict[int, None] = {}
     seen: set[int] = set()
-    waiting = list(reversed(values))
+    waiting = list(values)[::-1]
     while waiting:
         producer = graph.values[waiting.pop()].producer
         if producer < 0 or producer in seen:
@@ -282,7 +289,7 @@ def _operation(
         list=classes.nodes[node.index].listed.value,
         scope=node.scope,
         source=str(node.source),
-        shape=_shape(graph, first.index) if first else (),
+        shape=shape_of(graph, first.index) if first else (),
         dtype=first.dtype if first else "none",
         runs=runs,
         flops=node.flops * runs,
@@ -290,7 +297,7 @@ def _operation(
         bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
         casts=casts,
         recomputed=recomputed,
-        reads=_makers(graph, node.inputs),
+        reads=makers(graph, node.inputs),
     )
 
 
@@ -307,9 +314,10 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
     return total
 
 
-def _summary(
-    operations: tuple[OperationRecord, ...], casts: tuple[CastRecord, ...], half: HalfType
+def summarize(
+    operations: tuple[OperationRecord, ...], casts: tuple[CastRecord, ...], half: str
 ) -> Summary:
+    """The totals of some operations and casts; ``half`` is the name of the half type."""
     unlisted: dict[str, int] = {}
     for operation in operations:
         if operation.rule == "unlisted":
@@ -318,7 +326,7 @@ def _summary(
     in_full = [operation for operation in operations if operation.paint == "full"]
     allow = [o for o in operations if o.list == Kind.ALLOW.value]
     return Summary(
-        half_dtype=half.name,
+        half_dtype=half,
         operations_half=len(in_half),
         operations_full=len(in_full),
         allow_half=sum(o.paint == "half" for o in allow),
@@ -331,4 +339,5 @@ def _summary(
         casts_inserted=len(casts),
         unlisted=unlisted,
         recomputed=sum(o.recomputed for o in operations),
+        rewritten=sum(o.rewritten for o in operations),
     )

@@ -37,6 +37,7 @@ from duotone import _jax
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE
 from duotone.jaxpr.bilinear import aval_of_linear, bilinear
+from duotone.jaxpr.operations import OWN_DOT
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""
@@ -291,4 +292,4 @@ def _typed(
     return result_shape(lhs, rhs, numbers), dtype
 
 
-_PRODUCT = bilinear("duotone_dot", _product, _typed, _transposed_lhs, _transposed_rhs, _batched)
+_PRODUCT = bilinear(OWN_DOT, _product, _typed, _transposed_lhs, _transposed_rhs, _batched)

@@ -1,11 +1,12 @@
 """The lists for JAX primitives: allow, infer, deny, clear, each entry with its reason and source.
 
 To add a primitive, add one line to the family it belongs to. Operations on no list stay float32 and
-are reported. Six names here are not primitives but meanings that the front end tells apart:
+are reported. Seven names here are not primitives but meanings that the front end tells apart:
 ``square`` (also ``mul`` of a value with itself), ``convert_exact`` (a ``convert_element_type`` that
 half loses nothing in), ``exact_power`` (``integer_pow`` with exponent 0, 1 or -1),
 ``eq_calculated`` (``eq`` of two floating point values of which none is a literal), ``sum_of_two``
-(``reduce_sum`` of two terms) and ``scatter_once`` (a ``scatter-add`` to zeros of which no place
+(``reduce_sum`` of two terms), ``sum_of_products`` (a ``dot_general`` without a free axis, or with
+fewer than 4 elements along each) and ``scatter_once`` (a ``scatter-add`` to zeros of which no place
 gets more than one update).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
@@ -19,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from duotone.graph.lists import Entry, Kind, Pointwise, Taint
+from duotone.jaxpr.operations import LINEAR_ALGEBRA
 
 TF = "TensorFlow 2.21"
 NVIDIA = "NVIDIA DU-08617"
@@ -157,6 +159,12 @@ _DENY = [
     ),
     *_entries(
         Kind.DENY,
+        "sum_of_products",
+        "a sum of products, or a dot of a handful of elements: no matrix unit takes it",
+        f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
+    ),
+    *_entries(
+        Kind.DENY,
         "reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum",
         "accumulates many terms",
         f"{TF} Sum, Mean; {TORCH} prod, cumsum, cumprod",
@@ -187,6 +195,15 @@ _DENY = [
         f"{OWN}: means something else in half",
     ),
 ]
+
+_SOLVES = " ".join(LINEAR_ALGEBRA)
+_DENY += _entries(
+    Kind.DENY,
+    _SOLVES,
+    "linear algebra: has no half form, and magnifies the errors of its operands",
+    f"{OWN}: {TF} has it on no list",
+    solves=True,
+)
 
 _MOVES = "moves data; a cast commutes with it"
 _PICKS = "picks one of its operands, monotone: a cast commutes with it"

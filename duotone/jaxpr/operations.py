@@ -20,14 +20,15 @@ from jax.core import ShapedArray
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, Value
 
-_LINEAR_ALGEBRA = "linear algebra has no half form"
+LINEAR_ALGEBRA = tuple(
+    "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
+    "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
+    "lu_pivots_to_permutation custom_linear_solve custom_root linear_solve".split()
+)
+"""Factorisations and solves: also of Lineax (``linear_solve``), and ``jax.lax.custom_root``, which
+is a ``call_hi_primitive`` from JAX 0.12 on."""
 FIXED: dict[str, str] = {
-    **dict.fromkeys(
-        "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
-        "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
-        "lu_pivots_to_permutation custom_linear_solve".split(),
-        _LINEAR_ALGEBRA,
-    ),
+    **dict.fromkeys(LINEAR_ALGEBRA, "linear algebra has no half form"),
     **dict.fromkeys(
         ("complex", "real", "imag", "conj", "fft"), "complex numbers have no half form"
     ),
@@ -74,6 +75,10 @@ class Description:
     half_outputs: tuple[bool, ...]
     flops: float
     fixed: str = ""
+
+
+OWN_DOT = "duotone_dot"
+"""The dot in derivatives of rewritten programs, see :mod:`duotone.jaxpr.dots`."""
 
 
 @functools.cache
@@ -135,6 +140,10 @@ def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value]) -> float:
         (contracted, _), _ = eqn.params["dimension_numbers"]
         lhs = eqn.invars[0].aval
         return 2.0 * result * math.prod(_known(lhs.shape[axis]) for axis in contracted)
+    if name == OWN_DOT:
+        contracted = eqn.params["numbers"][0][0]
+        shape = eqn.invars[0].aval.shape
+        return 2.0 * result * math.prod(_known(shape[axis]) for axis in contracted)
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval
         out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
@@ -161,13 +170,46 @@ def _rule(*names: str) -> Callable[[_Rule], _Rule]:
 
 @_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
 def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
-    """A precision that the user asked for is kept."""
+    """A precision that the user asked for is kept; not every dot is a product of matrices."""
     del ins, outs
+    name = eqn.primitive.name
+    listed_as = "sum_of_products" if name == "dot_general" and _is_sum(eqn) else name
     precision = eqn.params.get("precision")
     asked = precision if isinstance(precision, tuple) else (precision,)
     if any(p is not None and p is not jax.lax.Precision.DEFAULT for p in asked):
         shown = "/".join(str(getattr(p, "name", p)) for p in asked)
-        return eqn.primitive.name, f"the user asked for precision {shown}"
+        return name, f"the user asked for precision {shown}"
+    return listed_as, ""
+
+
+HANDFUL = 4
+"""Sizes below this are no product of matrices to any device: the first Tensor Cores took blocks of
+4 × 4 (NVIDIA, "Tesla V100 GPU Architecture"), all since then larger ones."""
+
+
+def _is_sum(eqn: _jax.Eqn) -> bool:
+    """Whether a dot has no free axis on either side, or a handful of elements along all axes.
+
+    Axes of the batch do not count: a rotation of each of many vectors is many such dots.
+    """
+    contracted, batch = eqn.params["dimension_numbers"]
+    free: list[Any] = []
+    for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):
+        shape = enumerate(atom.aval.shape)
+        free.append([size for axis, size in shape if axis not in (*summed, *shared)])
+    lhs = eqn.invars[0].aval.shape
+    sizes = [math.prod(axes) for axes in (*free, [lhs[axis] for axis in contracted[0]])]
+    if not all(type(size) is int for size in sizes):
+        return False  # a symbolic dimension may be large
+    return max(sizes[:2]) <= 1 or max(sizes) < HANDFUL
+
+
+@_rule("call_hi_primitive")
+def _call(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """One primitive for many: a root is a solve."""
+    del ins, outs
+    if _jax.is_custom_root(eqn):
+        return "custom_root", "linear algebra has no half form"
     return eqn.primitive.name, ""
 
 

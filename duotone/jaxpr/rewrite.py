@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import RewriteError
@@ -30,6 +31,7 @@ from duotone.graph.casts import CastPlan
 from duotone.graph.graph import BodyKind, Boundary, Graph, Node, Paint
 from duotone.graph.painting import Painting
 from duotone.graph.plans import Plans
+from duotone.jaxpr.constants import constant_in_half, is_large_constant
 from duotone.jaxpr.exact_forms import may_have_exact_form
 from duotone.jaxpr.instead import instead
 from duotone.jaxpr.program import Built, Program, Step
@@ -223,6 +225,8 @@ class Rewriter:
                 finite = np.clip(host, -self.largest, self.largest)
                 host = np.where(np.isfinite(host), finite, host)
             return host.astype(self.half)
+        if is_large_constant(array):
+            return constant_in_half(array, self.half, self.largest if too_large else np.inf)
         if too_large:
             limit = np.float32(self.largest)
             finite = jax.lax.clamp(-limit, array, limit)
@@ -342,7 +346,7 @@ class Rewriter:
         inner = Env(env)
         for value, paint in self.plan.hoisted.get(body, ()):
             full = env.find(value, Paint.FULL)
-            if paint is Paint.HALF and not is_host_array(full):
+            if paint is Paint.HALF and isinstance(full, Tracer):  # a constant has no gradient
                 inner.write(value, paint, instead(full, self.read(env, value, paint)))
         return inner
 

@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import LeakedTracerError
+from duotone.jaxpr.inside import Collection, collection_now
 from duotone.jaxpr.interpreter import collector_paused, with_long_stack
 from duotone.jaxpr.scopes import MARKER
 from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
@@ -45,9 +46,12 @@ class Runner:
         """Calls the rewritten function."""
         arrays, signature = flatten_call(self._name, args, kwargs)
         key = self._key(signature, arrays)
-        compiled = self._compiled.get(key)
+        collection = collection_now()
+        compiled = self._compiled.get(key) if collection is None else None
         try:
-            if compiled is None:
+            if collection is not None:
+                out, results = self._collected(collection, key, signature, arrays)(*arrays)
+            elif compiled is None:
                 with collector_paused():
                     out, results = with_long_stack(lambda: self._first(key, signature, arrays))
             else:
@@ -68,6 +72,13 @@ class Runner:
         compiled = self._compiled[key] = self._compile(signature, arrays)
         return compiled(*arrays)
 
+    def _collected(
+        self, collection: Collection, key: Any, signature: Signature, arrays: Sequence[Any]
+    ) -> Callable[..., tuple[list[Any], Results]]:
+        """What a call inside :func:`duotone.explain` gets: a program under a name of its own."""
+        types = tuple([jax.typeof(array) for array in arrays])
+        return collection.once(self, (key, types), lambda: self._compile(signature, arrays))
+
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
         """What calls that share a ``jit`` function have in common."""
         del arrays  # `jit` looks at them
@@ -75,13 +86,14 @@ class Runner:
 
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
+        name = marker()
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
             traced = trace(self._function, signature, leaves)
-            return self._rewrite(traced)(*leaves), traced.results
+            return put_down(name, self._rewrite(traced), leaves), traced.results
 
         donated = self._donated(signature, arrays)
-        return jax.jit(_jax.named(program, MARKER), donate_argnums=donated)
+        return jax.jit(_jax.named(program, name), donate_argnums=donated)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Positions of the arrays that a ``jit`` function donates, if the function is one.
@@ -94,6 +106,8 @@ class Runner:
 
     def _warn_of_many(self, signature: Signature) -> None:
         """Says so once when a Python number that changes at every call compiles a program each."""
+        if collection_now() is not None:
+            return
         count = self._structures.get(signature.tree, 0) + 1
         self._structures[signature.tree] = count
         if count == _MANY_SIGNATURES:
@@ -103,3 +117,19 @@ class Runner:
                 self._name,
                 count,
             )
+
+
+def marker() -> str:
+    """The name of the ``jit`` function around a rewritten program."""
+    collection = collection_now()
+    return MARKER if collection is None else collection.new_name()
+
+
+def put_down(name: str, run: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
+    """``run(*leaves)``, a rewritten program; what was painted is put down if somebody collects."""
+    collection = collection_now()
+    if collection is None:
+        return run(*leaves)
+    jaxpr = jax.make_jaxpr(run)(*leaves)
+    collection.put(name, jaxpr)
+    return _jax.jaxpr_as_fun(jaxpr)(*leaves)

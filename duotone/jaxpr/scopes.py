@@ -18,7 +18,13 @@ from duotone.jaxpr.builder import NESTED, Builder, NestedBuilder
 from duotone.jaxpr.program import Program, Step
 
 MARKER = "duotone_autocast"
-"""Name of the ``jit`` around a rewritten program: what is inside is painted already."""
+"""Name of the ``jit`` around a rewritten program: what is inside is painted already. A number may
+follow, see :mod:`duotone.jaxpr.inside`."""
+
+
+def is_rewritten(eqn: _jax.Eqn) -> bool:
+    """Says of an equation that it is a program that duotone has rewritten."""
+    return eqn.primitive.name == "jit" and eqn.params["name"].partition(".")[0] == MARKER
 
 
 def _nested(*names: str) -> Callable[[NestedBuilder], NestedBuilder]:
@@ -34,7 +40,7 @@ def _jit(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
     """Inlined, unless it says where values live or how it is compiled."""
-    if eqn.params["name"] == MARKER:
+    if is_rewritten(eqn):
         return None
     options = _jax.jit_options(eqn)
     if "layouts" in options:

@@ -19,6 +19,7 @@ from duotone.jaxpr.signature import (
     describe_callable,
     flatten_results,
 )
+from duotone.modules import named_modules
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[A
     def flat(*leaves: Any) -> list[Any]:
         args, kwargs = signature.restore(leaves)
         refuse_nnx_objects(name, function, (args, kwargs), describe_argument)
-        with traced_cleanly(name):
+        owner = getattr(function, "__self__", function)
+        with traced_cleanly(name), named_modules(owner, args, kwargs):
             out, results = flatten_results(name, function(*args, **kwargs))
         found.append(results)
         return out

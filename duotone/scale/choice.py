@@ -18,12 +18,15 @@ import jax
 import jax.numpy as jnp
 
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.scale.configuration import check_scale
+from duotone.scale.configuration import check_scale, with_names_of_tensorflow
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
 
 DYNAMIC = "dynamic"
 
 
+@with_names_of_tensorflow(
+    initial_loss_scale="initial", increment_period="growth_interval", multiplier="factor"
+)
 def dynamic_loss_scale(
     initial: float = 2.0**15,
     growth_interval: int = 2000,
@@ -39,6 +42,9 @@ def dynamic_loss_scale(
         factor: by which it grows and shrinks.
         floor: it never falls below.
         cap: it never rises above.
+
+    ``initial_loss_scale``, ``increment_period`` and ``multiplier``, TensorFlow's names of the first
+    three, are taken as well.
 
     Returns:
         The loss scale, to be given to an optimizer or used by hand.

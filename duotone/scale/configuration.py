@@ -6,8 +6,11 @@ the wrong type is an ``ArgumentTypeError``, one out of range an ``ArgumentError`
 
 from __future__ import annotations
 
+import functools
+import inspect
 import numbers
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +18,43 @@ from duotone.errors import ArgumentError, ArgumentTypeError
 
 MAX_SCALE = 2.0**126
 """The largest power of two whose reciprocal is still a normal float32."""
+
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+def with_names_of_tensorflow(**names: str) -> Callable[[Made], Made]:
+    """Lets a class or function take arguments by the names that TensorFlow 1.15 gave them.
+
+    Args:
+        **names: ours, by TensorFlow's.
+
+    Returns:
+        A decorator. To give one argument under both names is an ``ArgumentError``.
+    """
+
+    def decorate(made: Made) -> Made:
+        function: Callable[..., Any] = made.__init__ if isinstance(made, type) else made
+        positions = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def renamed(*args: Any, **kwargs: Any) -> Any:
+            for theirs, ours in names.items():
+                if theirs not in kwargs:
+                    continue
+                if ours in kwargs or ours in positions[: len(args)]:
+                    raise ArgumentError(
+                        f"{theirs} is TensorFlow's name for {ours}, and both were given: leave one "
+                        "of them out."
+                    )
+                kwargs[ours] = kwargs.pop(theirs)
+            return function(*args, **kwargs)
+
+        if isinstance(made, type):
+            made.__init__ = renamed  # pyright: ignore[reportAttributeAccessIssue]
+            return made  # pyright: ignore[reportReturnType]
+        return renamed  # pyright: ignore[reportReturnType]
+
+    return decorate
 
 
 def _check_number(name: str, number: Any) -> float:

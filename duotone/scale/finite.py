@@ -62,6 +62,18 @@ def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
         return _agree(finite, _varying_axes(finite) if axes is None else axes)
 
 
+def unfollowed_axes() -> list[str]:
+    """Mesh axes along which devices may differ here, and types do not tell whether they do."""
+    # A position along an axis varies along it by definition: it shows whether types follow.
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return [name for name in manual if name not in jax.typeof(lax.axis_index(name)).mat.varying]
+
+
+def same_everywhere(array: Any) -> bool:
+    """Says of an array that all devices are known to hold the same."""
+    return not _varying_axes(jnp.asarray(array)) and not unfollowed_axes()
+
+
 def check_axis_name(axis_name: Any) -> tuple[str, ...] | None:
     """The axis names as a tuple, or None where they are to be read from the type."""
     if axis_name is None:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.scale.finite import AxisName, all_finite, check_axis_name
-from duotone.scale.state import LossScale
+from duotone.scale.state import LossScale, NoLossScale
 
 _NO_TREE = (
     "a ScaledGrad is no tree of gradients by name and no pair (loss, gradients). Pass it as it is "
@@ -68,6 +68,7 @@ def value_and_grad(
     *,
     allow_int: bool = False,
     axis_name: AxisName | None = None,
+    enabled: bool = True,
 ) -> Callable[..., ScaledGrad]:
     """``jax.value_and_grad`` that scales the loss inside and gives unscaled gradients.
 
@@ -84,6 +85,7 @@ def value_and_grad(
         allow_int: whether integer arguments may be differentiated (their gradients are float0).
         axis_name: mapped axes over which all devices must agree on ``finite``; see
             :func:`all_finite`.
+        enabled: False switches scaling off: the loss scale is taken and not used.
 
     Returns:
         A function ``(loss_scale, *args, **kwargs) -> ScaledGrad``.
@@ -108,17 +110,18 @@ def value_and_grad(
 
     def grad_fn(loss_scale: LossScale, /, *args: Any, **kwargs: Any) -> ScaledGrad:
         _check_loss_scale(loss_scale)
+        used = loss_scale if enabled else NoLossScale()
         _check_reach(argnums, len(args))
 
         def scaled_loss(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, Any]]:
             loss, aux = _split(loss_fn, has_aux, loss_fn(*args, **kwargs))
-            return loss_scale.limited_to(loss.dtype).scale(loss), (loss, aux)
+            return used.limited_to(loss.dtype).scale(loss), (loss, aux)
 
         gradient = jax.value_and_grad(scaled_loss, argnums, has_aux=True, allow_int=allow_int)
         (_, (loss, aux)), scaled = gradient(*args, **kwargs)
         # The limit again and not the object from inside: values made while JAX differentiates
         # must not leave that function. Both are the same operations on the same numbers.
-        grads = loss_scale.limited_to(loss.dtype).unscale(scaled)
+        grads = used.limited_to(loss.dtype).unscale(scaled)
         return ScaledGrad(loss, grads, all_finite(grads, axis_name=axes), aux)
 
     return _named_after(loss_fn, grad_fn)

@@ -7,9 +7,10 @@
         params, opt_state = train_step(params, opt_state, batch)
         monitor(opt_state, step)
 
-A call reads the state once in `every` steps, because reading waits for the device. Called by
-training loops, callbacks, and (the warning) by ``opt.metrics``. What goes wrong: TensorBoard is not
-installed, a writer that writes no scalars, a state without a loss scale.
+An NNX or Keras optimizer holds its state: ``monitor(optimizer, step)``. A call reads the state once
+in `every` steps, because reading waits for the device. Called by training loops, callbacks, and
+(the warning) by ``opt.metrics``. What goes wrong: TensorBoard is not installed, a writer that
+writes no scalars, a state without a loss scale.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class StuckAlarm:
         logger.warning(
             "%d steps in a row were skipped with the loss scale at its smallest, %g: the gradients "
             "are not finite for a reason that scaling cannot mend, and nothing is learnt. "
-            "duotone.blame (coming) will name the operation that made the first value that is not "
-            "finite. Today: look for NaN in the inputs and parameters, run the step without "
-            "duotone, read duotone.explain(step, ...), and keep suspicious parts in float32 with "
-            "duotone.keep_full().",
+            "Look for NaN in the inputs and parameters; run the step without duotone; read "
+            "duotone.explain(step, ...) with the arguments of one step, which shows what is half "
+            "in it and why, also inside of what the optimizer rewrites; and keep suspicious parts "
+            "in float32 with duotone.keep_full().",
             reading.stuck,
             reading.loss_scale,
         )
@@ -64,8 +65,8 @@ class Monitor:
     since the last line. Nothing is logged where nothing changed.
 
     Args:
-        optimizer: the mixed-precision optimizer; with it, it and ``opt.metrics`` warn once between
-            them. None watches any state.
+        optimizer: the mixed-precision optimizer, of Optax, NNX or Keras; with it, it and
+            ``opt.metrics`` warn once between them. None watches any state.
         every: steps between two readings.
         logdir: a folder for TensorBoard, made if it is not there; needs ``tensorboard``.
         writer: in place of `logdir`, an object with ``add_scalar(tag, value, step)`` (PyTorch's
@@ -97,8 +98,10 @@ class Monitor:
     ) -> None:
         if optimizer is not None and not isinstance(getattr(optimizer, "alarm", None), StuckAlarm):
             raise ArgumentTypeError(
-                "Monitor: optimizer must be what enable_mixed_precision_graph_rewrite returned, or "
-                f"None; got a {type(optimizer).__name__}."
+                "Monitor: optimizer must be what enable_mixed_precision_graph_rewrite returned (of "
+                "an Optax or a Keras optimizer), a duotone.nnx.Optimizer, or None; got a "
+                f"{type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}, which "
+                "has no loss scale."
             )
         self._every = _positive("every", every)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm
@@ -112,7 +115,8 @@ class Monitor:
         """Looks at the state, unless it did so less than `every` steps ago.
 
         Args:
-            state: the optimizer's state, or one that holds it; outside compiled functions.
+            state: the optimizer's state, or one that holds it, or an NNX or Keras optimizer itself;
+                outside compiled functions.
             step: the number of the step, for logs and the horizontal axis of TensorBoard.
 
         Raises:
@@ -123,7 +127,8 @@ class Monitor:
         if self._read_at is not None and 0 <= step - self._read_at < self._every:
             return
         self._read_at = step
-        reading = check(find(state, "Monitor"), "Monitor")
+        held = getattr(state, "mixed_precision_state", None)  # of optimizers that keep their own
+        reading = check(find(held() if callable(held) else state, "Monitor"), "Monitor")
         self._log(reading, step)
         if self._write is not None:
             for name, number in reading.metrics().items():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.core import Tracer
 from jax.tree_util import keystr, tree_flatten_with_path
@@ -67,15 +68,21 @@ def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
     return MixedPrecisionState(inner, loss_scale, jnp.asarray(True), jnp.zeros((), jnp.int32))
 
 
-def advance(state: MixedPrecisionState, inner: Any, finite: jax.Array) -> MixedPrecisionState:
+def advance(
+    state: MixedPrecisionState, inner: Any, finite: jax.Array, loss: Any = None
+) -> MixedPrecisionState:
     """The state after a step.
 
     Args:
         state: before it.
         inner: the wrapped optimizer's state after it.
         finite: ``bool[]``, whether the gradients were finite.
+        loss: of the step, unscaled and the same on all devices; None where it is not known.
     """
-    loss_scale = state.loss_scale.adjust(finite)
+    loss_scale = state.loss_scale
+    if loss is not None:
+        loss_scale = loss_scale.fitted_to(loss, finite, state.last_finite)
+    loss_scale = loss_scale.adjust(finite)
     with keep_full():
         unmoved = jnp.logical_not(loss_scale.value < state.loss_scale.value)
         stuck = jnp.where(finite, 0, state.stuck + unmoved.astype(jnp.int32))
@@ -240,7 +247,7 @@ def check(state: MixedPrecisionState, who: str) -> Reading:
 
 def _as_float32(number: float) -> float:
     """As the state holds it."""
-    return float(jax.numpy.float32(number)) if number < MAX_SCALE else number
+    return float(np.float32(number)) if number < MAX_SCALE else number
 
 
 def _shown(state: Any) -> str:

@@ -40,7 +40,7 @@ from jax.core import Tracer
 from duotone import _jax
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.regions import keep_full
-from duotone.scale.finite import AxisName, all_finite, check_axis_name
+from duotone.scale.finite import AxisName, all_finite, check_axis_name, unfollowed_axes
 from duotone.scale.gradient import ScaledGrad
 from duotone.scale.leaves import is_inexact
 from duotone.scale.selection import pairs, select
@@ -202,10 +202,7 @@ def check_agreement(axes: tuple[str, ...] | None, who: str) -> None:
     """
     if axes is not None:
         return
-    manual = jax.sharding.get_abstract_mesh().manual_axes
-    unfollowed = [
-        name for name in manual if name not in jax.typeof(lax.axis_index(name)).mat.varying
-    ]
+    unfollowed = unfollowed_axes()
     if unfollowed:
         names = unfollowed[0] if len(unfollowed) == 1 else tuple(unfollowed)
         raise ArgumentError(

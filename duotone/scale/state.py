@@ -9,7 +9,8 @@ The rule of :class:`DynamicLossScale`, with the scale s and the count g of good 
     finite:      g += 1;  if g == growth_interval: s = min(s * factor, cap), g = 0
     not finite:  s = max(s / factor, floor), g = 0, skipped += 1
 
-It is the rule of TensorFlow's and PyTorch's scalers, with two bounds that they lack. Without the
+It is the rule of TensorFlow's and PyTorch's scalers, with two bounds that they lack, and a first
+step that falls further where its loss is large (:meth:`DynamicLossScale.fitted_to`). Without the
 floor, 170 bad steps in a row bring the scale to 0 and the next good step divides by it; without the
 cap, easy gradients bring it to infinity.
 
@@ -30,11 +31,19 @@ from jax import lax
 
 from duotone.errors import ArgumentError
 from duotone.regions import keep_full
-from duotone.scale.configuration import check_factor, check_interval, check_scale
+from duotone.scale.configuration import (
+    check_factor,
+    check_interval,
+    check_scale,
+    with_names_of_tensorflow,
+)
 from duotone.scale.leaves import divide, multiply, to_full
 from duotone.scale.selection import check_predicate
 
 _STATIC = {"static": True}
+
+ORDINARY_LOSS = 16.0
+"""Losses that are means over examples begin below it: a cross entropy of 50,000 classes at 10.8."""
 
 # Marks a state array that the caller left out. Not None: pytree transformations rebuild a loss
 # scale with None, integers (axes), bare objects and tracers in place of its arrays, and these must
@@ -97,6 +106,21 @@ class LossScale(abc.ABC):
             A new loss scale of the same structure.
         """
 
+    def fitted_to(self, loss: Any, grads_finite: Any, last_finite: Any = True) -> LossScale:
+        """The loss scale to adjust, after a step of which the loss is known.
+
+        Args:
+            loss: ``floating[]``, unscaled; the same on all devices.
+            grads_finite: as for :meth:`adjust`, which is called next.
+            last_finite: ``bool[]``, the same of the step before.
+
+        Returns:
+            A loss scale that a large loss of a first step may have lowered; itself for those that
+            do not look for their own value.
+        """
+        del loss, grads_finite, last_finite
+        return self
+
     def limited_to(self, dtype: Any) -> LossScale:
         """The loss scale with which a loss of this dtype is scaled.
 
@@ -114,6 +138,9 @@ class LossScale(abc.ABC):
         return self
 
 
+@with_names_of_tensorflow(
+    initial_loss_scale="initial", increment_period="growth_interval", multiplier="factor"
+)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale(LossScale):
@@ -131,9 +158,13 @@ class DynamicLossScale(LossScale):
         good_steps: finite steps since the scale last changed or a step was skipped, ``int32[]``.
         skipped: steps that were not finite, all together, ``int32[]``.
 
+    TensorFlow's names of the first three, ``initial_loss_scale``, ``increment_period`` and
+    ``multiplier``, are taken as well.
+
     Raises:
         ArgumentTypeError: a configuration value is not a number.
-        ArgumentError: a configuration value out of range, or `initial` outside [floor, cap].
+        ArgumentError: a configuration value out of range, `initial` outside [floor, cap], or one
+            value given under both of its names.
 
     Example:
         >>> from duotone.scale import DynamicLossScale
@@ -200,6 +231,38 @@ class DynamicLossScale(LossScale):
                 good_steps=jnp.where(grow, 0, good),
                 skipped=_count_skipped(self.skipped, finite),
             )
+
+    def fitted_to(self, loss: Any, grads_finite: Any, last_finite: Any = True) -> DynamicLossScale:
+        """Lowers the first scale in one go where it was too large for a large loss.
+
+        If the very first step overflows, and its loss l is above 16, :meth:`adjust` then gives
+        ``2**15 / sqrt(l / 16)``; if the next one overflows too, ``2**15 / (l / 16)``; both rounded
+        down to a power of two, and half the scale at most.
+
+        Args:
+            loss: as in :class:`LossScale`.
+            grads_finite: likewise.
+            last_finite: likewise.
+
+        Returns:
+            A loss scale to adjust; the same but in these cases.
+
+        Example:
+            >>> from duotone.scale import DynamicLossScale
+            >>> float(DynamicLossScale().fitted_to(1e4, False).adjust(False).value)
+            1024.0
+        """
+        finite = check_predicate(grads_finite, "grads_finite")
+        with keep_full():
+            size = jnp.abs(jnp.asarray(loss, jnp.float32)) / ORDINARY_LOSS
+            above = jnp.maximum(_log2_above(size), 0)
+            first = (self.good_steps == 0) & (self.skipped == 0) & (self.value == self.initial)
+            second = (self.skipped == 1) & ~check_predicate(last_finite, "last_finite")
+            lowered = _power_of_two(15 - jnp.where(first, (above + 1) >> 1, above))
+            value = jnp.minimum(self.value, lowered * self.factor)
+            large = jnp.isfinite(size) & (above > 0)
+            value = jnp.where((first | second) & ~finite & large, value, self.value)
+            return dataclasses.replace(self, value=value)
 
     def limited_to(self, dtype: Any) -> DynamicLossScale:
         """The same scale, rounded to `dtype` and not above its largest power of two."""
@@ -307,6 +370,18 @@ class NoLossScale(LossScale):
 
 def _count_skipped(skipped: jax.Array, finite: jax.Array) -> jax.Array:
     return skipped + jnp.logical_not(finite).astype(jnp.int32)
+
+
+# By the bits of a float32, exactly: compiled logarithms and powers are neither exact nor as short.
+def _log2_above(number: jax.Array) -> jax.Array:
+    """The smallest n for which 2**n is not below a positive number."""
+    bits = lax.bitcast_convert_type(number, jnp.int32)
+    return (bits >> 23) - 127 + ((bits & 0x7FFFFF) != 0)
+
+
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    """2**exponent, ``float32[]``, for exponents from -126 to 127."""
+    return lax.bitcast_convert_type((exponent + 127) << 23, jnp.float32)
 
 
 def _holds_any_scale(kind: Any) -> bool:

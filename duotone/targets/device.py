@@ -109,6 +109,37 @@ def default_device() -> Any:
     return default if isinstance(default, jax.Device) else jax.local_devices()[0]
 
 
+def device_in_words() -> str:
+    """The assumed device, or JAX's default device: its platform, and its kind where that says more.
+
+    Example:
+        >>> from duotone.targets.assumed import AssumedDevice, assuming
+        >>> with assuming(AssumedDevice("h200", "cuda", "9.0")):
+        ...     device_in_words()
+        'cuda (h200)'
+    """
+    device = assumed()
+    name = default_device().device_kind if device is None else device.name
+    platform = (device or default_device()).platform
+    return platform if name == platform else f"{platform} ({name})"
+
+
+def saves_no_time(half: str) -> str:
+    """Why a half type is not faster than float32 on the device of the moment; empty where it is.
+
+    Example:
+        >>> from duotone.targets.assumed import AssumedDevice, assuming
+        >>> with assuming(AssumedDevice("p100", "cuda", "6.0")):
+        ...     saves_no_time("float16")
+        'compute capability 6.0 has no Tensor Cores'
+    """
+    choice = current_choice()
+    if choice.dtype is None:
+        return choice.reason
+    on_cpu = (assumed() or default_device()).platform == "cpu"
+    return "CPUs calculate float16 in float32" if on_cpu and half == "float16" else ""
+
+
 def current_choice() -> HalfChoice:
     """The choice for the assumed device, or for JAX's default device if none is assumed."""
     if (painted_for := assumed()) is not None:

@@ -19,11 +19,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 from duotone.errors import ArgumentError
 
-DeviceType = Literal["gpu", "cpu"]
+DeviceType = Literal["gpu", "cpu", "tpu"]
 OLDEST_FAST_CAPABILITY = (7, 0)
 """Compute capability from which a GPU has Tensor Cores; older ones are skipped."""
 
@@ -33,8 +33,8 @@ class Device:
     """The device for which a graph is painted. The defaults are those of an A100 with CUDA 12.5.
 
     Attributes:
-        type: ``"gpu"`` or ``"cpu"``; None for the one that the dtype is meant for (a GPU for
-            float16, a CPU for bfloat16).
+        type: ``"gpu"``, ``"cpu"`` or ``"tpu"`` (on which TensorFlow's passes change nothing); None
+            for the one that the dtype is meant for (a GPU for float16, a CPU for bfloat16).
         compute_capability: of a GPU; below 7.0 nothing is rewritten unless performance is ignored.
         cuda: CUDA's version, ``1000 * major + 10 * minor``; some ops are on the allow list only
             from a version on.
@@ -56,8 +56,10 @@ class Device:
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        if self.type not in (None, "gpu", "cpu"):
-            raise ArgumentError(f"Device(type={self.type!r}): it takes 'gpu', 'cpu' or None.")
+        if self.type not in (None, *get_args(DeviceType)):
+            raise ArgumentError(
+                f"Device(type={self.type!r}): it takes 'gpu', 'cpu', 'tpu' or None."
+            )
         if len(self.compute_capability) != 2:
             raise ArgumentError(
                 f"Device(compute_capability={self.compute_capability!r}): it takes two whole "

@@ -11,7 +11,7 @@ own. The time is in milliseconds. Text is parsable: the first line of TensorFlow
 is left out. ``log_lines`` has the lines of the log.
 
 Who calls this: ``road``, twice for each body. What goes wrong: a folder that cannot be written to
-(``OSError``); the policy has checked that it exists.
+(``WriteError``); the policy has checked that it exists.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Dump:
         if self.folder is None:
             return
         file = self.folder / f"graphdef_{stage}_{self.suffix}.pb"
-        write_atomically(file, graph.SerializeToString())
+        write_atomically(file, graph.SerializeToString(deterministic=True))
         write_atomically(file.with_name(f"{file.name}.txt"), text_format.MessageToString(graph))
 
     @property

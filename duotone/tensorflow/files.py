@@ -26,8 +26,8 @@ from typing import Any, Literal
 from google.protobuf import text_format, unknown_fields
 from google.protobuf.message import DecodeError, EncodeError
 
-from duotone._files import write_atomically
-from duotone.errors import GraphDefError
+from duotone._files import check_writable, explained, write_atomically
+from duotone.errors import GraphDefError, WriteError
 from duotone.tensorflow.protos import GraphDef, new_graph
 from duotone.tensorflow.saved_model import (
     check_new_folder,
@@ -130,47 +130,62 @@ def read_graph(path: str | Path) -> GraphDef:
     return read(path).graphs()[0]
 
 
-def check_output(path: Path, source: GraphFile) -> None:
+def check_output(path: Path, source: GraphFile, *, overwrite: bool = False) -> None:
     """Raises what :func:`write` would raise for this path, before any work is done for it.
 
     Args:
         path: where to write.
-        source: what was read.
+        source: what was read; by whatever name, it is never written to.
+        overwrite: whether another file that is there may be replaced.
 
     Raises:
-        GraphDefError: the path cannot be written to.
+        GraphDefError: the path cannot be written to, is what was read, or is another file and
+            ``overwrite`` is false.
     """
+    try:
+        with explained(path):
+            check_new_folder(path) if source.is_folder else check_writable(path)
+    except WriteError as error:
+        raise GraphDefError(str(error)) from error
     if source.is_folder:
-        check_new_folder(path)
         if source.path.resolve() in path.resolve().parents:
             raise GraphDefError(
                 f"cannot write {path} into the SavedModel that is read, {source.path}. "
                 "Name a folder outside of it."
             )
-    elif path.exists() and not path.is_file():  # a device such as /dev/null would be replaced
-        what = "a folder" if path.is_dir() else "no regular file"
-        raise GraphDefError(f"cannot write {path}: it is {what}. Name a file, such as out.pb.")
-    elif not path.parent.is_dir():
+    elif not path.exists():
+        return
+    elif path.samefile(source.file):  # also through a link of either kind
         raise GraphDefError(
-            f"cannot write {path}: there is no folder {path.parent}. "
-            f"Make it with: mkdir -p {path.parent}"
+            f"{path} is the graph that is read, which is never overwritten, since a rewrite cannot "
+            "be undone. Name another file."
+        )
+    elif not overwrite:
+        raise GraphDefError(
+            f"{path} exists. Name another file, or have it replaced: --force (in Python "
+            "overwrite=True)."
         )
 
 
-def write(path: str | Path, message: Any, source: GraphFile | None = None) -> None:
-    """Writes a graph whole, or leaves what was there.
+def write(
+    path: str | Path, message: Any, source: GraphFile | None = None, *, overwrite: bool = False
+) -> None:
+    """Writes a graph whole, or leaves what was there; equal graphs give equal bytes.
 
     Args:
-        path: of the file, which may exist; for a SavedModel folder, of a folder that does not.
+        path: of the file; for a SavedModel folder, of a folder that does not exist.
         message: GraphDef, MetaGraphDef or SavedModel.
-        source: of a SavedModel folder what was read: its variables and assets are copied.
+        source: what was read, which is kept; of a SavedModel folder, variables and assets are
+            copied. Without it a graph file is written, and one that is there is replaced.
+        overwrite: with ``source``, whether another file that is there may be replaced.
 
     Raises:
-        GraphDefError: the path cannot be written to, or the message has 2 GB or more.
+        GraphDefError: as :func:`check_output`, or the message has 2 GB or more.
+        WriteError: the file system refuses it.
     """
     path = Path(path)
     if source is not None:
-        check_output(path, source)
+        check_output(path, source, overwrite=overwrite)
     folder = source is not None and source.is_folder
     name = source.file.name if source is not None and folder else path.name
     content = _serialized(path, message, text=Path(name).suffix.lower() in TEXT_SUFFIXES)
@@ -187,7 +202,7 @@ def _serialized(path: Path, message: Any, *, text: bool) -> bytes:
             raise GraphDefError(problem)
         if text:
             return text_format.MessageToString(message).encode()
-        return message.SerializeToString()
+        return message.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:
         if isinstance(error, GraphDefError):
             raise

@@ -79,6 +79,7 @@ def rewrite_file(
     path: str | Path,
     out: str | Path | None = None,
     *,
+    overwrite: bool = False,
     fetch: Sequence[str] | None = None,
     feed: Sequence[str] = (),
     dtype: str = "float16",
@@ -92,7 +93,8 @@ def rewrite_file(
     Args:
         path: a GraphDef or MetaGraphDef, binary or text, or a SavedModel folder.
         out: where to write: a file, or for a SavedModel folder a folder that does not exist.
-            None writes nothing.
+            None writes nothing. What is read is never overwritten, by whatever name or link.
+        overwrite: whether another file that is there may be replaced.
         fetch: nodes that keep their types, beside those that signatures name. None keeps, of a
             graph without signatures, the nodes that nothing reads; an empty list keeps none.
             Of several graphs in a file, one of them must have the node.
@@ -108,12 +110,13 @@ def rewrite_file(
 
     Raises:
         GraphDefError: names the file and the node, and what to do; nothing has been written.
+        WriteError: the file system refuses to write ``out``; what was there is there.
         DuotoneError: as :func:`duotone.tensorflow.rewrite`.
     """
     on_stage("reading")
     source = files.read(path)
     if out is not None:
-        files.check_output(Path(out), source)
+        files.check_output(Path(out), source, overwrite=overwrite)
     on_stage("rewriting")
     start = time.perf_counter()
     names = {node.name for graph in source.graphs() for node in graph.node}
@@ -148,7 +151,7 @@ def rewrite_file(
         on_stage("writing")
         for (graph, _), done in zip(_graphs_of(source), results, strict=True):
             graph.CopyFrom(done.result.graph_def)
-        files.write(out, source.message, source)
+        files.write(out, source.message, source, overwrite=overwrite)
     return FileResult(
         source.path,
         None if out is None else Path(out),

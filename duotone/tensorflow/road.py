@@ -24,6 +24,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from duotone._dtypes import canonical
 from duotone.errors import ArgumentError, PolicyError
 from duotone.graph.ranges import nearest
 from duotone.policy import Policy
@@ -177,6 +178,7 @@ def _rewrite_all(
 def _settings(
     graph: GraphDef, dtype: str, painter: str | None, device: Device, policy: Policy | None
 ) -> _Settings:
+    dtype = canonical(dtype) if isinstance(dtype, str) else dtype
     if dtype not in HALF_TYPES:
         raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
     if painter is not None and painter not in PAINTERS:

@@ -12,17 +12,16 @@ Who calls this: ``files`` reads and writes with it, ``rewrite_file`` asks what t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, message_factory
 from tensorboard.compat.proto import meta_graph_pb2
 
+from duotone._files import folder_in_one_step, write_atomically
 from duotone.errors import GraphDefError
 
 MetaGraphDef = Any
@@ -133,9 +132,12 @@ def find_saved_model(folder: Path) -> Path:
 def check_new_folder(folder: Path) -> None:
     """Raises unless a SavedModel can be written to ``folder``, before any work is done for it.
 
+    A link is followed: the folder that it leads to is meant.
+
     Raises:
         GraphDefError: it exists and is not an empty folder, or there is nothing to put it into.
     """
+    folder = Path(os.path.realpath(folder))
     if folder.is_dir() and not any(folder.iterdir()):
         return
     if folder.exists() or folder.is_symlink():
@@ -160,20 +162,15 @@ def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) ->
 
     Raises:
         GraphDefError: as :func:`check_new_folder`.
+        WriteError: the file system refuses it.
     """
     check_new_folder(folder)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        copy = temporary / "copy"
+    with folder_in_one_step(folder) as copy:
         try:
-            shutil.copytree(source, copy, ignore=_graphs_of(source))
+            shutil.copytree(source, copy, ignore=_graphs_of(source), dirs_exist_ok=True)
         finally:
             _let_owner_write(copy)
-        (copy / graph_file).write_bytes(content)
-        copy.replace(folder)
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(temporary)
+        write_atomically(copy / graph_file, content)
 
 
 def _let_owner_write(folder: Path) -> None:

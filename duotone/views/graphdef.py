@@ -16,6 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from duotone.tensorflow.protos import BFLOAT16, HALF, GraphDef
 from duotone.tensorflow.record import RULES, BodyResult, Decision, RewriteResult
 from duotone.tensorflow.rewrite_file import GraphResult
 from duotone.views import tensorboard
@@ -25,6 +26,7 @@ from duotone.views.text import add_row, amount
 _STYLE = {"f16": "green", "bf16": "green", "f32": "yellow"}
 _HALF = {"f16": "half (float16)", "bf16": "half (bfloat16)"}
 _FULL = "full (float32)"
+_HALF_TYPES = {HALF: "float16", BFLOAT16: "bfloat16"}
 _SHOWN = 3
 
 
@@ -93,17 +95,36 @@ def summary(graph: GraphResult) -> Table:
     add_row(table, "nodes half", f"{t.half} of {t.nodes} with float32 types")
     add_row(table, "casts", f"{t.to_half + t.to_full}: {t.to_half} to half, {t.to_full} to float32")
     add_row(table, "cast bytes", t.cast_bytes)
+    before = half_before(graph.before)
+    already = ", ".join(f"{count} of {name}" for name, count in sorted(before.items()))
+    if already:
+        add_row(table, "half already", f"nodes as they were read: {already}")
     everything = [body for _, body in bodies(result)]
     changes = Counter(pair for body in everything for pair in body.op_changes.values())
     shown = (f"{a} to {b} ({count})" for (a, b), count in sorted(changes.items()))
     add_row(table, "op changes", ", ".join(shown) or "none")
     if not t.half:
         rules = Counter(d.rule for body in everything for d in body.decisions)
-        reasons = [RULES.get(rule, rule) for rule, _ in rules.most_common(2)]
+        reasons = ["the graph is half already"] if already else []
+        reasons += [RULES.get(rule, rule) for rule, _ in rules.most_common(2)]
         add_row(table, "why none", "; ".join(reasons) or "there is no float32 in the graph")
     if result.functions:
         add_row(table, "functions", f"{len(result.functions)}, each painted on its own")
     return table
+
+
+def half_before(graph: GraphDef) -> Counter[str]:
+    """How many nodes of a graph, its functions included, have a type that is half as it stands.
+
+    Returns:
+        Counts by the name of the half type; empty for a graph that nobody has rewritten.
+    """
+    nodes = [*graph.node, *(n for function in graph.library.function for n in function.node_def)]
+    counts: Counter[str] = Counter()
+    for node in nodes:
+        types = {t for value in node.attr.values() for t in (value.type, *value.list.type)}
+        counts.update(name for dtype, name in _HALF_TYPES.items() if dtype in types)
+    return counts
 
 
 def comparison(results: Mapping[str, RewriteResult]) -> Table:

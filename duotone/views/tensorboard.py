@@ -78,9 +78,9 @@ def write_graph(folder: str | Path, graph: Any) -> Path:
     now = time.time()
     for event in (
         _EVENT.Event(wall_time=now, file_version="brain.Event:2"),
-        _EVENT.Event(wall_time=now, graph_def=graph.SerializeToString()),
+        _EVENT.Event(wall_time=now, graph_def=graph.SerializeToString(deterministic=True)),
     ):
-        writer.write(event.SerializeToString())
+        writer.write(event.SerializeToString(deterministic=True))
     # TensorBoard takes files of this form, the newest last.
     number = f"{os.getpid()}.{next(_numbers)}"
     file = folder / f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{number}"

@@ -86,6 +86,11 @@ def summary(record: Record) -> str:
         f"operand and result bytes {amount(s.bytes_half + s.bytes_full, 'B')}, "
         f"{amount(s.bytes_original, 'B')} in float32",
     ]
+    if s.rewritten:
+        lines.append(
+            f"{s.rewritten} operations stand in programs that are rewritten inside of this one, "
+            "and run as shown; the others are shown as autocast around it all would paint them"
+        )
     if s.recomputed:
         lines.append(f'calculated again for later readers ("again"): {s.recomputed} operations')
     if s.unlisted:

@@ -73,7 +73,7 @@ def test_lifted_transformations_inside():
         x = layer_stack(3)(hk.remat(layer))(x)
         last = hk.Linear(8)
         x = last(x)  # hk.scan makes no parameters
-        return hk.scan(lambda carry, _: (last(carry), None), x, None, length=2)[0]
+        return hk.scan(lambda carry, _: (jnp.tanh(last(carry)), None), x, None, length=2)[0]
 
     model = hk.without_apply_rng(hk.transform(stack))
     params = jax.jit(model.init)(KEY, X)

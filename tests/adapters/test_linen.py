@@ -98,6 +98,7 @@ def test_a_skipped_step_changes_nothing_and_is_not_counted():
         "good_steps": 0,
         "skipped_steps": 1,
         "last_finite": False,
+        "dtype": "float16",
     }
     again, _ = step(after, X, Y, 1.0)
     assert kept(again) != kept(after)

@@ -14,7 +14,6 @@ from flax import nnx
 
 import duotone
 import duotone.nnx
-from duotone import api
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from tests.adapters.training import half_dots, heavy_tails, notes, relative_error
 
@@ -312,7 +311,7 @@ def test_autocast_inside_autocast_and_nnx_jit_inside():
 
 def test_where_half_is_not_faster_the_function_runs_as_it_is(monkeypatch):
     slow = types.SimpleNamespace(dtype=None, reason="slow")
-    monkeypatch.setattr(api, "current_choice", lambda: slow)
+    monkeypatch.setattr("duotone.mixed.current_choice", lambda: slow)
 
     @duotone.nnx.autocast
     def call(model: Any, x: Any) -> Any:
@@ -353,7 +352,7 @@ def test_bad_arguments():
     with pytest.raises(ArgumentTypeError, match="not callable"):
         duotone.nnx.autocast(3)  # pyright: ignore[reportArgumentType, reportCallIssue]
     with pytest.raises(ArgumentError, match="not a half type"):
-        duotone.nnx.autocast(step, dtype="float32")
+        duotone.nnx.autocast(step, dtype="float64")
     with pytest.raises(ArgumentTypeError, match="not callable"):
         duotone.nnx.explain(3)  # pyright: ignore[reportArgumentType]
 

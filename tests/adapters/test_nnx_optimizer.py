@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from typing import Any
 
@@ -80,6 +81,7 @@ def test_a_skipped_step_changes_nothing_and_is_not_counted(mode):
         "good_steps": 0,
         "skipped_steps": 1,
         "last_finite": False,
+        "dtype": "float16",
     }
     step(model, optimizer, X, Y)
     assert kept(model, optimizer) != before
@@ -444,3 +446,28 @@ def test_more_bad_arguments():
         made(3, dtype="float16")
     with pytest.raises(ArgumentError, match="which the parameters have not"):
         optimizer.update(model, nnx.state(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Param))
+
+
+def test_the_monitor_takes_the_optimizer(caplog):
+    model, optimizer = made(optax.sgd(0.1), dtype="float16")
+    monitor = duotone.Monitor(optimizer, every=1, warn_after=3)
+    assert optimizer.alarm.warn_after == 3
+    with caplog.at_level(logging.INFO, "duotone"):
+        monitor(optimizer, 0)
+        optimizer.minimize(loss_fn, model, X, Y, BLOW_UP)
+        monitor(optimizer, 1)
+    assert [r.getMessage() for r in caplog.records if "loss scale" in r.getMessage()] == [
+        "step 0: loss scale 32768, 0 steps skipped since the last line, 0 in all",
+        "step 1: loss scale 1, 1 steps skipped since the last line, 1 in all",
+    ]
+
+
+@pytest.mark.parametrize(("blow_up", "skipped"), [(1.0, 0), (1e4, 2)])
+def test_a_large_first_loss_brings_the_scale_down_in_two_steps(blow_up, skipped):
+    """One step for each halving would be seven here."""
+    model, optimizer = made(optax.adam(1e-3), dtype="float16")
+    for _ in range(8):
+        optimizer.minimize(loss_fn, model, X, Y, jnp.float32(blow_up))
+    metrics = optimizer.metrics()
+    assert metrics["skipped_steps"] == skipped
+    assert (metrics["loss_scale"] == 2.0**15) == (skipped == 0)

@@ -107,8 +107,8 @@ def test_a_loss_scale_of_another_kind(loss_scale, kind, says):
 
 
 def test_other_settings_are_checked_where_they_are_given():
-    with pytest.raises(ArgumentError, match="float32, which is not a half type"):
-        enable(optax.adam(0.1), dtype="float32")
+    with pytest.raises(ArgumentError, match="float64, which is not a half type"):
+        enable(optax.adam(0.1), dtype="float64")
     with pytest.raises(ArgumentTypeError, match=r"policy is 'O1'.*duotone.Policy"):
         enable(optax.adam(0.1), policy=cast("Any", "O1"))
     with pytest.raises(ArgumentTypeError, match='axis_name="data"'):

@@ -15,8 +15,8 @@ import duotone
 from duotone.errors import EnvironmentVariableError
 from duotone.scale.optimizer_state import MixedPrecisionState
 
-PARAMS = {"w": jnp.ones((4, 4)) / 8}
-X = jnp.ones((2, 4))
+PARAMS = {"w": jnp.ones((8, 8)) / 16}
+X = jnp.ones((2, 8))
 
 
 def loss(params, x):

@@ -33,6 +33,14 @@ def test_help_lists_the_commands_and_shows_examples(call):
     assert "duotone demo --precision float16" in out
 
 
+@pytest.mark.parametrize("command", ["demo", "run", "rewrite", "view", "version"])
+def test_the_help_of_every_command_has_examples(call, command):
+    status, out, _ = call(command, "--help")
+    assert status == 0
+    assert "Example" in out
+    assert f"  duotone {command}" in out
+
+
 def test_no_words_shows_the_help(call):
     _, out, err = call()
     assert "Usage" in out + err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import duotone
 from duotone.cli import main
 from duotone.cli.rewrite import names, parse_device
 from duotone.errors import ArgumentError
+from duotone.targets import TARGETS
 from duotone.tensorflow import files
 from duotone.tensorflow.devices import Device
 from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF
@@ -89,7 +92,7 @@ def test_why_nothing_became_half(call, tmp_path):
     files.write(tmp_path / "none.pb", graph)
     _, out, _ = call("rewrite", "none.pb", "--out", "half.pb")
     assert "why none" in out
-    _, out, _ = call("rewrite", "graph.pb", "--out", "half.pb", "--device", "gpu:6.0")
+    _, out, _ = call("rewrite", "graph.pb", "--out", "half.pb", "--device", "gpu:6.0", "--force")
     (reason,) = (line for line in out.splitlines() if line.startswith("why none"))
     assert reason.split(None, 2)[2].strip() == "the node is not on a device that gains"
 
@@ -99,7 +102,8 @@ def test_why_nothing_became_half(call, tmp_path):
     [
         (("missing.pb",), "missing.pb does not exist"),
         (("graph.pb", "--fetch", "relo"), "graph.pb: fetch 'relo': the graph has no node 'relo'"),
-        (("graph.pb", "--device", "tpu"), "--device tpu: it takes cpu, gpu"),
+        (("graph.pb", "--device", "banana"), "--device banana: it takes h200, h100, a100, "),
+        (("graph.pb", "--device", "a10"), "--device a10: did you mean a100? It takes h200, "),
         (("graph.pb", "--dtype", "float8"), "float8"),
         (("graph.pb", "--painter", "van Gogh"), "van Gogh"),
     ],
@@ -110,6 +114,51 @@ def test_errors_are_one_line_and_write_nothing(words, says, call, tmp_path):
     assert says in err
     assert out == ""
     assert not (tmp_path / "half.pb").exists()
+
+
+def test_nothing_is_overwritten_unasked(call, tmp_path):
+    before = (tmp_path / "graph.pb").read_bytes()
+    for words in ((), ("--force",)):
+        status, _, err = call("rewrite", "graph.pb", "-o", "./graph.pb", *words)
+        assert status == 2
+        assert "is the graph that is read" in err
+    assert (tmp_path / "graph.pb").read_bytes() == before
+    assert call("rewrite", "graph.pb", "-o", "half.pb")[0] == 0
+    status, _, err = call("rewrite", "graph.pb", "-o", "half.pb")
+    assert status == 2
+    assert "half.pb exists. Name another file, or have it replaced: --force" in err
+    assert call("rewrite", "graph.pb", "-o", "half.pb", "--force")[0] == 0
+
+
+def test_a_graph_that_is_half_already_is_called_so(call):
+    call("rewrite", "graph.pb", "-o", "half.pb")
+    for words in (("view", "half.pb"), ("rewrite", "half.pb", "-o", "again.pb")):
+        _, out, _ = call(*words)
+        assert "half already" in out
+        assert "nodes as they were read: 5 of float16" in out
+        assert "the graph is half already" in out
+    assert "half already" not in call("view", "graph.pb")[1]
+
+
+def test_a_full_disk_names_the_file_and_the_remedy(call, tmp_path, monkeypatch):
+    def full(handle, data, old):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("duotone._files._fill", full)
+    status, _, err = call("rewrite", "graph.pb", "-o", "half.pb")
+    assert status == 1
+    assert err == (
+        "error: cannot write half.pb: No space left on device. Free some space there, or name a "
+        "file on another disk.\n"
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["graph.pb"]
+
+
+def test_long_names(call, tmp_path):
+    assert call("rewrite", "graph.pb", "-o", "x" * 250)[0] == 0
+    status, _, err = call("rewrite", "graph.pb", "-o", "x" * 300)
+    assert status == 2
+    assert "File name too long. Its name has 300 bytes: give it a shorter one." in err
 
 
 def test_the_output_is_asked_for(call):
@@ -127,6 +176,7 @@ def test_help_says_what_need_not_be_installed(call):
 def test_help_has_examples(command, call):
     _, out, _ = call(command, "--help")
     assert f"duotone {command} " in out
+    assert all(name in out for name in TARGETS)
     assert "--dtype" in out
 
 
@@ -207,9 +257,32 @@ def test_devices():
     assert parse_device("cpu") == Device("cpu")
     assert parse_device("GPU") == Device("gpu")
     assert parse_device("gpu:9.0") == Device("gpu", compute_capability=(9, 0))
-    for text in ("", "gpu:9", "gpu:a.b", "cpu:0", "cuda"):
+    assert parse_device("A100") == Device("gpu", compute_capability=(8, 0))
+    assert parse_device("v100") == Device("gpu", compute_capability=(7, 0))
+    assert parse_device("v5e") == Device("tpu")
+    for text in ("", "gpu:9", "gpu:a.b", "cpu:0", "cuda", "a100:8.0"):
         with pytest.raises(ArgumentError, match="--device"):
             parse_device(text)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_name_that_compile_for_knows(name, call):
+    status, out, err = call("view", "graph.pb", "--device", name)
+    assert status == 0
+    gains = TARGETS[name].platform == "cuda"
+    assert ("note: TensorFlow's passes change nothing to float16" in err) == (not gains)
+    assert ("nodes half                 2 of 5" in out) == gains
+
+
+def test_the_advice_for_another_device_holds(call):
+    for name, dtype in (("cpu", "bfloat16"), ("gpu", "float16")):
+        status, out, err = call("view", "graph.pb", "--device", name, "--dtype", dtype)
+        assert (status, err) == (0, "")
+        assert "2 of 5" in out
+    assert (
+        "change nothing to bfloat16 on h100"
+        in (call("view", "graph.pb", "--compare", "--device", "h100", "--dtype", "bfloat16")[2])
+    )
 
 
 def test_names():

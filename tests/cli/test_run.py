@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SWITCHES = ("DUOTONE_ENABLE", "DUOTONE_DTYPE", "TF_ENABLE_AUTO_MIXED_PRECISION")
+SWITCHES = ("DUOTONE_", "TF_ENABLE_AUTO_MIXED_PRECISION")
 
 KERAS = """
     import os
@@ -45,6 +45,66 @@ def test_a_keras_script_is_rewritten_without_a_change_of_its_source(tmp_path):
     done = run(tmp_path, KERAS, "--dtype", "float16", "train.py", "--epochs", "3", "--dtype", "x")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["duotone float16", "['--epochs', '3', '--dtype', 'x']"]
+
+
+SAYS = """
+    import jax.numpy as jnp, optax, duotone
+    state = duotone.optimizer(optax.sgd(0.1), dtype="float16").init(jnp.ones(2))
+    print(type(state.loss_scale).__name__, float(state.loss_scale.value))
+    print(duotone.Policy(deny_add=["erf"]).merged_with_environment().describe())
+"""
+
+
+def test_the_loss_scale_the_policy_file_and_the_painter(tmp_path):
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "policy.toml").write_text(
+        'deny_add = ["tanh"]\npainter = "tensorflow"'
+    )
+    words = ("--loss-scale", "64", "--policy-file", "settings/policy.toml", "--painter", "mincut")
+    source = "import os; os.chdir('/')\n" + textwrap.dedent(SAYS)
+    done = run(tmp_path, source, *words, "train.py")
+    scale, policy = done.stdout.splitlines()
+    assert scale == "FixedLossScale 64.0"
+    assert policy.startswith(
+        "policy: painter mincut; deny list + erf, tanh (partly from policy file"
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_the_loss_scale_of_keras_models(tmp_path):
+    source = textwrap.dedent(KERAS) + "print(model.optimizer.metrics()['loss_scale'])\n"
+    done = run(tmp_path, source, "--dtype", "float16", "--loss-scale", "64", "train.py")
+    assert float(done.stdout.splitlines()[-1]) == 64, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("--loss-scale", "fixed"),
+            "error: --loss-scale fixed: it takes dynamic, none or a number",
+        ),
+        (("--loss-scale", "0"), "error: --loss-scale 0: it takes dynamic, none or a number"),
+        (("--policy-file", "none.toml"), "cannot read the policy file"),
+        (("--policy-file", "policy.toml"), "has no field 'dney_add': did you mean 'deny_add'?"),
+        (("--painter", "van Gogh"), "van Gogh"),
+        (("--polcy-file", "x"), "has no option --polcy-file: did you mean --policy-file?"),
+    ],
+)
+def test_bad_options_come_before_the_script(tmp_path, words, says):
+    (tmp_path / "policy.toml").write_text("dney_add = []")
+    done = run(tmp_path, "print('began')", *words, "train.py")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in " ".join(done.stderr.split())
+
+
+def test_a_loss_scale_that_has_no_effect_is_said(tmp_path):
+    variable = {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"}
+    done = run(tmp_path, SAYS, "--loss-scale", "64", "train.py", **variable)
+    assert done.stdout.splitlines()[0] == "NoLossScale 1.0"
+    assert "note: --loss-scale 64 has no effect" in done.stderr
 
 
 @pytest.mark.slow
@@ -100,6 +160,23 @@ def test_a_script_that_looks_first_whether_keras_is_there(tmp_path):
     source = "import importlib.util; importlib.util.find_spec('keras')\n" + textwrap.dedent(KERAS)
     done = run(tmp_path, source, "--dtype", "float16", "train.py")
     assert done.stdout.splitlines()[0] == "duotone float16", done.stderr
+
+
+def test_it_shows_what_was_rewritten(tmp_path):
+    source = """
+        import sys, jax.numpy as jnp, optax, duotone
+        if len(sys.argv) > 1:
+            import logging
+            logging.basicConfig(format="own: %(message)s")
+        def loss(w): return jnp.sum((w @ w) ** 2)
+        opt = duotone.optimizer(optax.sgd(0.1), dtype="float16")
+        w = jnp.ones((8, 8))
+        opt.minimize(loss, w, opt.init(w))
+    """
+    for arguments, start in (([], "duotone: "), (["own"], "own: ")):
+        done = run(tmp_path, source, "train.py", *arguments)
+        (line,) = [line for line in done.stderr.splitlines() if "FLOPs in half" in line]
+        assert line.startswith(f"{start}value_and_grad_of_loss: float16 on cpu"), done.stderr
 
 
 def test_a_module(tmp_path):

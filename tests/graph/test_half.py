@@ -26,6 +26,7 @@ def test_everything_after_allow_is_half_until_something_is_denied() -> None:
     b = t.op("round", a)
     e = t.op("exp", b)
     t.returns(t.dot(e, t.input(64)))
+    t.returns(t.dot(b, t.input(64)))
     painted = t.paint()
     assert [painted[v] for v in (a, b, e)] == ["half downstream", "half downstream", "full deny"]
 

@@ -100,6 +100,22 @@ def test_capacities_above_what_one_edge_holds(monkeypatch: pytest.MonkeyPatch) -
     assert by_cut([(huge + 1, 0), (0, huge)], [(1, 0, 3 * huge)]) == [Paint.HALF, Paint.HALF]
 
 
+def test_costs_of_tensors_that_no_machine_holds() -> None:
+    """Catches: an edge for each 2**30 of a cost, which filled the memory."""
+    draw = random.Random(3)
+    for _ in range(60):
+        single, pairs = random_choice(draw, 2 ** draw.randint(50, 200))
+        single = [(full + draw.randint(0, 9), half) for full, half in single]
+        pairs = [(full, half, cost + draw.randint(0, 9)) for full, half, cost in pairs]
+        labels = by_cut(single, pairs)
+        cost = sum(costs[label] for costs, label in zip(single, labels, strict=True))
+        cost += sum(w for full, half, w in pairs if labels[full] < labels[half])
+        everything = sum(map(sum, single)) + sum(w for *_, w in pairs)
+        assert (
+            cost - by_trying(single, pairs)[0][0] <= (len(single) + len(pairs)) * everything >> 45
+        )
+
+
 def test_ties_are_full() -> None:
     assert by_cut([(1, 1)], []) == [Paint.FULL]
     assert by_cut([(4, 0), (0, 4)], [(0, 1, 4), (1, 0, 4)]) == [Paint.FULL] * 2

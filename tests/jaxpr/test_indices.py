@@ -69,7 +69,7 @@ def test_it_is_half_between_dots() -> None:
         picked = jnp.einsum("bif,bjf->bij", features, features)[:, ROWS, COLUMNS]
         return jnp.sum((picked @ weights) ** 2)
 
-    args = X, jnp.ones((10, 4))
+    args = jnp.ones((3, 5, 16)), jnp.ones((10, 4))
     found = painted(jax.grad(loss), *args)
     (node,) = [n for n in found.built.graph.nodes if n.op.startswith("scatter")]
     assert found.painting.compute[node.index] is Paint.HALF

@@ -144,7 +144,9 @@ def test_a_while_loop_keeps_condition_and_body_in_one_dtype():
         def go_on(state):
             return jnp.logical_and(state[0] < 4, jnp.max(state[1]) < 1e3)
 
-        return jax.lax.while_loop(go_on, lambda s: (s[0] + 1, s[1] @ w), (0, x @ w))[1] @ w
+        return (
+            jax.lax.while_loop(go_on, lambda s: (s[0] + 1, jnp.tanh(s[1] @ w)), (0, x @ w))[1] @ w
+        )
 
     (loop_eqn,) = named(traced(half(loop), X, W), "while")
     assert [v.aval.dtype.name for v in loop_eqn.outvars][1] == "float16"

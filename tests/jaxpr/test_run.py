@@ -109,10 +109,10 @@ def test_nothing_to_paint_gives_the_same_program():
 
 
 def test_slow_devices_run_the_function_as_it_is(monkeypatch, caplog):
-    from duotone import api, targets
+    from duotone import mixed, targets
 
     choice = targets.HalfChoice(None, "it is slow")
-    monkeypatch.setattr(api, "current_choice", lambda: choice)
+    monkeypatch.setattr(mixed, "current_choice", lambda: choice)
     with caplog.at_level(logging.WARNING, logger="duotone"):
         plain = duotone.autocast(lambda x: x @ x.T)
         program = jax.make_jaxpr(plain)(X)
@@ -124,7 +124,7 @@ def test_slow_devices_run_the_function_as_it_is(monkeypatch, caplog):
 
 
 def test_the_device_is_asked_at_the_first_call_only(monkeypatch):
-    from duotone import api, targets
+    from duotone import mixed, targets
 
     asked = []
 
@@ -132,7 +132,7 @@ def test_the_device_is_asked_at_the_first_call_only(monkeypatch):
         asked.append(1)
         return targets.HalfChoice("bfloat16", "it is fast")
 
-    monkeypatch.setattr(api, "current_choice", choose)
+    monkeypatch.setattr(mixed, "current_choice", choose)
     rewritten = duotone.autocast(lambda x: x @ x.T)
     assert not asked
     rewritten(X)

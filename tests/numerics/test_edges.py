@@ -17,6 +17,7 @@ import pytest
 import duotone
 from duotone.graph.classes import _is_edge
 from duotone.graph.graph import HALF_TYPES
+from tests.numerics.oracle import EPSILON, HALVES, mixed, reference, relative
 
 X = jnp.linspace(-1.0, 1.0, 32).reshape(8, 4)
 W = jax.random.normal(jax.random.key(0), (4, 8)) * 3
@@ -109,3 +110,25 @@ def test_activations_keep_their_precision() -> None:
         ]
         assert found
         assert not [o for o in found if o.rule == "deny"]
+
+
+_PICKED = {
+    "maximum": lambda x, h: jnp.maximum(h, x),
+    "scatter max": lambda x, h: h.at[np.array([1, 0, 1])].max(x),
+    "compared by hand": lambda x, h: (lambda m: jnp.where(m == x, 2 * m, m))(jnp.maximum(h, x)),
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", _PICKED)
+def test_what_was_picked_from_full_and_half_values_is_found_again_among_them(name, half):
+    """A maximum in half equals none of the full numbers that it was picked from."""
+
+    def loss(x, y, w, u):
+        return jnp.sum(jnp.tanh(_PICKED[name](x, y @ w) @ u))
+
+    random = np.random.default_rng(0)
+    args = [random.normal(size=s).astype(np.float32) for s in ((3, 8), (3, 8), (8, 8), (8, 8))]
+    want = reference(jax.grad(loss), *args)
+    got = mixed(jax.grad(loss), half, *args, ignore_performance=True)
+    assert relative(got, want) < 8 * EPSILON[half]

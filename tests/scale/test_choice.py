@@ -100,3 +100,23 @@ def test_making_an_optimizer_starts_no_backend():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "False", done.stderr
+
+
+@pytest.mark.parametrize("make", [DynamicLossScale, dynamic_loss_scale])
+def test_the_names_of_tensorflow(make):
+    """``tf.train.experimental.DynamicLossScale`` of 1.15; a program is moved by its import."""
+    ours = make(initial=2**10, growth_interval=5, factor=4)
+    assert make(initial_loss_scale=2**10, increment_period=5, multiplier=4) == ours
+    assert make(2**10, 5, multiplier=4) == ours
+
+
+@pytest.mark.parametrize("make", [DynamicLossScale, dynamic_loss_scale])
+def test_one_value_under_both_names_is_refused(make):
+    with pytest.raises(
+        ArgumentError, match="increment_period is TensorFlow's name for growth_inter"
+    ):
+        make(increment_period=5, growth_interval=5)
+    with pytest.raises(ArgumentError, match="initial_loss_scale"):
+        make(2**10, initial_loss_scale=2**10)
+    with pytest.raises(TypeError, match="multiplie"):
+        make(multiplie=2)

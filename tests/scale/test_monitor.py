@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 import pytest
 
+import duotone
+from duotone.adapters.optax import wrap
 from duotone.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from duotone.scale import DynamicLossScale, NoLossScale
@@ -51,6 +54,19 @@ def test_a_line_when_something_changed_and_no_other(caplog):
         "step 0: loss scale 32768, 0 steps skipped since the last line, 0 in all",
         "step 30: loss scale 8192, 2 steps skipped since the last line, 2 in all",
     ]
+
+
+def test_an_optimizer_that_is_not_wrapped_is_refused_by_name():
+    with pytest.raises(ArgumentTypeError, match=r"duotone\.nnx\.Optimizer.* has no loss scale"):
+        Monitor(optax.sgd(0.1))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_metrics_name_the_dtype(dtype):
+    tx = enable(optax.sgd(0.1), dtype=dtype)
+    assert tx.metrics(tx.init(PARAMS))["dtype"] == dtype
+    left_alone = wrap(optax.sgd(0.1), dtype=dtype, rewrite=False)
+    assert left_alone.metrics(left_alone.init(PARAMS))["dtype"] == "float32"
 
 
 def test_a_training_that_begins_again_is_read_at_once(caplog):
@@ -144,9 +160,25 @@ def test_one_warning_when_the_scale_is_stuck(caplog):
             assert len(lines(caplog, logging.WARNING)) == (1 if step >= 2 else 0)
         tx.metrics(state)
     (warning,) = lines(caplog, logging.WARNING)
-    for part in ("3 steps in a row", "smallest, 1:", "duotone.blame", "duotone.explain", "inputs"):
+    for part in ("3 steps in a row", "smallest, 1:", "duotone.explain(step, ...)", "inputs"):
         assert part in warning
+    assert "coming" not in warning, "nothing is promised that does not exist"
     assert "keep_full" in warning
+
+
+def test_what_the_warning_says_to_read_shows_the_step() -> None:
+    """The advice must work for a step that was made through the one line."""
+    tx = optimizer()
+    weights = jnp.ones((8, 8))
+
+    @jax.jit
+    def step(weights: Any, state: Any) -> Any:
+        done = tx.minimize(lambda w: jnp.sum((w @ w) ** 2), weights, state)
+        return done.params, done.state
+
+    weights, state = step(weights, tx.init(weights))
+    seen = duotone.explain(step, weights, state)
+    assert seen.summary.allow_half == seen.summary.allow_total == 3
 
 
 def test_metrics_alone_warn_once_for_each_optimizer(caplog):

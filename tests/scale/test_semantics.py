@@ -106,6 +106,7 @@ def row_counted():
         "good_steps": 1,
         "skipped_steps": 2,
         "last_finite": True,
+        "dtype": "float16",
     }
     _, state = run(tx, jnp.float32(1), [BAD], state)
     assert not tx.metrics(state)["last_finite"]

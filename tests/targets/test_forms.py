@@ -75,7 +75,7 @@ def _fast_cpu(half: str, *, declines: bool = False, **_: object) -> object:
 def fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with bfloat16 instructions, whatever stands here."""
     monkeypatch.setattr("duotone.road.current_forms", _fast_cpu)
-    monkeypatch.setattr("duotone.api.current_choice", lambda: choose_half("cpu", cpu_flags=FAST))
+    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choose_half("cpu", cpu_flags=FAST))
 
 
 def _step(x: jax.Array, w: jax.Array) -> jax.Array:

@@ -83,7 +83,7 @@ def test_versions_gate_the_allow_list():
 
 
 def test_a_device_that_does_not_exist():
-    with pytest.raises(ArgumentError, match="'tpu'"):
-        Device("tpu")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="'npu'"):
+        Device("npu")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="two whole numbers"):
         Device(compute_capability=(8,))  # type: ignore[arg-type]

@@ -125,3 +125,24 @@ def test_loops_and_lists_agree_under_the_cut():
             graph = new_graph.FromString(text)
             cut = rewrite(graph, fetch=json.loads(answer)["fetch"], painter="mincut")
             check_types(cut.graph_def)
+
+
+@pytest.mark.parametrize("rows", [2**50 + 1, 2**62 - 1])
+def test_a_dimension_that_no_machine_holds(rows):
+    """Catches: capacities split into edges without bound, until the memory was full."""
+    b = Builder()
+    weight = b.add("Placeholder", name="weight", dtype=FLOAT, shape=(4, 4))
+    for name, count in (("small", 3), ("large", rows)):  # beside each other: no common divisor
+        draw = random.Random(10)  # one of many in which the cut has something to decide
+        x = b.add("Placeholder", name=name, dtype=FLOAT, shape=(count, 4))
+        values = [b.add("MatMul", x, weight, name=f"{name}_{i}") for i in "ab"] + [x]
+        for number in range(10):
+            op = draw.choice(["Add", "Add", "Relu", "Exp", "Tanh", "MatMul"])
+            more = [weight] if op == "MatMul" else []
+            reads = draw.sample(values, 2 if op == "Add" else 1)
+            values.append(b.add(op, *reads, *more, name=f"{name}_{number}"))
+    cut = half(rewrite(b.graph, painter="mincut"))
+    assert cut != half(rewrite(b.graph))
+    assert [n.replace("small", "large") for n in cut if "small" in n] == [
+        n for n in cut if "large" in n
+    ]

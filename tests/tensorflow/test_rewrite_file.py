@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from duotone.errors import ArgumentError, GraphDefError
+from duotone.errors import ArgumentError, GraphDefError, WriteError
 from duotone.tensorflow import files
 from duotone.tensorflow.protos import FLOAT, HALF
 from duotone.tensorflow.rewrite_file import rewrite_file
@@ -51,11 +58,122 @@ def test_fetch_and_feed_keep_their_types(tmp_path):
     assert none.fetch == ()
 
 
-def test_the_input_may_be_replaced(tmp_path):
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["../graph.pb", "../folder/../graph.pb", "symlink", "link"])
+def test_the_input_is_never_overwritten(tmp_path, monkeypatch, name, overwrite):
+    """Catches: the float32 original lost, though no rewrite can be undone."""
     path = tmp_path / "graph.pb"
     files.write(path, graphs.chain())
-    rewrite_file(path, path)
-    assert _type(files.read_graph(path), "product") == HALF
+    before = path.read_bytes()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "symlink").symlink_to(path)
+    (tmp_path / "folder" / "link").hardlink_to(path)
+    monkeypatch.chdir(tmp_path / "folder")
+    with pytest.raises(GraphDefError, match=r"graph that is read.*never overwritten.*Name another"):
+        rewrite_file(path, name, overwrite=overwrite)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["folder", "graph.pb", "link", "symlink"]
+
+
+def test_another_file_is_replaced_only_if_asked(tmp_path):
+    files.write(tmp_path / "graph.pb", graphs.chain())
+    (tmp_path / "half.pb").write_text("three weeks of work")
+    with pytest.raises(GraphDefError, match=r"half\.pb exists\..*--force.*overwrite=True"):
+        rewrite_file(tmp_path / "graph.pb", tmp_path / "half.pb")
+    assert (tmp_path / "half.pb").read_text() == "three weeks of work"
+    rewrite_file(tmp_path / "graph.pb", tmp_path / "half.pb", overwrite=True)
+    assert _type(files.read_graph(tmp_path / "half.pb"), "product") == HALF
+
+
+def test_the_graph_file_of_a_saved_model_is_an_input_too(tmp_path):
+    _saved(tmp_path / "model")
+    file = tmp_path / "model" / "saved_model.pb"
+    with pytest.raises(GraphDefError, match="graph that is read"):
+        rewrite_file(file, file, overwrite=True)
+    with pytest.raises(GraphDefError, match="exists: a SavedModel is written to a new folder"):
+        rewrite_file(tmp_path / "model", tmp_path / "model", overwrite=True)
+
+
+def test_a_link_to_a_folder_that_is_made(tmp_path):
+    """Catches: a link to another disk replaced by a folder on this one, or refused."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "half").symlink_to(tmp_path / "disk" / "half")
+    rewrite_file(_saved(tmp_path / "model"), tmp_path / "half")
+    assert (tmp_path / "half").is_symlink()
+    assert (tmp_path / "disk" / "half" / "variables").is_dir()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "circle"])
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path, name):
+    source = _saved(tmp_path / "model")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(
+        GraphDefError, match=r"cannot write .*shorter one|circle exists: .*name another"
+    ):
+        rewrite_file(source, tmp_path / name)
+
+
+def test_a_folder_with_a_long_name(tmp_path):
+    rewrite_file(_saved(tmp_path / "model"), tmp_path / ("x" * 250))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "x" * 250]
+
+
+def test_an_error_while_variables_are_copied_names_the_output(tmp_path, monkeypatch):
+    source = _saved(tmp_path / "model")
+
+    def full(here, there, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(there))
+
+    # copytree gathers errors of files and raises one of its own, without a number
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(WriteError, match=r"cannot write .*/half: .*No space left.*Free some") as e:
+        rewrite_file(source, tmp_path / "half")
+    assert e.value.errno == errno.ENOSPC
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+REWRITES = """
+import hashlib, sys
+from pathlib import Path
+from tests.tensorflow import graphs
+from duotone import Policy
+from duotone.tensorflow import files, rewrite_file
+
+def of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+folder = Path(sys.argv[1])
+(folder / "log").mkdir(parents=True)
+message = graphs.saved_model()
+for number in range(40):
+    message.meta_graphs[0].signature_def[f"s{number}"].inputs["x"].name = "x:0"
+    for node in message.meta_graphs[0].graph_def.node:
+        node.attr[f"_a{number}"].i = number
+files.write(folder / "in.pb", message)
+for painter in ("tensorflow", "mincut"):
+    for ending in ("pb", "pbtxt"):
+        out = folder / f"{painter}.{ending}"
+        policy = Policy(log_path=folder / "log")
+        rewrite_file(folder / "in.pb", out, painter=painter, policy=policy)
+        print(painter, ending, of(out))
+print(of(folder / "in.pb"), *sorted(of(path) for path in (folder / "log").iterdir()))
+"""
+
+
+def test_bytes_do_not_differ_from_run_to_run(tmp_path):
+    """Catches: maps of protocol buffers and sets of Python in the order of their hashes."""
+    seen = set()
+    for seed in range(2):
+        command = [sys.executable, "-c", REWRITES, str(tmp_path / str(seed))]
+        environ = {
+            **os.environ,
+            "PYTHONHASHSEED": str(seed),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        done = subprocess.run(command, env=environ, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        seen.add(done.stdout)
+    assert len(seen) == 1
 
 
 def test_a_meta_graph_keeps_what_its_signature_names(tmp_path):

@@ -5,24 +5,34 @@ What goes wrong: a model that was compiled with another optimizer; TensorBoard i
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from duotone.adapters.keras.plans import wrapped_optimizers
+from duotone.adapters.keras.steps import said_of
 from duotone.errors import ArgumentError
 from duotone.scale.monitor import WARN_AFTER, Monitor
+
+logger = logging.getLogger("duotone")
 
 
 class LossScaleCallback(keras.callbacks.Callback):
     """Puts the loss scale and the number of skipped steps into the logs of each epoch.
 
     The logs have ``loss_scale`` and ``skipped_steps`` (all together), so ``History``, ``CSVLogger``
-    and ``keras.callbacks.TensorBoard`` show them when they come after this callback. A line is
+    and, where TensorFlow is installed, ``keras.callbacks.TensorBoard`` show them when they come
+    after this callback. A line is
     logged (logger ``duotone``, level INFO) when something changed, and one warning when step after
     step is skipped although the scale is at its smallest: then the loss itself or a weight is not
     finite.
+
+    After the first step it shows one line, on standard error unless the logger ``duotone`` shows
+    level INFO already: the half type, the device, how many operations and FLOPs are half, and what
+    gains nothing here and why.
 
     With several wrapped optimizers in one model the names begin with that of the optimizer.
 
@@ -57,6 +67,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         Monitor(warn_after=warn_after, writer=writer)  # refuses what it cannot take, now
         self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
         self._monitors: dict[str, Monitor] = {}
+        self._shown = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Notes where training begins."""
@@ -73,6 +84,16 @@ class LossScaleCallback(keras.callbacks.Callback):
             if optimizer.name not in self._monitors:
                 self._monitors[optimizer.name] = self._monitor(optimizer, len(optimizers))
             self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Says, once, how the step runs."""
+        del batch, logs
+        if self._shown:
+            return
+        self._shown = True
+        line = said_of(self.model)
+        if line and not logger.isEnabledFor(logging.INFO):
+            sys.stderr.write(f"\nduotone: {line}\n")  # the progress bar stands in a line already
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds to the logs, and says what changed."""
@@ -96,4 +117,4 @@ class LossScaleCallback(keras.callbacks.Callback):
         logdir = self._logdir
         if logdir is not None and count > 1:
             logdir = Path(logdir) / optimizer.name  # a run of its own for each
-        return Monitor(every=1, warn_after=self._warn_after, logdir=logdir, writer=self._writer)
+        return Monitor(optimizer, 1, logdir, self._writer, self._warn_after)

@@ -27,7 +27,9 @@ logger = logging.getLogger("duotone")
 _left_alone: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def enable_everywhere(rewrite: bool, loss_scaling: bool, *, dtype: Any = None) -> None:
+def enable_everywhere(
+    rewrite: bool, loss_scaling: bool, *, dtype: Any = None, loss_scale: Any = "dynamic"
+) -> None:
     """Treats every Keras model compiled with a plain optimizer as if that had been wrapped.
 
     Args:
@@ -36,14 +38,18 @@ def enable_everywhere(rewrite: bool, loss_scaling: bool, *, dtype: Any = None) -
             ``loss_scale="dynamic"`` of :func:`~duotone.adapters.keras.enable`; without, a
             :class:`~duotone.DynamicLossScale` for models whose half precision is their own.
         dtype: the half type; None for the one that is fast on this device.
+        loss_scale: with `loss_scaling`, which one, as for :func:`~duotone.adapters.keras.enable`.
 
     With both false, models whose functions are not made yet are left alone again.
 
     Raises:
-        ArgumentTypeError, ArgumentError: `dtype` is no half type; Keras does not run on JAX.
+        ArgumentTypeError, ArgumentError: `dtype` is no half type, `loss_scale` no loss scale; Keras
+            does not run on JAX.
     """
     refusals.check_backend()
-    switches = _Switches(bool(rewrite), bool(loss_scaling), settings.check_dtype(dtype))
+    if settings.check_loss_scale(loss_scale) is None and not rewrite:
+        loss_scale = DynamicLossScale()  # no half type of ours decides whether to scale
+    switches = _Switches(bool(rewrite), bool(loss_scaling), settings.check_dtype(dtype), loss_scale)
     plans.set_default(switches.plan_of)
     hooks.set_before_plans(switches.wrap_optimizer)
     hooks.install()
@@ -54,6 +60,7 @@ class _Switches:
     rewrite: bool
     loss_scaling: bool
     dtype: str | None
+    loss_scale: Any
     half: tuple[str | None] | None = None  # asked once, so that there is one log line
 
     def plan_of(self, model: Any) -> plans.Plan | None:
@@ -69,8 +76,7 @@ class _Switches:
         if not self.loss_scaling or not _plain(model):
             return
         inner = model.optimizer
-        loss_scale = "dynamic" if self.rewrite else DynamicLossScale()
-        wrapped = LossScaleOptimizer(inner, loss_scale, dtype=self.dtype, rewrite=self.rewrite)
+        wrapped = LossScaleOptimizer(inner, self.loss_scale, dtype=self.dtype, rewrite=self.rewrite)
         if inner.built:
             wrapped.build(inner._trainable_variables)
         model.optimizer = wrapped

@@ -35,6 +35,7 @@ from duotone.adapters.keras.plans import Wrapped
 from duotone.errors import ArgumentError
 from duotone.policy import Policy
 from duotone.scale import DynamicLossScale, all_finite, select
+from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, read
 
 
@@ -85,6 +86,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._policy = policy
         self._rewrite = bool(rewrite)
         self._half: tuple[str | None] | None = None
+        self.alarm = StuckAlarm()
         hooks.install()
 
     # What the steps are rewritten with.
@@ -146,19 +148,31 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         rule = dataclasses.replace(rule, **{n: v.value for n, v in state.items() if n in fields})
         return MixedPrecisionState(None, rule, self.last_finite.value, self.stuck.value)
 
-    def metrics(self) -> dict[str, float | int | bool]:
+    def mixed_precision_state(self) -> MixedPrecisionState:
+        """:meth:`state`, under the name by which ``duotone.Monitor`` asks any optimizer."""
+        return self.state()
+
+    def metrics(self) -> dict[str, float | int | bool | str]:
         """The state of the loss scale as Python numbers.
+
+        Warns once (logger ``"duotone"``) when many steps in a row were skipped at the smallest
+        scale.
 
         Returns:
             ``loss_scale`` (the one in use: 1 where nothing is scaled), ``good_steps``,
-            ``skipped_steps``, ``last_finite``.
+            ``skipped_steps``, ``last_finite``, and ``dtype``: the half type, or ``"float32"`` where
+            models are not rewritten.
         """
-        return read(self.state(), "metrics").metrics()
+        reading = read(self.state(), "metrics")
+        self.alarm.check(reading)
+        return {**reading.metrics(), "dtype": self.half or "float32"}
 
     @property
     def steps(self) -> int:
         """Steps so far, taken or skipped; with accumulation each batch is one."""
-        return int(self.inner_optimizer.variables[0].value) + int(self.metrics()["skipped_steps"])
+        return (
+            int(self.inner_optimizer.variables[0].value) + read(self.state(), "steps").skipped_steps
+        )
 
     # One step.
 

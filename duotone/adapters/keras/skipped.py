@@ -10,6 +10,9 @@ that ``train_step`` returns is settled:
   epoch has counted yet, the NaN is kept until one does, so an epoch of bad batches shows NaN and
   not the 0 of an empty mean.
 
+The first loss scale is fitted to the first loss (``DynamicLossScale.fitted_to``), which the
+optimizer does not see.
+
 The logs of the batch itself are what the step computed, so ``TerminateOnNaN`` sees them.
 
 Called by ``steps`` around the (rewritten) step, inside Keras' ``jit``. A custom ``train_step``
@@ -26,7 +29,7 @@ import jax.numpy as jnp
 import keras
 
 from duotone.adapters.keras.plans import optimizers_of
-from duotone.scale import select
+from duotone.scale import DynamicLossScale, select
 
 
 def settled(
@@ -60,6 +63,7 @@ def settled(
         return result
     logs, (new_trainable, new_others, new_slots, new_metrics) = result
     taken = new_slots[position]
+    new_slots = _fitted(optimizer, slots, new_slots, logs, taken)
     keep = _restored(model)
     new_others = [
         select(taken, new, old) if restored else new
@@ -67,6 +71,28 @@ def settled(
     ]
     counts = taken | _sound(new_metrics, empty) | _same(metrics, empty)
     return logs, (new_trainable, new_others, new_slots, select(counts, new_metrics, metrics))
+
+
+def _fitted(
+    optimizer: Any, slots: list[Any], new_slots: list[Any], logs: Any, taken: Any
+) -> list[Any]:
+    """The optimizer's variables after a step, its first scale fitted to a large loss.
+
+    The optimizer is not told the loss; it is known here.
+    """
+    loss = logs.get("loss") if isinstance(logs, dict) else None
+    if loss is None or jnp.ndim(loss) != 0:
+        return new_slots
+    with keras.StatelessScope(list(zip(optimizer.variables, slots, strict=True))):
+        before = optimizer.state()
+    rule = before.loss_scale
+    if not isinstance(rule, DynamicLossScale):
+        return new_slots
+    fitted = rule.fitted_to(loss, taken, before.last_finite)
+    place = next(i for i, v in enumerate(optimizer.variables) if v is optimizer.dynamic_scale)
+    lowered = fitted.value < rule.value
+    value = select(lowered, fitted.adjust(taken).value, new_slots[place])
+    return [*new_slots[:place], value, *new_slots[place + 1 :]]
 
 
 def _form(state: Any) -> tuple[int, ...] | None:

@@ -29,9 +29,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from duotone._saying import heard_by
 from duotone.adapters.keras import refusals, skipped
 from duotone.adapters.keras.plans import Plan, plan_of
 from duotone.api import autocast
+from duotone.measuring import Calibrations
 
 logger = logging.getLogger("duotone")
 
@@ -71,7 +73,10 @@ _running = _Running()
 _kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Callable[..., Any]]]] = (
     weakref.WeakKeyDictionary()
 )
+MEASURED: weakref.WeakKeyDictionary[Any, Calibrations] = weakref.WeakKeyDictionary()
+"""What was measured of the training step of a model; see ``measured``."""
 _warned_eager: weakref.WeakSet[Any] = weakref.WeakSet()
+_said: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def wrap_steps(kind: type) -> None:
@@ -110,7 +115,7 @@ def stepping(
         if plan is None:
             return bind(self)(*args, **kwargs)
         with _running.entered(self):
-            run = _program(plan, self, name, bind, (args, kwargs))
+            run = _heard(self, _program(plan, self, name, bind, (args, kwargs)))
             if name != "train_step" or plan.skips is None:
                 return run(*args, **kwargs)
             return skipped.settled(self, plan.skips, run, *args, **kwargs)
@@ -137,6 +142,24 @@ def _program(plan: Plan, model: Any, name: str, bind: Bind, call: Any) -> Callab
     return program
 
 
+def said_of(model: Any) -> str:
+    """The line that was said when the training step of a model was first rewritten, or nothing."""
+    return _said.get(model, "")
+
+
+def _heard(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps what is said of a step while it runs; the first, which is that of the training."""
+
+    def keep(line: str) -> None:
+        _said.setdefault(model, line)
+
+    def hearing(*args: Any, **kwargs: Any) -> Any:
+        with heard_by(keep):
+            return run(*args, **kwargs)
+
+    return hearing
+
+
 def _nobody() -> None:
     """Stands where a program has no owner yet."""
 
@@ -148,9 +171,27 @@ def _rewritten(plan: Plan, model: Any, name: str, bind: Bind) -> Callable[..., A
     def step(*args: Any, **kwargs: Any) -> Any:
         return bind(reference())(*args, **kwargs)
 
+    policy = plan.policy
+    if name == "train_step" and model in MEASURED:
+        policy = MEASURED[model].added_to(policy)
+    dtype = None if plan.asks_device else plan.half
+    return autocast(_named(step, model, name), dtype=dtype, policy=policy)
+
+
+def original(model: Any, name: str) -> Callable[..., Any]:
+    """The step method of a model as it was written, without being rewritten."""
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        with _running.entered(model):
+            return getattr(model, name)(*args, **kwargs)
+
+    return _named(step, model, name)
+
+
+def _named(step: Callable[..., Any], model: Any, name: str) -> Callable[..., Any]:
     step.__name__ = name
     step.__qualname__ = f"{type(model).__name__}.{name}"
-    return autocast(step, dtype=None if plan.asks_device else plan.half, policy=plan.policy)
+    return step
 
 
 def _say_eager(model: Any) -> None:

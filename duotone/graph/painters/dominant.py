@@ -14,12 +14,16 @@
         arithmetic whose one reader computes full is full itself, and so is a product
         that only full ones read
     what only dots and sums read is stored half
+    an allow operation whose readers are all full keeps its float32 accumulator
+    what moves, selects or clips a full value for full readers    (inner)
+        is full
     casts move backward through clear operations that commute     (fewer bytes cast)
         with them, if all readers are half; not through those that
         repeat elements, whose transpose would then add up in half
-    an allow operation whose readers are all full keeps its float32 accumulator
 
-Each step is one work list over the graph: linear in its edges.
+In all of this the readers of a value are those behind what only moves, selects, clips or compares
+it: an identity that somebody writes between two operations changes nothing. Each step is one work
+list over the graph.
 
 References:
     Dominant operands, and painting everything downstream of allow instead of only what lies between
@@ -29,13 +33,13 @@ References:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import SMALL, STRUCTURAL, Boundary, Graph, Node, Paint
-from duotone.graph.lists import Kind, Pointwise, Taint
+from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
+from duotone.graph.lists import PASSIVE, Kind, Taint
+from duotone.graph.painters.mixed import compute_full_store_half, follow_full, store_operands_half
 from duotone.graph.painting import Canvas, Painting
-
-PASSIVE = (Kind.INFER, Kind.CLEAR)
 
 
 def paint_dominant(graph: Graph, classes: Classes) -> Painting:
@@ -52,11 +56,12 @@ def paint_dominant(graph: Graph, classes: Classes) -> Painting:
     paint_allow(canvas)
     tainted = spread_taint(canvas)
     spread_half(canvas, tainted)
-    keep_state_full(canvas)
+    state = keep_state_full(canvas)
     compute_full_store_half(canvas)
     store_operands_half(canvas)
+    keep_wide(canvas, state)
+    follow_full(canvas)
     move_casts_up(canvas)
-    keep_wide(canvas)
     name_the_rest(canvas, tainted)
     return canvas.finish()
 
@@ -148,13 +153,22 @@ def keep_state_full(canvas: Canvas) -> set[int]:
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
-    reaching = _reaching(canvas, outputs)
+
+    def calculates(node: Node) -> bool:
+        return canvas.kind(node.index) is not Kind.ALLOW
+
+    def is_passive(node: Node) -> bool:
+        return canvas.kind(node.index) in PASSIVE or node.op in STRUCTURAL
+
+    reached = _before(canvas, outputs, calculates) | _before(canvas, outputs, is_passive, True)
+    reaching = {i for i in reached if calculates(graph.nodes[i])}
+    returned = _before(canvas, outputs, lambda node: _is_moving(canvas, node), True)
     queue = deque(reaching)
     while queue:
         index = queue.popleft()
-        if index not in reaching or any(v in outputs for v in graph.nodes[index].outputs):
+        if index not in reaching or index in returned:
             continue
-        readers = [r for v in graph.nodes[index].outputs for r, _ in canvas.consumers[v]]
+        readers = canvas.readers(graph.nodes[index].outputs, but=reaching)
         only_state = all(canvas.compute[r] is Paint.FULL or r in reaching for r in readers)
         if only_state and any(r in reaching for r in readers):
             continue
@@ -171,159 +185,49 @@ def keep_state_full(canvas: Canvas) -> set[int]:
     return reaching
 
 
-def _reaching(canvas: Canvas, outputs: set[int]) -> set[int]:
-    """Nodes from which an output is reached without allow and without getting smaller."""
+def _before(
+    canvas: Canvas, outputs: set[int], passes: Callable[[Node], bool], pieces: bool = False
+) -> set[int]:
+    """Nodes from which an output is reached without getting smaller, through what passes.
+
+    Args:
+        canvas: colours.
+        outputs: values.
+        passes: what is looked behind.
+        pieces: whether pieces (slices, parts of a split) that are as large together as what they
+            are taken from are that again. Not where something is added up on the way: the rows of
+            an embedding that a batch reads are activations.
+    """
     graph, values = canvas.graph, canvas.graph.values
     found: set[int] = set()
+    taken: dict[int, int] = {}
     queue = deque(p for v in outputs if (p := values[v].producer) >= 0 and values[v].paintable)
     while queue:
         index = queue.popleft()
-        if index in found or canvas.kind(index) is Kind.ALLOW:
+        node = graph.nodes[index]
+        if index in found:
             continue
         found.add(index)
-        node = graph.nodes[index]
+        if not passes(node):
+            continue
         result = max((values[v].size for v in node.outputs), default=0)
+        takes = pieces and _is_moving(canvas, node)
         for value in node.inputs:
             held = values[value]
-            if held.producer >= 0 and held.paintable and held.size <= result:
+            if takes:
+                taken[value] = taken.get(value, 0) + sum(values[v].size for v in node.outputs)
+            whole = held.size <= max(result, taken.get(value, 0))
+            if held.producer >= 0 and held.paintable and whole:
                 queue.append(held.producer)
     return found
 
 
-def compute_full_store_half(canvas: Canvas) -> None:
-    """Of arithmetic: what people write by hand in a layer norm.
-
-    A statistic, a scale or a bias is small and float32; cast to half it would be rounded for
-    nothing, since it is the large values that cost bytes. It also keeps its gradient (a sum over
-    what it was broadcast to) in float32. Walks backward: readers first.
-    """
-    graph = canvas.graph
-    outputs = {value for value, _ in graph.outputs}
-    picked = _picked(canvas)
-    for node in reversed(graph.nodes):
-        index = node.index
-        arithmetic = canvas.kind(index) is Kind.INFER
-        unstored = arithmetic or node.op == "neg" or index in picked
-        if canvas.rules[index] != "downstream" or not unstored:
-            continue
-        readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
-        returned = any(v in outputs for v in node.outputs)
-        all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
-        mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node, readers))
-        alone = len(readers) == 1 or index in picked
-        # With several readers where each of them may as well calculate it for itself.
-        if all_full and (mixed or alone or _costs_nothing(canvas, node)):
-            canvas.paint(index, Paint.FULL, "inner")
-        elif mixed:
-            canvas.paint(index, Paint.FULL, "mixed")
-            canvas.store[index] = Paint.HALF
-
-
-def _adds_mixed(canvas: Canvas, node: Node, readers: list[int]) -> bool:
-    """Whether a node adds up what arithmetic with small full operands gives it alone, for dots.
-
-    Two parts of the gradient behind a batch norm, three behind a cosine: rounded before they are
-    added, what is left of them may be lost. Not within a longer sum (the residual stream behind a
-    layer norm), which compilers then write in full.
-    """
-    if not canvas.classes.nodes[node.index].entry.additive:
-        return False
-    for_dots = _are_for_dots(canvas, node, set(readers), with_sums=False)
-    return for_dots and all(_is_mixed(canvas, node, value) for value in node.inputs)
-
-
-def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
-    """Whether arithmetic with small full operands, or a sum of it, makes it for ``node`` alone."""
-    queue = [value]
-    while queue:
-        asked = queue.pop()
-        producer = canvas.graph.values[asked].producer
-        if producer < 0 or len(canvas.consumers[asked]) != 1:
-            return False
-        made, entry = canvas.graph.nodes[producer], canvas.classes.nodes[producer].entry
-        arithmetic = canvas.kind(producer) is Kind.INFER and canvas.rules[producer] == "downstream"
-        full = reads_full(canvas, made)
-        if not (arithmetic and made.body == node.body and (full or entry.additive)):
-            return False
-        queue += () if full else made.inputs
-    return True
-
-
-def _picked(canvas: Canvas) -> set[int]:
-    """What picks few elements of a large value (the maximum of rows), and what only moves these.
-
-    To read the value in full costs no more there, and what is subtracted from it then need not see
-    the same rounding of it.
-    """
-    graph = canvas.graph
-    found: set[int] = set()
-    for node in graph.nodes:
-        entry = canvas.classes.nodes[node.index].entry
-        if canvas.rules[node.index] != "downstream" or not entry.commutes:
-            continue
-        read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
-        size = max(graph.values[v].size for v in node.outputs)
-        few = entry.selects and all(size * SMALL <= value.size for value in read)
-        if few or (read and all(value.producer in found for value in read)):
-            found.add(node.index)
-    return found
-
-
-def _costs_nothing(canvas: Canvas, node: Node) -> bool:
-    """Whether each reader of ``node`` calculates it at no cost, instead of reading it.
-
-    A sum of two large values is worth its bytes (a residual stream that several norms read); what
-    differs from one large value by small ones (logits less their maximum) is read as that value.
-    """
+def _is_moving(canvas: Canvas, node: Node) -> bool:
+    """Whether a node gives all or a part of one large value, or puts parts together."""
     entry, values = canvas.classes.nodes[node.index].entry, canvas.graph.values
-    slots = canvas.dominant(node, parts=False)
-    large = [slot for slot in slots if values[node.inputs[slot]].constant is None]
-    return entry.pointwise is Pointwise.CHEAP and (not entry.additive or len(large) == 1)
-
-
-def reads_full(canvas: Canvas, node: Node) -> bool:
-    """Whether an operand of ``node`` that is no constant is stored full."""
-    return any(
-        canvas.stored(v) is Paint.FULL and canvas.graph.values[v].constant is None
-        for v, ok in zip(node.inputs, node.half_inputs, strict=True)
-        if ok
-    )
-
-
-def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
-    """Whether ``reader`` computes full right where ``node`` does, so that they are one kernel."""
-    same_body = canvas.graph.nodes[reader].body == node.body
-    known = canvas.graph.nodes[reader].op not in STRUCTURAL and canvas.open[reader]
-    return same_body and known and canvas.compute[reader] is Paint.FULL
-
-
-def store_operands_half(canvas: Canvas) -> None:
-    """Of operands of allow operations: these are in memory in half anyway.
-
-    So what else reads such a value reads it in half too, if it only adds up its elements (the bias
-    gradient beside a weight gradient): in a sum, roundings even out. In full it would be in memory
-    a second time, twice as large.
-    """
-    outputs = {value for value, _ in canvas.graph.outputs}
-    for node in canvas.graph.nodes:
-        full = canvas.compute[node.index] is Paint.FULL and canvas.store[node.index] is None
-        passive = canvas.open[node.index] and canvas.kind(node.index) in PASSIVE
-        if not (full and passive) or canvas.rules[node.index] == "state":
-            continue
-        if len(node.outputs) == 1 and all(node.half_outputs) and outputs.isdisjoint(node.outputs):
-            readers = {reader for reader, _ in canvas.consumers[node.outputs[0]]}
-            if _are_for_dots(canvas, node, readers, with_sums=True):
-                canvas.rules[node.index] = "operand"
-                canvas.store[node.index] = Paint.HALF
-
-
-def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
-    """Whether there are allow operations in half among ``readers``, and else only sums."""
-    sums = {reader for reader in readers if canvas.classes.nodes[reader].entry.adds_up}
-    dots = readers - sums
-    half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
-    here = all(canvas.graph.nodes[r].body == node.body for r in readers)
-    return bool(dots) and half and here and (bool(sums) or not with_sums)
+    read = [values[v] for v in node.inputs if values[v].paintable and values[v].constant is None]
+    one = entry.parts or sum(value.size > 1 for value in read) == 1
+    return one and entry.commutes and not entry.selects and not entry.repeats
 
 
 def move_casts_up(canvas: Canvas) -> None:
@@ -373,7 +277,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     return cost == made or (cost < made and not canvas.classes.nodes[node.index].entry.repeats)
 
 
-def keep_wide(canvas: Canvas) -> None:
+def keep_wide(canvas: Canvas, state: Collection[int]) -> None:
     """An allow operation read only in full hands on its float32 accumulator.
 
     Only where it leads to an output: elsewhere half is less to write, and a reader's cast free.
@@ -383,14 +287,29 @@ def keep_wide(canvas: Canvas) -> None:
     for node in graph.nodes:
         if canvas.rules[node.index] != "allow" or not canvas.classes.nodes[node.index].entry.wide:
             continue
-        readers = [r for v in node.outputs for r, _ in canvas.consumers[v]]
+        readers = canvas.readers(node.outputs)
         if any(canvas.compute[r] is Paint.HALF for r in readers):
             continue
-        if any(v in outputs for v in node.outputs) or any(
-            canvas.rules[r] == "state" for r in readers
-        ):
+        if _leads_to_an_output(canvas, node, state, outputs):
             canvas.store[node.index] = Paint.FULL
             canvas.rules[node.index] = "wide"
+
+
+def _leads_to_an_output(
+    canvas: Canvas, node: Node, state: Collection[int], outputs: Collection[int]
+) -> bool:
+    """Whether a result is an output, moved or not, or arithmetic of the state reads it."""
+    queue = list(node.outputs)
+    while queue:
+        value = queue.pop()
+        if value in outputs:
+            return True
+        for reader, _ in canvas.consumers[value]:
+            if reader in state and canvas.kind(reader) is Kind.INFER:
+                return True
+            if reader in state and canvas.kind(reader) is Kind.CLEAR:
+                queue += canvas.graph.nodes[reader].outputs
+    return False
 
 
 def name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:

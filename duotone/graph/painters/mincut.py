@@ -39,10 +39,10 @@ from duotone.graph.painters.dominant import (
     move_casts_up,
     name_the_rest,
     paint_allow,
-    reads_full,
     spread_half,
     spread_taint,
 )
+from duotone.graph.painters.mixed import reads_full
 from duotone.graph.painting import Canvas, Painting
 from duotone.graph.traffic import OUTSIDE, WIDTH, Reader, Traffic, find_traffic, lifted_nodes
 
@@ -68,7 +68,7 @@ def paint_mincut(graph: Graph, classes: Classes) -> Painting:
     problem.solve()
     _compute_full_store_half(canvas)
     move_casts_up(canvas)
-    keep_wide(canvas)
+    keep_wide(canvas, state)
     name_the_rest(canvas, tainted)
     return canvas.finish()
 

@@ -9,14 +9,17 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import keras
 import numpy as np
 import pytest
 
+from duotone import mixed
 from duotone.adapters.keras import LossScaleCallback
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.scale import DynamicLossScale
+from duotone.scale.monitor import Monitor
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, values
 
 X, Y = data()
@@ -85,11 +88,13 @@ def test_the_scale_is_in_the_logs(tmp_path):
     assert "loss_scale" in csv.read_text().splitlines()[0]
 
 
-def test_it_says_what_changed_and_nothing_else(caplog):
+def test_it_says_what_changed_and_nothing_else(caplog, monkeypatch):
+    monkeypatch.setattr(mixed, "_LINES", set())  # of another test, whose model was alike
     model = compiled(loss_scale=DynamicLossScale(8, growth_interval=2))
     with caplog.at_level(logging.INFO, "duotone"):
         fit(model, LossScaleCallback(), epochs=3)
-    begin, change = [r.getMessage() for r in caplog.records if r.name == "duotone"]
+    begin, first, change = [r.getMessage() for r in caplog.records if r.name == "duotone"]
+    assert "FLOPs in half" in first
     assert begin.startswith("step 0: loss scale 8")
     assert change.startswith("step 2: loss scale 16, 0 steps skipped")
 
@@ -121,7 +126,7 @@ def test_one_warning_when_the_scale_is_stuck_at_its_floor(caplog):
         fit(model, callback, x=bad(X), epochs=2)
         fit(model, callback, x=bad(X), epochs=2)
     (line,) = [r.getMessage() for r in caplog.records]
-    assert "duotone.blame" in line
+    assert "nothing is learnt" in line
     assert "3 steps in a row" in line
 
 
@@ -164,3 +169,53 @@ def test_a_model_without_a_wrapped_optimizer_is_refused():
 def test_bad_settings(settings, error):
     with pytest.raises(error, match=next(iter(settings))):
         LossScaleCallback(**settings)
+
+
+def test_the_monitor_takes_the_optimizer(caplog):
+    """Outside ``fit``, in a loop over ``train_on_batch``."""
+    model = compiled()
+    monitor = Monitor(model.optimizer, every=1)
+    with caplog.at_level(logging.INFO, "duotone"):
+        monitor(model.optimizer, 0)
+        model.train_on_batch(bad(X), Y)
+        monitor(model.optimizer, 1)
+    assert [r.getMessage() for r in caplog.records if "loss scale" in r.getMessage()] == [
+        "step 0: loss scale 32768, 0 steps skipped since the last line, 0 in all",
+        "step 1: loss scale 16384, 1 steps skipped since the last line, 1 in all",
+    ]
+
+
+def test_metrics_warn_once_of_a_scale_that_is_stuck(caplog):
+    model = compiled(loss_scale=1)
+    model.optimizer.alarm.warn_after = 2
+    with caplog.at_level(logging.WARNING, "duotone"):
+        for _ in range(4):
+            model.train_on_batch(bad(X), Y)
+            model.optimizer.metrics()
+    assert len([r for r in caplog.records if "not finite for a reason" in r.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_metrics_name_the_dtype(dtype):
+    assert compiled(dtype=dtype).optimizer.metrics()["dtype"] == dtype
+
+
+def test_one_line_at_the_first_step_says_how_it_runs(capsys):
+    """Catches: a training that says nothing, whether anything is half or not."""
+    callback = LossScaleCallback()
+    model = compiled()
+    fit(model, callback, epochs=2)
+    fit(model, callback, epochs=1)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("duotone:")]
+    assert "Sequential.train_step" in line
+    assert re.search(
+        r"float16 on cpu.*: \d+ of \d+ operations and [\d.]+% of .*FLOPs in half", line
+    )
+
+
+def test_the_line_is_not_shown_twice_where_info_is_logged(capsys, caplog, monkeypatch):
+    monkeypatch.setattr(mixed, "_LINES", set())  # of another test, whose model was alike
+    with caplog.at_level(logging.INFO, "duotone"):
+        fit(compiled(), LossScaleCallback(), epochs=1)
+    assert len([r for r in caplog.records if "FLOPs in half" in r.getMessage()]) == 1
+    assert "duotone:" not in capsys.readouterr().err

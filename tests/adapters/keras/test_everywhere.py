@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from duotone.adapters.keras import LossScaleOptimizer, enable_everywhere
+from duotone.errors import ArgumentError
 from duotone.targets import choose_half
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, same_bits, values
 
@@ -26,7 +27,7 @@ BATCH = (X, Y, None)
 def fast_device(monkeypatch):
     """A device on which float16 is fast."""
     choice = choose_half("gpu", compute_capability="7.5")
-    monkeypatch.setattr("duotone.api.current_choice", lambda: choice)
+    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choice)
 
 
 def test_both_switches():
@@ -42,6 +43,16 @@ def test_both_switches():
     assert same_bits(before, values(model.trainable_variables))
     assert is_half(model, "train", BATCH)
     assert is_half(model, "predict", (X,))
+
+
+@pytest.mark.parametrize("rewrite", [True, False])
+def test_a_loss_scale_of_ones_own(rewrite):
+    enable_everywhere(rewrite=rewrite, loss_scaling=True, loss_scale=64)
+    model = compiled(wrap=False)
+    model.train_on_batch(X, Y)
+    assert model.optimizer.metrics()["loss_scale"] == 64
+    with pytest.raises(ArgumentError, match="the only word that is taken"):
+        enable_everywhere(rewrite=rewrite, loss_scaling=True, loss_scale="fast")
 
 
 def test_rewriting_alone():

@@ -252,6 +252,7 @@ def test_a_gan_with_two_optimizers():
         "good_steps": 0,
         "skipped_steps": 0,
         "last_finite": True,
+        "dtype": "float16",
     }
     assert (int(ours.iterations.value), int(theirs.iterations.value)) == (6, 0)
     assert theirs.metrics()["skipped_steps"] == 6

@@ -149,6 +149,7 @@ def test_variables_are_the_same_for_every_scale_so_checkpoints_move():
         "good_steps": 0,
         "skipped_steps": 1,
         "last_finite": False,
+        "dtype": "float16",
     }
 
 
@@ -171,6 +172,7 @@ def test_a_state_that_is_given_is_where_it_begins():
         "good_steps": 1,
         "skipped_steps": 1,
         "last_finite": True,
+        "dtype": "float16",
     }
 
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -184,13 +185,23 @@ for refuse in (
     else:
         raise AssertionError("not refused")
 """
-    import os
-
     environment = os.environ | {"KERAS_BACKEND": "numpy"}
     run = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("imports", ["import duotone, keras", "import duotone.keras"])
+def test_a_backend_that_is_not_installed(imports):
+    """Keras takes TensorFlow unless told otherwise; its error alone does not say so."""
+    code = f"import sys; sys.modules['tensorflow'] = None  # as if not installed\n{imports}"
+    environment = os.environ | {"KERAS_BACKEND": "tensorflow"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert "KERAS_BACKEND=jax before keras is imported" in run.stderr.splitlines()[-1]
 
 
 def test_from_config_checks_as_well():

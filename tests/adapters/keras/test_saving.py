@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -69,6 +70,72 @@ def test_a_fresh_process_resumes_bit_by_bit(tmp_path):
     assert model.optimizer.metrics()["skipped_steps"] == 1
     after = list(np.load(tmp_path / "after.npz").values())
     assert same_bits(after, values(model.variables + model.optimizer.variables))
+
+
+def in_fresh_process(folder, code, **environ):
+    """What a new process prints, in the folder."""
+    environment = {**os.environ, **environ}
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=environment
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+LOAD = "print(type(keras.saving.load_model('model.keras').optimizer).__module__)"
+
+
+@pytest.mark.parametrize(
+    "imports", ["import duotone, keras", "import keras, duotone", "import duotone.keras, keras"]
+)
+def test_a_model_is_loaded_wherever_duotone_is_imported(tmp_path, imports):
+    """Catches: "Could not locate class", because only ``duotone.keras`` named the class."""
+    model = compiled()
+    model.train_on_batch(X, Y)
+    model.save(tmp_path / "model.keras")
+    assert in_fresh_process(tmp_path, f"{imports}; {LOAD}") == LossScaleOptimizer.__module__
+
+
+def test_naming_the_class_does_not_load_it(tmp_path):
+    code = """
+import sys, duotone, keras
+print("duotone>LossScaleOptimizer" in keras.saving.get_custom_objects())
+print([name for name in ("duotone.adapters", "duotone.scale", "optax") if name in sys.modules])
+"""
+    assert in_fresh_process(tmp_path, code).splitlines() == ["True", "[]"]
+
+
+def test_a_machine_without_duotone_loads_the_model_without_its_optimizer(tmp_path):
+    model = compiled()
+    model.train_on_batch(X, Y)
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "x.npy", X)
+    code = """
+import sys, keras, numpy as np
+model = keras.saving.load_model("model.keras", compile=False)
+np.save("y.npy", model.predict(np.load("x.npy"), verbose=0))
+print("duotone" in sys.modules)
+"""
+    assert in_fresh_process(tmp_path, code) == "False"
+    plain = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), plain.predict(X, verbose=0), rtol=1e-5)
+
+
+def test_another_backend_cannot_load_the_optimizer_and_says_how(tmp_path):
+    model = compiled()
+    model.train_on_batch(X, Y)
+    model.save(tmp_path / "model.keras")
+    code = """
+import duotone, keras
+try:
+    keras.saving.load_model("model.keras")
+except ValueError as error:
+    print(error)
+print(keras.saving.load_model("model.keras", compile=False).compiled)
+"""
+    said = in_fresh_process(tmp_path, code, KERAS_BACKEND="numpy")
+    assert all(word in said for word in ("numpy backend", "KERAS_BACKEND=jax", "compile=False"))
+    assert said.endswith("False")
 
 
 # Keras says so of every optimizer that was saved before it had its variables.

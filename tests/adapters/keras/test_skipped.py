@@ -250,3 +250,33 @@ def test_a_model_with_other_state_trains_as_it_did():
         before = state_of(model)
         model.train_on_batch(x, Y)
     assert same_bits(before, state_of(model))
+
+
+def squares(size, reduce):
+    """A loss of squares, with labels of some size."""
+
+    def loss(y, prediction):
+        labels = keras.ops.one_hot(keras.ops.cast(y, "int32"), 3)
+        return reduce((prediction - size * labels) ** 2)
+
+    return loss
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_a_large_first_loss_brings_the_scale_down_in_two_steps(jit_compile):
+    """One step for each halving would be more than four here."""
+    loss = squares(1000.0, keras.ops.sum)
+    model = compiled(inner=keras.optimizers.Adam(1e-3), loss=loss, jit_compile=jit_compile)
+    for _ in range(6):
+        model.train_on_batch(100 * X, Y)
+    metrics = model.optimizer.metrics()
+    assert metrics["skipped_steps"] == 2
+    assert metrics["good_steps"] == 4
+    assert metrics["loss_scale"] < 2.0**11
+
+
+def test_a_large_first_loss_whose_gradients_fit_changes_nothing():
+    model = compiled(loss=squares(20.0, keras.ops.mean))
+    model.train_on_batch(X, Y)
+    assert model.optimizer.metrics()["skipped_steps"] == 0
+    assert model.optimizer.metrics()["loss_scale"] == 2.0**15

@@ -1,0 +1,138 @@
+"""Iterations: loops that multiply a state with matrices, again and again, are full.
+
+``x = A @ x / norm(A @ x)``, conjugate gradients with a fixed number of steps, Jacobi's method,
+Newton-Schulz, powers of a matrix, a linear recurrence. What a dot rounds comes back at every turn,
+and these methods live on differences that become small. Networks in loops do not look like that:
+there is an activation between a state and what it becomes, in a backward pass a product with what
+an activation left behind for each iteration, and a scan over layers reads weights of each.
+
+::
+
+    iteration = a loop in which a dot reads what follows from a carry and leads to that carry again,
+                no activation reads what follows from the carry, and
+                nothing on the way round is multiplied with an array of each iteration
+
+Denied are the dots of an iteration that read what follows from the carry, and all arithmetic on the
+way round. Most iterations solve something, so what leads to them and what reads their results is
+treated as of a solve (:mod:`duotone.graph.solves`, which follows).
+
+Who calls this: ``duotone.road``, after classify.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from duotone.graph.carries import is_over_layers
+from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.graph import BodyKind, Graph, Node
+from duotone.graph.lists import Kind, Taint
+
+_REASON = "an iteration: what is rounded here comes back at every turn of the loop"
+_RATIONAL = frozenset(
+    "square sqrt rsqrt integer_pow exact_power reduce_sum sum_of_products sum_of_two abs sign "
+    "reduce_max reduce_min is_finite".split()
+)
+"""What is neither a dot, nor arithmetic, nor a move, and no activation either."""
+_PRODUCTS = frozenset({"mul", "div"})
+
+
+def keep_iterations(classes: Classes, graph: Graph) -> Classes:
+    """Denies dots and arithmetic of loops that multiply a state with matrices again and again.
+
+    Args:
+        classes: what each node is.
+        graph: the program.
+
+    Returns:
+        New classes; the same where there is no such loop.
+    """
+    changed: dict[int, NodeClass] = {}
+    for body in graph.bodies:
+        if body.kind is not BodyKind.LOOP:
+            continue
+        inside = graph.bodies_in(body.index)
+        nodes = [node for node in graph.nodes if node.body in inside]
+        dots = any(classes.nodes[node.index].kind is Kind.ALLOW for node in nodes)
+        if dots and not is_over_layers(graph, classes, body):
+            for index in _Loop(graph, classes, body.index, nodes).denied():
+                found = classes.nodes[index]
+                if not found.is_users and not found.rule:
+                    denied = found.denied(_REASON, Taint.NONE)
+                    solves = dataclasses.replace(denied.entry, solves=found.kind is Kind.ALLOW)
+                    changed[index] = dataclasses.replace(denied, entry=solves)
+    return classes.with_changed(changed)
+
+
+class _Loop:
+    """One loop, nested programs included."""
+
+    def __init__(self, graph: Graph, classes: Classes, body: int, nodes: list[Node]) -> None:
+        self._graph, self._classes, self._body = graph, classes, body
+        self._nodes = {node.index: node for node in nodes}
+        slices = (n.index for n in nodes if n.op == "loop.slice" and n.body == body)
+        self._of_each = self._reach(slices, self._readers)
+        self._of_each |= {n.index for n in nodes if n.op == "loop.slice" and n.body == body}
+
+    def denied(self) -> set[int]:
+        """Nodes of this loop that are to be full."""
+        found = set[int]()
+        for node in self._nodes.values():
+            if node.op != "loop.carry" or node.body != self._body or node.index in found:
+                continue
+            if not self._graph.values[node.outputs[0]].paintable:
+                continue
+            behind = self._reach([node.index], self._readers)
+            way = behind & self._reach([node.index], self._makers)
+            dots = {index for index in behind if self._kind(index) is Kind.ALLOW}
+            if way & dots and all(map(self._is_rational, behind)) and not self._is_gated(way):
+                arithmetic = {index for index in way if self._kind(index) is Kind.INFER}
+                found |= dots | arithmetic | {node.index}
+        return found
+
+    def _kind(self, index: int) -> Kind:
+        return self._classes.nodes[index].listed
+
+    def _is_rational(self, index: int) -> bool:
+        """Whether a node is a dot, arithmetic, a move or a norm: no activation of an array."""
+        node, entry = self._nodes[index], self._classes.nodes[index].entry
+        if all(self._graph.values[v].size == 1 for v in node.outputs):
+            return True
+        arithmetic = entry.additive or node.op in _PRODUCTS or node.op in _RATIONAL
+        moves = entry.commutes and not (entry.bounds and len(set(node.inputs)) > 1)
+        other = node.op in ("select_n", "sort", "eq", "lt", "gt", "le", "ge", "ne")
+        structural = node.op.startswith(("loop.", "branch.", "call.", "shard."))
+        known = arithmetic or moves or other or structural or node.listed_as in _RATIONAL
+        return known or self._kind(index) is Kind.ALLOW
+
+    def _is_gated(self, way: Iterable[int]) -> bool:
+        """Whether something on the way is multiplied with an array that each iteration has."""
+        for index in way:
+            node = self._nodes[index]
+            if node.op in _PRODUCTS:
+                for value in node.inputs:
+                    held = self._graph.values[value]
+                    if held.size > 1 and held.producer in self._of_each - set(way):
+                        return True
+        return False
+
+    def _readers(self, node: Node) -> Iterable[int]:
+        return (reader for v in node.outputs for reader, _ in self._graph.consumers[v])
+
+    def _makers(self, node: Node) -> Iterable[int]:
+        return (self._graph.values[v].producer for v in node.inputs)
+
+    def _reach(self, starts: Iterable[int], next_to: Callable[[Node], Iterable[int]]) -> set[int]:
+        """Nodes of this loop reached from some by way of floating point numbers."""
+        found, queue = set[int](), deque(starts)
+        while queue:
+            for index in next_to(self._nodes[queue.popleft()]):
+                if index in found or index not in self._nodes:
+                    continue
+                node = self._nodes[index]
+                if any(self._graph.values[v].paintable for v in node.outputs):
+                    found.add(index)
+                    queue.append(index)
+        return found

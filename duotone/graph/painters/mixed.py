@@ -1,0 +1,180 @@
+"""Compute full, store half: the rules of arithmetic between full and half values.
+
+The readers that count are those behind what only moves, selects, clips or compares
+(:meth:`~duotone.graph.painting.Canvas.readers`). Such an operation has no precision of its own: it
+is half like what it reads, and full at the end, where it reads a full value for full readers.
+
+Who calls this: :mod:`duotone.graph.painters.dominant`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from duotone.graph.graph import SMALL, STRUCTURAL, Node, Paint
+from duotone.graph.lists import PASSIVE, Kind, Pointwise
+from duotone.graph.painting import Canvas
+
+
+def compute_full_store_half(canvas: Canvas) -> None:
+    """Of arithmetic: what people write by hand in a layer norm.
+
+    A statistic, a scale or a bias is small and float32; cast to half it would be rounded for
+    nothing, since it is the large values that cost bytes. It also keeps its gradient (a sum over
+    what it was broadcast to) in float32. Walks backward: readers first.
+    """
+    graph = canvas.graph
+    outputs = {value for value, _ in graph.outputs}
+    picked = _picked(canvas)
+    for node in reversed(graph.nodes):
+        index = node.index
+        arithmetic = canvas.kind(index) is Kind.INFER
+        unstored = arithmetic or index in picked
+        if canvas.rules[index] != "downstream" or not unstored:
+            continue
+        readers = canvas.readers(node.outputs) if arithmetic else _direct_readers(canvas, node)
+        returned = not outputs.isdisjoint(canvas.moved(node.outputs))
+        all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
+        mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node, readers))
+        alone = len(readers) == 1 or index in picked
+        # With several readers where each of them may as well calculate it for itself.
+        if all_full and (mixed or alone or _costs_nothing(canvas, node)):
+            canvas.paint(index, Paint.FULL, "inner")
+        elif mixed:
+            canvas.paint(index, Paint.FULL, "mixed")
+            canvas.store[index] = Paint.HALF
+
+
+def _direct_readers(canvas: Canvas, node: Node) -> list[int]:
+    """The nodes that read a result of ``node`` as it is, nothing looked through."""
+    return [reader for value in node.outputs for reader, _ in canvas.consumers[value]]
+
+
+def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
+    """Whether a node adds up what arithmetic with small full operands gives it alone, for dots.
+
+    Two parts of the gradient behind a batch norm, three behind a cosine: rounded before they are
+    added, what is left of them may be lost. Not within a longer sum (the residual stream behind a
+    layer norm), which compilers then write in full.
+    """
+    if not canvas.classes.nodes[node.index].entry.additive:
+        return False
+    for_dots = _are_for_dots(canvas, node, set(readers), with_sums=False)
+    return for_dots and all(_is_mixed(canvas, node, value) for value in node.inputs)
+
+
+def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
+    """Whether arithmetic with small full operands, or a sum of it, makes it for ``node`` alone."""
+    queue = [value]
+    while queue:
+        asked = queue.pop()
+        producer = canvas.maker(asked)
+        if producer < 0 or len(canvas.readers(canvas.graph.nodes[producer].outputs)) != 1:
+            return False
+        made, entry = canvas.graph.nodes[producer], canvas.classes.nodes[producer].entry
+        arithmetic = canvas.kind(producer) is Kind.INFER and canvas.rules[producer] == "downstream"
+        full = reads_full(canvas, made)
+        if not (arithmetic and made.body == node.body and (full or entry.additive)):
+            return False
+        queue += () if full else made.inputs
+    return True
+
+
+def _picked(canvas: Canvas) -> set[int]:
+    """What picks few elements of a large value (the maximum of rows), and what only moves these.
+
+    To read the value in full costs no more there, and what is subtracted from it then need not see
+    the same rounding of it.
+    """
+    graph = canvas.graph
+    found: set[int] = set()
+    for node in graph.nodes:
+        entry = canvas.classes.nodes[node.index].entry
+        if canvas.rules[node.index] != "downstream" or not entry.commutes:
+            continue
+        read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
+        size = max(graph.values[v].size for v in node.outputs)
+        few = entry.selects and all(size * SMALL <= value.size for value in read)
+        if few or (read and all(value.producer in found for value in read)):
+            found.add(node.index)
+    return found
+
+
+def _costs_nothing(canvas: Canvas, node: Node) -> bool:
+    """Whether each reader of ``node`` calculates it at no cost, instead of reading it.
+
+    A sum of two large values is worth its bytes (a residual stream that several norms read); what
+    differs from one large value by small ones (logits less their maximum) is read as that value.
+    """
+    entry, values = canvas.classes.nodes[node.index].entry, canvas.graph.values
+    slots = canvas.dominant(node, parts=False)
+    large = [slot for slot in slots if values[node.inputs[slot]].constant is None]
+    return entry.pointwise is Pointwise.CHEAP and (not entry.additive or len(large) == 1)
+
+
+def reads_full(canvas: Canvas, node: Node) -> bool:
+    """Whether an operand of ``node`` that is no constant is stored full."""
+    return any(
+        canvas.stored(v) is Paint.FULL and canvas.graph.values[v].constant is None
+        for v, ok in zip(node.inputs, node.half_inputs, strict=True)
+        if ok
+    )
+
+
+def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
+    """Whether ``reader`` computes full right where ``node`` does, so that they are one kernel."""
+    same_body = canvas.graph.nodes[reader].body == node.body
+    known = canvas.graph.nodes[reader].op not in STRUCTURAL and canvas.open[reader]
+    return same_body and known and canvas.compute[reader] is Paint.FULL
+
+
+def store_operands_half(canvas: Canvas) -> None:
+    """Of operands of allow operations: these are in memory in half anyway.
+
+    So what else reads such a value reads it in half too, if it only adds up its elements (the bias
+    gradient beside a weight gradient): in a sum, roundings even out. In full it would be in memory
+    a second time, twice as large.
+    """
+    outputs = {value for value, _ in canvas.graph.outputs}
+    for node in canvas.graph.nodes:
+        full = canvas.compute[node.index] is Paint.FULL and canvas.store[node.index] is None
+        passive = canvas.open[node.index] and canvas.kind(node.index) in PASSIVE
+        if not (full and passive) or canvas.rules[node.index] == "state":
+            continue
+        if len(node.outputs) == 1 and all(node.half_outputs) and outputs.isdisjoint(node.outputs):
+            readers = set(_direct_readers(canvas, node))
+            if _are_for_dots(canvas, node, readers, with_sums=True):
+                canvas.rules[node.index] = "operand"
+                canvas.store[node.index] = Paint.HALF
+
+
+def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
+    """Whether there are allow operations in half among ``readers``, and else only sums."""
+    sums = {reader for reader in readers if canvas.classes.nodes[reader].entry.adds_up}
+    dots = readers - sums
+    half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
+    here = all(canvas.graph.nodes[r].body == node.body for r in readers)
+    return bool(dots) and half and here and (bool(sums) or not with_sums)
+
+
+def follow_full(canvas: Canvas) -> None:
+    """What moves, selects or clips a full value for readers that compute full is full.
+
+    Not what compares it with a half one, which may have been picked from it, rounded: the two are
+    equal only as long as both are half.
+    """
+    outputs = {value for value, _ in canvas.graph.outputs}
+    for node in canvas.graph.nodes:
+        if not canvas.follows(node.index) or _compares_with_half(canvas, node):
+            continue
+        full = reads_full(canvas, node) and outputs.isdisjoint(canvas.moved(node.outputs))
+        if full and all(_reads_at_once(canvas, node, r) for r in canvas.readers(node.outputs)):
+            canvas.paint(node.index, Paint.FULL, "inner")
+
+
+def _compares_with_half(canvas: Canvas, node: Node) -> bool:
+    entry, values = canvas.classes.nodes[node.index].entry, canvas.graph.values
+    compares = entry.compares or (entry.bounds and not entry.commutes)
+    return compares and any(
+        canvas.stored(v) is Paint.HALF and values[v].constant is None for v in node.inputs
+    )

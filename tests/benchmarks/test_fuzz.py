@@ -1,0 +1,140 @@
+"""The fuzzer sees a fault that was planted, cuts it down, and calculates as JAX does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import duotone
+from benchmarks import fuzz
+from benchmarks.fuzzing import judge as judging
+from benchmarks.fuzzing.evaluate import AsWritten, Naive, Wide, evaluate
+from benchmarks.fuzzing.judge import FORMS, WAYS, Case, judge
+from benchmarks.fuzzing.minimise import minimised, reproducer
+from benchmarks.fuzzing.programs import Input, Line, Program, draw, random_program
+from benchmarks.fuzzing.work import case_of
+
+SUMS = Program(
+    {
+        "x0": Input((8, 16), "offset"),
+        "w1": Input((16, 4096), "weight"),
+        "w2": Input((4, 4), "weight"),
+        "x3": Input((8, 4), "large"),
+    },
+    (
+        Line("v0", "projection", "x0 @ w1", (8, 4096)),
+        Line("v1", "relu", "jax.nn.relu(v0)", (8, 4096)),
+        Line("v2", "sum", "jnp.sum(v1.reshape(8, 1024, 4), axis=1)", (8, 4)),
+        Line("v3", "dot", "v2 @ w2", (8, 4)),
+        Line("v4", "multiply", "v3 * jnp.tanh(x3)", (8, 4)),
+    ),
+    ("v4",),
+)
+
+
+@pytest.fixture
+def sums_in_half(monkeypatch):
+    """A painter with a wrong entry: large sums in half."""
+    policy = duotone.Policy(ignore_performance=True, infer_add=["reduce_sum"])
+    paint = lambda way: lambda f: duotone.autocast(f, dtype=way, policy=policy)  # noqa: E731
+    monkeypatch.setattr(judging, "painter", paint)
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_a_planted_fault_is_found(half, sums_in_half):
+    verdict = judge(Case(SUMS, "forward", half, 3))
+    assert verdict.kind == "worse"
+    assert verdict.ratio > judging.LIMIT
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_without_it_nothing_is(half):
+    assert judge(Case(SUMS, "forward", half, 3)).kind == "good"
+
+
+def test_a_finding_is_cut_down_to_a_program_of_its_own(sums_in_half, capsys):
+    case, verdict = minimised(Case(SUMS, "forward", "bfloat16", 3))
+    assert verdict.kind == "worse"
+    assert case.program.steps() == {"projection", "sum", "dot"}
+    assert {given.kind for given in case.program.inputs.values()} == {"normal", "weight"}
+    exec(compile(reproducer(case), "<reproducer>", "exec"), {})
+    assert "painted" in capsys.readouterr().out
+
+
+def test_an_exception_and_a_changed_type_are_findings(monkeypatch):
+    def fails(_):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(judging, "painter", lambda way: fails)
+    assert "planted" in judge(Case(SUMS, "forward", "float16", 0)).text
+    narrow = lambda way: lambda f: lambda *args: tuple(x.astype(way) for x in f(*args))  # noqa: E731
+    monkeypatch.setattr(judging, "painter", narrow)
+    assert judge(Case(SUMS, "forward", "float16", 0)).kind == "changed type"
+
+
+def test_what_is_not_finite_is_a_finding(monkeypatch):
+    broken = lambda way: lambda f: lambda *args: tuple(x / 0.0 for x in f(*args))  # noqa: E731
+    monkeypatch.setattr(judging, "painter", broken)
+    assert judge(Case(SUMS, "forward", "float16", 0)).kind == "not finite"
+
+
+def test_a_program_is_the_same_for_the_same_seed():
+    assert random_program(12) == random_program(12)
+    assert random_program(12) != random_program(13)
+    assert case_of(5).form in FORMS
+    assert case_of(5).way in WAYS
+
+
+@pytest.mark.parametrize("seed", range(40, 48))
+def test_evaluated_as_jax_does(seed):
+    program = random_program(seed)
+    arguments = draw(program, [seed, 0])
+    function = program.function()
+    traced = jax.make_jaxpr(function)(*arguments)
+    truth = evaluate(traced, arguments, Wide())
+    found = evaluate(traced, arguments, AsWritten())
+    by_jax = jax.jit(function)(*arguments)
+    for a, b, exact in zip(found, by_jax, truth, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        size = np.max(np.abs(exact)) + 1e-6
+        assert np.max(np.abs(a - np.asarray(b))) < 2e-3 * size
+        assert np.max(np.abs(a - exact)) < 2e-3 * size
+
+
+def test_naive_half_rounds_every_result():
+    traced = jax.make_jaxpr(lambda x: (x + 1.0) - 1.0)(np.float32(2.0**-12))
+    assert evaluate(traced, [np.float32(2.0**-12)], Naive("float16"))[0] == 0.0
+    assert evaluate(traced, [np.float32(2.0**-12)], Wide())[0] == 2.0**-12
+
+
+def test_a_process_that_ends_is_a_finding_that_names_the_seed(monkeypatch):
+    monkeypatch.setattr(
+        fuzz, "_worker_command", lambda *_: [sys.executable, "-c", "import os; os.abort()"]
+    )
+    (row,) = fuzz.run(7, 1, 1.0, 1)
+    assert (row["seed"], row["kind"]) == (7, "aborted")
+
+
+def test_a_process_that_hangs_is_one_too(monkeypatch):
+    monkeypatch.setattr(fuzz, "_PATIENCE", 0.1)
+    monkeypatch.setattr(
+        fuzz, "_worker_command", lambda *_: [sys.executable, "-c", "while True: pass"]
+    )
+    (row,) = fuzz.run(7, 1, 1.0, 1)
+    assert (row["seed"], row["kind"]) == (7, "hung")
+
+
+def test_the_table_counts_operations_and_findings():
+    row = {"seed": 1, "kind": "good", "text": "", "steps": ["dot", "sum"], "ratio": 1.0}
+    worse = {**row, "seed": 2, "kind": "worse", "text": "ratio 9"}
+    result = fuzz.result_of([row, worse], 1.0)
+    assert [bar.kept for bar in result.bars] == [False]
+    assert result.figures["operations"]["dot"]["in findings"] == 1
+    assert result.figures["operations"]["sum"]["programs"] == 2
+    assert "ratio 9" in result.text
+    json.dumps(dataclasses.asdict(result))

@@ -1,0 +1,163 @@
+"""Iterations and distances are as good as float32's; networks in loops keep their half dots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import duotone
+from tests.numerics.oracle import HALVES
+from tests.numerics.test_solves import FORCE, check
+
+RANDOM = np.random.default_rng(0)
+
+
+def _normal(*shape: int) -> Any:
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+DENSE, SIDES, SIDE = _normal(24, 24), _normal(24, 3), _normal(24)
+SYMMETRIC = (DENSE @ DENSE.T / 24 + np.eye(24)).astype(np.float32)
+POINTS, CODES = _normal(64, 16) + 5, _normal(96, 16) + 5
+
+
+def power(a: Any, x: Any) -> Any:
+    return lax.fori_loop(0, 50, lambda _, x: (a @ x) / jnp.linalg.norm(a @ x, axis=0), x)
+
+
+def conjugate_gradients(a: Any, b: Any) -> Any:
+    def step(state: Any, _: Any) -> Any:
+        x, r, p, square = state
+        turned = a @ p
+        rate = square / jnp.vdot(p, turned)
+        x, r = x + rate * p, r - rate * turned
+        new = jnp.vdot(r, r)
+        return (x, r, r + new / square * p, new), None
+
+    return lax.scan(step, (jnp.zeros_like(b), b, b, jnp.vdot(b, b)), None, length=30)[0][0]
+
+
+def richardson(a: Any, b: Any) -> Any:
+    return lax.fori_loop(0, 200, lambda _, x: x + 0.2 * (b - a @ x), jnp.zeros_like(b))
+
+
+def inverse(a: Any) -> Any:
+    start = a.T / jnp.sum(a * a)
+    return lax.fori_loop(0, 30, lambda _, x: 2 * x - x @ a @ x, start)
+
+
+def recurrence(a: Any, x: Any) -> Any:
+    return lax.fori_loop(0, 50, lambda _, x: (a / 8) @ x, x)
+
+
+def shares(a: Any, x: Any) -> Any:
+    moves = jnp.abs(a) / jnp.abs(a).sum(0)
+    return lax.fori_loop(0, 60, lambda _, x: moves @ x, jnp.abs(x) / jnp.abs(x).sum(0))
+
+
+def orthogonal(a: Any) -> Any:
+    def step(i: Any, q: Any) -> Any:
+        rest = a[:, i] - q @ (q.T @ a[:, i])
+        return q.at[:, i].set(rest / jnp.linalg.norm(rest))
+
+    return lax.fori_loop(0, a.shape[1], step, jnp.zeros_like(a))
+
+
+def distances(x: Any, y: Any) -> Any:
+    return jnp.sum(x**2, -1)[:, None] + jnp.sum(y**2, -1) - 2 * x @ y.T
+
+
+def distances_in_another_order(x: Any, y: Any) -> Any:
+    return (x * x).sum(-1, keepdims=True) - 2 * jnp.matmul(x, y.T) + (y * y).sum(-1)
+
+
+def distances_by_dots(x: Any, y: Any) -> Any:
+    square = jax.vmap(jnp.dot)
+    return square(x, x)[:, None] + square(y, y) - 2 * jnp.einsum("id,jd->ij", x, y)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "power": (power, (SYMMETRIC, SIDE)),
+    "power of a block": (power, (SYMMETRIC, SIDES)),
+    "conjugate gradients": (conjugate_gradients, (SYMMETRIC, SIDE)),
+    "richardson": (richardson, (SYMMETRIC, SIDES)),
+    "inverse": (inverse, (SYMMETRIC,)),
+    "recurrence": (recurrence, (DENSE, SIDES)),
+    "shares": (shares, (DENSE, SIDES)),
+    "orthogonal": (orthogonal, (DENSE,)),
+    "distances": (distances, (POINTS, CODES)),
+    "distances in another order": (distances_in_another_order, (POINTS, CODES)),
+    "distances by dots": (distances_by_dots, (POINTS, CODES)),
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_as_good_as_float32s(name: str, half: str) -> None:
+    function, args = CASES[name]
+    check(function, duotone.autocast(function, dtype=half, policy=FORCE), args)
+
+
+def recurrent(w: Any, u: Any, x: Any) -> Any:
+    def step(h: Any, seen: Any) -> Any:
+        return jnp.tanh(h @ w + seen @ u), None
+
+    return lax.scan(step, jnp.zeros((4, 24), x.dtype), x)[0].sum()
+
+
+def gated(w: Any, u: Any, x: Any) -> Any:
+    def step(state: Any, seen: Any) -> Any:
+        i, f, g, o = jnp.split(state[0] @ w + seen @ u, 4, -1)
+        cell = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        return (h, cell), h
+
+    return lax.scan(step, (jnp.zeros((4, 24)), jnp.zeros((4, 24))), x)[1].sum()
+
+
+def layered(ws: Any, x: Any) -> Any:
+    return lax.scan(lambda h, w: (h + jax.nn.gelu(h @ w) @ w.T, None), x, ws)[0].sum()
+
+
+def recomputed(ws: Any, x: Any) -> Any:
+    layer = jax.checkpoint(lambda h, w: (h + jax.nn.gelu(h @ w) @ w.T, None))
+    return lax.scan(layer, x, ws)[0].sum()
+
+
+def trained(w: Any, u: Any, x: Any) -> Any:
+    """Ten steps of training a network on squared errors."""
+
+    def step(weights: Any, _: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            return jnp.mean((jnp.tanh(x[0] @ weights[0]) @ weights[1] - x[1]) ** 2)
+
+        gradient = jax.grad(loss)(weights)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, weights, gradient), None
+
+    return jax.tree.reduce(lambda a, b: a + b.sum(), lax.scan(step, (w, u), None, 10)[0], 0.0)
+
+
+WIDE, SEEN = _normal(24, 96) / 5, _normal(6, 4, 24)
+NETWORKS = {
+    "recurrent": (recurrent, (DENSE / 5, DENSE / 5, SEEN)),
+    "gated": (gated, (WIDE, WIDE, SEEN)),
+    "layered": (layered, (np.stack([DENSE / 5] * 6), SEEN[0])),
+    "recomputed": (recomputed, (np.stack([DENSE / 5] * 6), SEEN[0])),
+    "trained": (trained, (DENSE / 5, DENSE / 5, SEEN)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_in_loops_keep_their_half_dots(name: str) -> None:
+    function, args = NETWORKS[name]
+    program = function if name == "trained" else jax.grad(function)
+    operations = duotone.explain(program, *args, dtype="bfloat16", policy=FORCE).operations
+    dots = [operation for operation in operations if operation.operation == "dot_general"]
+    assert dots
+    assert all(dot.paint == "half" for dot in dots)

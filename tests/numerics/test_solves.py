@@ -1,0 +1,274 @@
+"""Dots around factorisations and solves: results and gradients as good as float32's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy as jsp
+import numpy as np
+import pytest
+from jax import lax
+
+import duotone
+from tests.numerics.oracle import HALVES, reference
+
+FORCE = duotone.Policy(ignore_performance=True)
+TIMES = 2.0
+"""How many times float32's own error a result may have."""
+NOISE = 16 * 2.0**-23
+"""Of the largest element: below it an error is rounding, however small float32's happens to be."""
+
+
+def _normal(seed: int, *shape: int) -> Any:
+    return np.asarray(jax.random.normal(jax.random.key(seed), shape), np.float32)
+
+
+MIX = _normal(1, 8, 32)
+Z = np.maximum(_normal(0, 40, 8) @ MIX, 0) + np.float32(0.1)
+ZQ = np.maximum(_normal(2, 50, 8) @ MIX, 0) + np.float32(0.1)
+Y = np.eye(5, dtype=np.float32)[np.arange(40) % 5]
+TALL = _normal(3, 40, 12)
+SQUARE = _normal(4, 16, 16) / 4
+WEIGHTS = _normal(5, 12, 12) / 3
+LINE = np.linspace(-1, 1, 30, dtype=np.float32)
+POINTS = np.linspace(-1.3, 1.3, 64, dtype=np.float32)
+
+
+def ridge(z: Any, y: Any, zq: Any) -> Any:
+    return zq @ jnp.linalg.solve(z.T @ z + 0.1 * jnp.eye(z.shape[1]), z.T @ y)
+
+
+def ridge_dual(z: Any, y: Any, zq: Any) -> Any:
+    return zq @ (z.T @ jnp.linalg.solve(z @ z.T + 0.1 * jnp.eye(z.shape[0]), y))
+
+
+def ridge_by_cholesky(z: Any, y: Any, zq: Any) -> Any:
+    factor = jsp.linalg.cho_factor(z.T @ z + 0.1 * jnp.eye(z.shape[1]))
+    return zq @ jsp.linalg.cho_solve(factor, z.T @ y)
+
+
+def ridge_by_inverse(z: Any, y: Any, zq: Any) -> Any:
+    return zq @ (jnp.linalg.inv(z.T @ z + 0.1 * jnp.eye(z.shape[1])) @ (z.T @ y))
+
+
+def ridge_by_iteration(z: Any, y: Any, zq: Any) -> Any:
+    gram = z.T @ z + 0.1 * jnp.eye(z.shape[1])
+    return zq @ jsp.sparse.linalg.cg(lambda v: gram @ v, z.T @ y, maxiter=60)[0]
+
+
+def ridge_by_eigenvectors(z: Any, y: Any, zq: Any) -> Any:
+    values, vectors = jnp.linalg.eigh(z.T @ z + 0.1 * jnp.eye(z.shape[1]))
+    return zq @ ((vectors / values) @ (vectors.T @ (z.T @ y)))
+
+
+def ridges(z: Any, y: Any, zq: Any) -> Any:
+    stacked = [jnp.stack([x, 1.1 * x, x[::-1]]) for x in (z, y, zq)]
+    return jax.vmap(ridge)(*stacked)
+
+
+def ridges_in_a_loop(z: Any, y: Any, zq: Any) -> Any:
+    return lax.map(lambda s: ridge(s * z, y, zq), jnp.asarray([1.0, 0.7], z.dtype))
+
+
+def rbf(a: Any, b: Any) -> Any:
+    return jnp.exp(-0.5 * ((a[:, None] - b) / 0.5) ** 2)
+
+
+def rbf_by_dot(a: Any, b: Any) -> Any:
+    a, b = jnp.stack([a, a**2], 1) * 2, jnp.stack([b, b**2], 1) * 2
+    square = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1) - 2 * a @ b.T
+    return jnp.exp(-0.5 * square)
+
+
+def process(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A Gaussian process: mean and variance at some points."""
+
+    def predict(x: Any, at: Any) -> Any:
+        y = x + 0.2 * x**3 + 0.5 * (0.5 + x) ** 2 * jnp.sin(4.0 * x)
+        factor = jsp.linalg.cho_factor(kernel(x, x) + 1e-2 * jnp.eye(x.shape[0]))
+        between = kernel(at, x)
+        covariance = kernel(at, at) - between @ jsp.linalg.cho_solve(factor, between.T)
+        return between @ jsp.linalg.cho_solve(factor, y), jnp.diag(covariance)
+
+    return predict
+
+
+def least_squares(a: Any) -> Any:
+    b = a @ jnp.linspace(1.0, 2.0, a.shape[1], dtype=a.dtype) + jnp.sin(a[:, 0])
+    x = jnp.linalg.lstsq(a, b)[0]
+    return b - a @ x
+
+
+def whitened(a: Any) -> Any:
+    centred = a - a.mean(0)
+    u, s, v = jnp.linalg.svd(centred.T @ centred / a.shape[0] + 1e-3 * jnp.eye(a.shape[1]))
+    return centred @ (u / jnp.sqrt(s)) @ v
+
+
+def triangular(a: Any) -> Any:
+    q, r = jnp.linalg.qr(a)
+    return jsp.linalg.solve_triangular(r, q.T @ (a @ jnp.ones((a.shape[1], 3), a.dtype)))
+
+
+def determinant(a: Any) -> Any:
+    return jnp.linalg.slogdet(a.T @ a / a.shape[0])[1]
+
+
+def exponential(a: Any) -> Any:
+    return jsp.linalg.expm(a @ a.T - 2 * jnp.eye(a.shape[0]))
+
+
+def tridiagonal(a: Any) -> Any:
+    diagonal = 2.1 * jnp.ones(a.shape[0], a.dtype)
+    side = -jnp.ones(a.shape[0], a.dtype)
+    solved = lax.linalg.tridiagonal_solve(
+        side.at[0].set(0), diagonal, side.at[-1].set(0), a @ a.T @ a
+    )
+    return a.T @ solved
+
+
+def own_solve(a: Any) -> Any:
+    gram = a.T @ a + jnp.eye(a.shape[1])
+    return a @ lax.custom_linear_solve(
+        lambda v: gram @ v,
+        a.sum(0),
+        lambda matvec, b: jnp.linalg.solve(jax.jacobian(matvec)(b), b),
+        symmetric=True,
+    )
+
+
+def filtered(f: Any) -> Any:
+    """A Kalman filter of 16 states and 10 observations: the likelihood and the last mean."""
+    n, m = 16, 10
+    h = jnp.cos(jnp.arange(m * n, dtype=f.dtype)).reshape(m, n)
+    f = 0.95 * jnp.eye(n) + 0.05 * f
+
+    def step(state: Any, seen: Any) -> Any:
+        mean, p = f @ state[0], f @ state[1] @ f.T + 0.01 * jnp.eye(n)
+        s = h @ p @ h.T + 0.001 * jnp.eye(m)
+        gain = jnp.linalg.solve(s, h @ p).T
+        off = seen - h @ mean
+        like = -0.5 * off @ jnp.linalg.solve(s, off) - 0.5 * jnp.linalg.slogdet(s)[1]
+        return (mean + gain @ off, p - gain @ h @ p), like
+
+    seen = jnp.sin(jnp.arange(30 * m, dtype=f.dtype)).reshape(30, m)
+    (mean, p), like = lax.scan(step, (jnp.zeros(n, f.dtype), jnp.eye(n, dtype=f.dtype)), seen)
+    return mean, p, like.sum()
+
+
+def regulator(a: Any) -> Any:
+    """The recursion of Riccati, backward in time."""
+    n = a.shape[0]
+    b = jnp.sin(jnp.arange(n * 9, dtype=a.dtype)).reshape(n, 9)
+
+    def step(p: Any, _: Any) -> Any:
+        gain = jnp.linalg.solve(0.1 * jnp.eye(9) + b.T @ p @ b, b.T @ p @ a)
+        return jnp.eye(n) + a.T @ p @ (a - b @ gain), gain
+
+    return lax.scan(step, jnp.eye(n, dtype=a.dtype), None, length=20)[1][-1]
+
+
+def newton(a: Any) -> Any:
+    """Newton's method on ``a @ x + x**3 = 1``."""
+    a = a @ a.T + 2 * jnp.eye(a.shape[0])
+
+    def residual(x: Any) -> Any:
+        return a @ x + x**3 - 1
+
+    def step(_: Any, x: Any) -> Any:
+        return x - jnp.linalg.solve(jax.jacobian(residual)(x), residual(x))
+
+    return lax.fori_loop(0, 6, step, jnp.zeros(a.shape[0], a.dtype))
+
+
+def root(a: Any) -> Any:
+    a = a @ a.T + 2 * jnp.eye(a.shape[0])
+
+    def solve(f: Any, x: Any) -> Any:
+        return lax.fori_loop(0, 6, lambda _, x: x - jnp.linalg.solve(jax.jacobian(f)(x), f(x)), x)
+
+    return lax.custom_root(
+        lambda x: a @ x + x**3 - 1,
+        jnp.zeros(a.shape[0], a.dtype),
+        solve,
+        lambda g, y: jnp.linalg.solve(jax.jacobian(g)(y), y),
+    )
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "ridge": (ridge, (Z, Y, ZQ)),
+    "ridge dual": (ridge_dual, (Z, Y, ZQ)),
+    "ridge by cholesky": (ridge_by_cholesky, (Z, Y, ZQ)),
+    "ridge by inverse": (ridge_by_inverse, (Z, Y, ZQ)),
+    "ridge by iteration": (ridge_by_iteration, (Z, Y, ZQ)),
+    "ridge by eigenvectors": (ridge_by_eigenvectors, (Z, Y, ZQ)),
+    "ridges": (ridges, (Z, Y, ZQ)),
+    "ridges in a loop": (ridges_in_a_loop, (Z, Y, ZQ)),
+    "process": (process(rbf), (LINE, POINTS)),
+    "process by dot": (process(rbf_by_dot), (LINE, POINTS)),
+    "least squares": (least_squares, (TALL,)),
+    "whitened": (whitened, (TALL,)),
+    "triangular": (triangular, (TALL,)),
+    "determinant": (determinant, (TALL,)),
+    "exponential": (exponential, (SQUARE,)),
+    "tridiagonal": (tridiagonal, (SQUARE,)),
+    "own solve": (own_solve, (TALL,)),
+    "filtered": (filtered, (SQUARE,)),
+    "regulator": (regulator, (SQUARE,)),
+    "newton": (newton, (SQUARE,)),
+    "root": (root, (SQUARE,)),
+}
+NO_GRADIENT = frozenset({"filtered", "process by dot"})
+"""Where float32's own gradient has no digit right, and where one part is all cancellation that no
+solve has to do with (a kernel between points and themselves)."""
+
+
+def errors(got: Any, want: Any) -> list[float]:
+    """For each result, the largest error over the largest element."""
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    return [
+        float(np.max(np.abs(np.asarray(a, np.float64) - b)) / np.max(np.abs(b))) for a, b in pairs
+    ]
+
+
+def loss(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A weighted sum of all results."""
+
+    def total(*args: Any) -> Any:
+        leaves = jax.tree.leaves(function(*args))
+        return sum(jnp.sum(x * jnp.cos(jnp.arange(x.size)).reshape(x.shape)) for x in leaves)
+
+    return total
+
+
+def check(function: Callable[..., Any], painted: Callable[..., Any], args: Any) -> None:
+    want = reference(function, *args)
+    own = errors(jax.jit(function)(*args), want)
+    got = errors(jax.jit(painted)(*args), want)
+    for mine, theirs in zip(got, own, strict=True):
+        assert mine <= max(TIMES * theirs, NOISE), (got, own)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_as_good_as_float32s(name: str, half: str) -> None:
+    function, args = CASES[name]
+    check(function, duotone.autocast(function, dtype=half, policy=FORCE), args)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("outside", [True, False], ids=["grad of", "autocast of"])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NO_GRADIENT])
+def test_gradients_are_as_good_as_float32s(name: str, outside: bool, half: str) -> None:
+    function, args = CASES[name]
+    function = loss(function)
+    gradient = jax.grad(function, argnums=tuple(range(len(args))))
+
+    def autocast(f: Any) -> Any:
+        return duotone.autocast(f, dtype=half, policy=FORCE)
+
+    inner = jax.grad(autocast(function), argnums=tuple(range(len(args))))
+    check(gradient, inner if outside else autocast(gradient), args)
