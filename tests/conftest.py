@@ -1,7 +1,8 @@
-"""No growing store of compiled code; the compiler's settings are in the conftest above."""
+"""What every test leaves as it was: JAX's store of programs and the logger of duotone."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def store_of_programs() -> Iterator[None]:
     _calls += 1
     if _calls % 700 == 0 or (_calls % 20 == 0 and _mappings() > _MOST_MAPPINGS):
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def logger_of_duotone() -> Iterator[None]:
+    """Gives the logger its level and handlers back, which `duotone run` and the variables set."""
+    logger = logging.getLogger("duotone")
+    level, handlers = logger.level, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
 
 
 def _mappings() -> int:

@@ -332,7 +332,8 @@ def _pure_loss(loss_fn: Any, has_aux: bool) -> Any:
     key = (*identity(loss_fn), bool(has_aux))
     kept = _PURE_LOSSES.get(key)
     if kept is None or kept.__wrapped__ is None:  # another one, which is dead, had this address
-        kept = _PureLoss(loss_fn, has_aux, lambda _: _PURE_LOSSES.pop(key, None))
+        forget = _PURE_LOSSES.pop  # bound here: when Python ends, the name is gone before the loss
+        kept = _PureLoss(loss_fn, has_aux, lambda _: forget(key, None))
         _PURE_LOSSES[key] = kept
         while len(_PURE_LOSSES) > _MOST_KEPT:
             _PURE_LOSSES.pop(next(iter(_PURE_LOSSES)), None)
