@@ -24,6 +24,7 @@ STAGES: tuple[str, ...] = (
     "build",
     "classify",
     "ranges",
+    "amend",
     "paint",
     "plan",
     "check",
@@ -36,13 +37,8 @@ _NAMES = {
     "check_graph": "check",
     "classify": "classify",
     "find_ranges": "ranges",
-    "assume": "ranges",
-    "check_fingerprint": "check",
-    "fingerprint": "check",
-    "keep_places": "ranges",
-    "refine": "ranges",
+    "assumptions": "ranges",
     "check_classes": "check",
-    "decline": "paint",
     "hand_on_full": "paint",
     "check_painting": "check",
     "cast_beforehand": "paint",
@@ -84,8 +80,8 @@ class Clock:
                 stack.enter_context(mock.patch.object(road, name, timed))
             painters = {name: self.around("paint", f) for name, f in road.PAINTERS.items()}
             stack.enter_context(mock.patch.object(road, "PAINTERS", painters))
-            keeps = tuple(self.around("classify", keep) for keep in road.KEEPS)
-            stack.enter_context(mock.patch.object(road, "KEEPS", keeps))
+            amends = {rule: self.around("amend", f) for rule, f in road.AMENDMENTS.items()}
+            stack.enter_context(mock.patch.object(road, "AMENDMENTS", amends))
             yield
 
 

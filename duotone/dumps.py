@@ -17,7 +17,7 @@ from duotone import _jax
 from duotone._files import write_atomically
 from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph
-from duotone.graph.painting import RULES, Painting
+from duotone.graph.painting import Painting
 
 logger = logging.getLogger("duotone.painter")
 
@@ -71,7 +71,7 @@ def log_decisions(graph: Graph, classes: Classes, painting: Painting) -> None:
             classes.nodes[node.index].listed.value,
             node.op,
             painting.compute[node.index],
-            RULES[rule],
+            rule.words,
             painting.details.get(node.index, rule),
             node.source,
         )

@@ -2,8 +2,8 @@
 
 ::
 
-    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify, KEEPS ─► Classes
-             ─ find_ranges ─► Ranges ─ keep_places, refine, decline ─► Classes
+    fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes
+             ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes
              ─ paint, hand_on_full ─► Painting
              ─ cast_beforehand ─► Graph, Painting ─ plan_trilinear, unrounded ─► Painting
              ─ plan_casts ─► CastPlan ─ plan_epilogues, plan_residuals, plan_factors, plan_picks
@@ -16,60 +16,38 @@ Who calls this: :mod:`duotone.api`.
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-import functools
-import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from duotone import _jax, dumps
-from duotone.calibration import Calibration
+from duotone._by_policy import assumptions, known_names, lists_of, warn_of_idle_patterns
 from duotone.errors import RewriteError
+from duotone.graph.amendments import AMENDMENTS, OF_ANY_PAINTER
+from duotone.graph.background import Background
 from duotone.graph.beforehand import cast_beforehand
-from duotone.graph.carries import keep_carries
 from duotone.graph.casts import CastPlan, Hold, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
-from duotone.graph.distances import keep_distances
+from duotone.graph.declining import hand_on_full
 from duotone.graph.epilogues import plan_epilogues
 from duotone.graph.factors import plan_factors
-from duotone.graph.forms import NOTHING_GAINS, decline, hand_on_full
 from duotone.graph.graph import HALF_TYPES, Boundary, Graph, HalfType, Paint, check_graph
-from duotone.graph.iterations import keep_iterations
-from duotone.graph.lists import Kind, OpLists
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
 from duotone.graph.picks import plan_picks
-from duotone.graph.places import keep_places
 from duotone.graph.plans import Plans
-from duotone.graph.ranges import (
-    Assumptions,
-    assume,
-    check_fingerprint,
-    find_ranges,
-    fingerprint,
-    nearest,
-    path_of,
-    paths_of,
-    refine,
-)
+from duotone.graph.ranges import NO_RANGES, find_ranges
 from duotone.graph.residuals import plan_residuals
-from duotone.graph.solves import keep_solves
+from duotone.graph.rules import Rule
 from duotone.graph.trilinear import Trilinears, plan_trilinear, unrounded
+from duotone.graph.worth import NOTHING_GAINS
 from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
 from duotone.jaxpr.build import build
-from duotone.jaxpr.lists import ENTRIES
 from duotone.jaxpr.program import Built
 from duotone.jaxpr.rewrite import Rewriter
-from duotone.policy import LISTS, PATTERN_FIELDS, Policy
+from duotone.policy import Policy
 from duotone.targets.forms import DeviceForms, current_forms
-
-logger = logging.getLogger("duotone")
-
-KEEPS = (keep_iterations, keep_solves, keep_distances, keep_carries)
-"""What stays full for what the program does with it, before anything is known of ranges."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,23 +97,18 @@ def paint_jaxpr(
     forms = forms or current_forms(half.name)
     built = build(jaxpr, given, boundaries)
     graph = check_graph(built.graph)
-    policy.check_names(_known_names() | {node.op for node in graph.nodes})
-    lists = _lists(policy, half)
+    policy.check_names(known_names() | {node.op for node in graph.nodes})
+    lists = lists_of(policy, half)
     pins = Pins(policy.keep_full, policy.keep_half)
     force_all = policy.level == "UNSAFE_FORCE_ALL"
     classes = check_classes(classify(graph, lists, half, pins, force_all=force_all), graph)
-    # TensorFlow's rules know no ranges; what the user says of values holds for them all the same.
     by_rules = policy.painter != "tensorflow" and policy.level is None
-    ranges = None
-    if by_rules:
-        for keep in KEEPS:
-            classes = check_classes(keep(classes, graph), graph)
-    if by_rules or policy.ranges or policy.calibration is not None:
-        ranges = find_ranges(graph, _assumptions(policy, graph, arguments))
-        if by_rules:
-            classes = check_classes(keep_places(classes, graph, ranges.of), graph)
-        classes = check_classes(refine(classes, graph, ranges, half), graph)
-    classes = check_classes(decline(classes, graph, forms.worth), graph)
+    knows = by_rules or policy.ranges or policy.calibration is not None
+    ranges = find_ranges(graph, assumptions(policy, graph, arguments)) if knows else NO_RANGES
+    background = Background(graph, half, ranges, forms.worth)
+    for rule, amend in AMENDMENTS.items():
+        if by_rules or rule in OF_ANY_PAINTER:
+            classes = check_classes(amend(classes, background), graph)
     painting = hand_on_full(PAINTERS[policy.painter](graph, classes), classes, forms.worth)
     painting = check_painting(painting, graph)
     if static:
@@ -144,7 +117,7 @@ def paint_jaxpr(
         painting = check_painting(painting, graph)
     anew = policy.painter != "tensorflow" and not forms.worth.only_allow
     trilinear = Trilinears()
-    if anew and forms.finishes and ranges is not None:
+    if anew and forms.finishes:
         trilinear = plan_trilinear(graph, painting, ranges.of)
         painting = check_painting(unrounded(painting, trilinear), graph)
     plan = plan_casts(graph, classes, painting, hold=forms.holds)
@@ -173,38 +146,6 @@ def _plans(
         plan_picks(graph, painting) if forms.picks else {},
         joined,
     )
-
-
-def _assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
-    """What the policy says of the values of a program."""
-    calibration = _calibration(policy, graph) if arguments is not None else None
-    measured = {} if calibration is None else calibration.measured
-    return assume(graph, policy.ranges, arguments, measured)
-
-
-def _calibration(policy: Policy, graph: Graph) -> Calibration | None:
-    """The calibration of a program; one that is given alone must be that."""
-    if not isinstance(policy.calibration, tuple):
-        if policy.calibration is not None:
-            check_fingerprint(policy.calibration.fingerprint, graph, policy.calibration.function)
-        return policy.calibration
-    own = fingerprint(graph)
-    for measured in policy.calibration:
-        if measured.fingerprint == own:
-            return measured
-    if policy.calibration and own not in _UNMEASURED:
-        _UNMEASURED.add(own)
-        logger.warning(
-            "no calibration is of this program (%d operations): it is painted without. There are "
-            "those of %s; measure this one too, or leave it if it needs none.",
-            len(graph.nodes),
-            ", ".join(measured.function for measured in policy.calibration),
-        )
-    return None
-
-
-_UNMEASURED: set[str] = set()
-"""Programs of which it was said."""
 
 
 def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
@@ -251,7 +192,7 @@ def paint_for_device(
     if half is None:
         half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
     painted = paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, static=static)
-    _warn_of_idle_patterns(policy, painted.built.graph)
+    warn_of_idle_patterns(policy, painted.built.graph)
     return painted
 
 
@@ -265,36 +206,11 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> Painted:
     half = HALF_TYPES["bfloat16"]
     built = build(jaxpr)
     graph = check_graph(built.graph)
-    classes = classify(graph, _lists(policy, half), half, Pins((), ()))
+    classes = classify(graph, lists_of(policy, half), half, Pins((), ()))
     full = (Paint.FULL,) * len(graph.nodes)
-    painting = check_painting(Painting(full, full, ("off",) * len(full), {}), graph)
+    painting = check_painting(Painting(full, full, (Rule.OFF,) * len(full), {}), graph)
     plan = plan_casts(graph, classes, painting, hold=Hold.NOTHING)
     return Painted(built, classes, painting, plan, Plans(), half, device_forms(policy, half, False))
-
-
-def _warn_of_idle_patterns(policy: Policy, graph: Graph) -> None:
-    """Says once of each name-scope pattern that no operation has such a name.
-
-    No error, since one policy may be for several functions.
-    """
-    for field in PATTERN_FIELDS:
-        for pattern in getattr(policy, field):
-            matches = re.compile(fnmatch.translate(pattern)).match
-            if (field, pattern) in _IDLE or any(matches(path_of(node)) for node in graph.nodes):
-                continue
-            _IDLE.add((field, pattern))
-            near = nearest(pattern, paths_of(graph))
-            logger.warning(
-                "Policy(%s=[%r]): no operation of this function is called so%s. Names are name "
-                "scopes and the operation, joined by /; duotone.explain lists them.",
-                field,
-                pattern,
-                f"; the nearest is {near!r}" if near else "",
-            )
-
-
-_IDLE: set[tuple[str, str]] = set()
-"""Field and pattern of which it was said."""
 
 
 def carry_out(
@@ -355,22 +271,3 @@ def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
                 f"result {position} was {aval} and became {jax.typeof(result)}; this is a fault of "
                 "duotone, please report the program"
             )
-
-
-@functools.cache
-def _known_names() -> frozenset[str]:
-    """What list edits may name, whatever the program is.
-
-    Names on the lists that JAX does not export are known too: primitives that JAX keeps to itself
-    (``tile``), or has in another version only (``log2``), and meanings (``eq_calculated``).
-    """
-    return _jax.known_primitives() | {entry.op for entry in ENTRIES}
-
-
-@functools.lru_cache(maxsize=64)
-def _lists(policy: Policy, half: HalfType) -> OpLists:
-    """The lists for a half type, with a policy's edits and level."""
-    lists = OpLists.for_half(ENTRIES, half.name)
-    added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
-    removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
-    return lists.leveled(policy.level).edited(added, removed)

@@ -19,7 +19,7 @@ from duotone.errors import (
     PolicyError,
     UnknownOperationError,
 )
-from duotone.graph.painting import RULES
+from duotone.graph.rules import Rule
 
 X, W = np.ones((4, 8), np.float32), np.ones((8, 16), np.float32)
 
@@ -56,8 +56,7 @@ def test_the_source_is_the_user_s_line() -> None:
 
 def test_every_rule_is_one_that_is_explained() -> None:
     for operation in explain(jax.grad(_model), X, W, dtype="bfloat16").operations:
-        assert operation.rule in RULES
-        assert operation.reason.startswith(RULES[operation.rule])
+        assert operation.reason.startswith(Rule(operation.rule).words)
 
 
 def test_shapes_instead_of_arrays() -> None:
@@ -171,7 +170,7 @@ def _idle(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_pattern_that_matches_nothing_is_logged_once(
     pattern: str, field: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duotone.road._IDLE", set())
+    monkeypatch.setattr("duotone._by_policy._IDLE", set())
     policy = Policy().replace(**{field: [pattern, "layer/*"]})
     for _ in range(2):
         explain(_model, X, W, dtype="float16", policy=policy)
@@ -188,7 +187,7 @@ def test_a_pattern_that_matches_nothing_is_logged_once(
 def test_a_pattern_like_no_name_is_logged_too(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duotone.road._IDLE", set())
+    monkeypatch.setattr("duotone._by_policy._IDLE", set())
     explain(_model, X, W, dtype="float16", policy=Policy(keep_full=["zzzz"]))
     assert "is called so. Names are" in _idle(caplog)[0]
 
@@ -196,7 +195,7 @@ def test_a_pattern_like_no_name_is_logged_too(
 def test_regions_and_derivative_rules_log_no_pattern(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duotone.road._IDLE", set())
+    monkeypatch.setattr("duotone._by_policy._IDLE", set())
 
     def model(x: Any, w: Any) -> Any:
         with jax.named_scope("first"), duotone.keep_full():

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import duotone
-from duotone import _jax, road
+from duotone import _jax
+from duotone._by_policy import known_names
 from duotone._operation_hints import TENSORFLOW_OPERATIONS
 from duotone.errors import (
     UnknownOperationError,
@@ -23,7 +24,7 @@ from duotone.jaxpr.lists import ENTRIES
 from duotone.policy import Policy
 
 TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
-KNOWN = road._known_names()
+KNOWN = known_names()
 _MEANINGS = {
     "convert_exact",
     "eq_calculated",

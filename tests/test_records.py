@@ -16,7 +16,7 @@ from flax import nnx
 import duotone
 import duotone.nnx
 from duotone import Explanation, explain
-from duotone.graph.painting import RULES
+from duotone.graph.rules import Rule
 
 W = {"a": jnp.ones((8, 16)), "b": jnp.ones((16, 8))}
 X = jnp.ones((4, 8))
@@ -46,8 +46,7 @@ def check_whole(seen: Explanation) -> None:
     assert [o.index for o in seen.operations] == list(range(len(seen.operations)))
     for operation in seen.operations:
         assert all(0 <= read < len(seen.operations) for read in operation.reads)
-        assert operation.rule in RULES
-        assert operation.reason.startswith(RULES[operation.rule])
+        assert operation.reason.startswith(Rule(operation.rule).words)
     for cast in seen.casts:
         assert all(0 <= o < len(seen.operations) for o in (*cast.sources, *cast.targets))
     assert seen.summary.rewritten == len(inside(seen))

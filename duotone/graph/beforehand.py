@@ -27,11 +27,7 @@ from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph, Node, Paint
 from duotone.graph.lists import Kind
 from duotone.graph.painting import Painting
-
-_SETTLED = frozenset(
-    {"pinned", "fixed", "unlisted", "integer", "deny", "constant", "overflow", "solve"}
-)
-"""Rules that are no painter's choice."""
+from duotone.graph.rules import Rule
 
 
 def cast_beforehand(
@@ -59,7 +55,7 @@ def cast_beforehand(
     compute, store, rules = list(painting.compute), list(painting.store), list(painting.rules)
     for index in found.candidates:
         compute[index] = store[index] = Paint.HALF
-        rules[index] = "static"
+        rules[index] = Rule.STATIC
     moved = Painting(tuple(compute), tuple(store), tuple(rules), painting.details)
     return dataclasses.replace(graph, values=tuple(values)), moved
 
@@ -91,7 +87,7 @@ class _Search:
         moves = found.entry.commutes and not found.entry.selects
         if not moves or found.kind is not Kind.CLEAR or not node.paintable:
             return False
-        if self._painting.rules[index] in _SETTLED or not all(node.half_outputs):
+        if self._painting.rules[index].is_decided_before or not all(node.half_outputs):
             return False
         if self._painting.compute[index] is not self._painting.store[index]:
             return False

@@ -19,16 +19,18 @@ never end in half, whose neighbours are further apart. All in it stays full, if 
 from a dot or there is none. If the loop counts its iterations as well, only where it compares a
 difference with a limit: not the scores of a beam search.
 
-Who calls this: ``duotone.road``, after classify.
+Who calls this: :mod:`duotone.graph.amendments`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.background import Background
+from duotone.graph.classes import Classes
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
 from duotone.graph.lists import Entry, Kind, Taint
+from duotone.graph.rules import Rule
 
 LONG = 64
 """Iterations after which any carry that is added to is a sum of many terms."""
@@ -41,17 +43,19 @@ _SUM = "a sum over iterations: each adds to what those before gave"
 _END = "in a loop that ends when a float32 number is small enough; in half it may never end"
 
 
-def keep_carries(classes: Classes, graph: Graph) -> Classes:
+def keep_carries(classes: Classes, background: Background) -> Classes:
     """Denies carries that are sums, and all in a loop that half may keep from ending.
 
     Args:
         classes: what each node is.
-        graph: the program.
+        background: the program.
 
     Returns:
         New classes; the same where there is no such loop.
     """
-    changed: dict[int, NodeClass] = {}
+    graph = background.graph
+    sums: dict[int, str] = {}
+    endless: dict[int, str] = {}
     inside: dict[int, list[Node]] = {}
     if any(body.kind is BodyKind.LOOP for body in graph.bodies):
         for node in graph.nodes:
@@ -60,10 +64,10 @@ def keep_carries(classes: Classes, graph: Graph) -> Classes:
         if body.kind is BodyKind.LOOP:
             loop = _Loop(graph, classes, body, inside)
             if loop.ends_by_a_number():
-                _deny(changed, classes, loop.nodes, Taint.NONE, _END)
+                endless.update((node.index, _END) for node in loop.nodes)
             else:
-                _deny(changed, classes, loop.sums(), Taint.DOMINANT, _SUM)
-    return classes.with_changed(changed)
+                sums.update((node.index, _SUM) for node in loop.sums())
+    return classes.with_denied(endless, Rule.CARRY).with_denied(sums, Rule.CARRY, Taint.DOMINANT)
 
 
 def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
@@ -78,20 +82,6 @@ def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
     for node in graph.nodes:
         inside.setdefault(node.body, []).append(node)
     return _Loop(graph, classes, body, inside).is_over_layers()
-
-
-def _deny(
-    changed: dict[int, NodeClass],
-    classes: Classes,
-    nodes: Sequence[Node],
-    taint: Taint,
-    reason: str,
-) -> None:
-    for node in nodes:
-        found = classes.nodes[node.index]
-        settled = found.is_users or found.kind in (Kind.DENY, Kind.UNLISTED) or node.fixed
-        if not settled:
-            changed[node.index] = found.denied(reason, taint)
 
 
 class _Loop:

@@ -17,6 +17,7 @@ from duotone.graph.classes import Classes
 from duotone.graph.graph import RESHAPES, BodyKind, Boundary, Graph, Paint, Value
 from duotone.graph.lists import Kind, Pointwise
 from duotone.graph.painting import Painting
+from duotone.graph.rules import Rule
 
 
 class Hold(enum.Enum):
@@ -149,7 +150,7 @@ def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set
 def _is_operand(graph: Graph, painting: Painting, value: int) -> bool:
     """Whether a value is stored half because dots read it so."""
     producer = graph.values[value].producer
-    return producer >= 0 and painting.rules[producer] == "operand"
+    return producer >= 0 and painting.rules[producer] is Rule.OPERAND
 
 
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from duotone.errors import PolicyError
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
 from duotone.graph.lists import Entry, Kind, OpLists, Taint
+from duotone.graph.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class NodeClass:
     Attributes:
         entry: the list entry that holds for it, constants considered.
         pin: a colour that the user forces, or ``None``.
-        rule: why, when ``pin`` is set, or a constant or its range denies it; else empty.
+        pinned_by: the pattern or region that forces it, in words.
+        rule: what denied it for more than its name; ``None`` where only the lists speak.
         stores_half: its result, computed in full, may be stored in half and read in half: it
             provably fits and loses nothing that matters. No taint leaves such a node.
         range: what is known of its result, in words; for people, where ranges decided something.
@@ -36,7 +38,8 @@ class NodeClass:
 
     entry: Entry
     pin: Paint | None = None
-    rule: str = ""
+    pinned_by: str = ""
+    rule: Rule | None = None
     stores_half: bool = False
     range: str = ""
     origin: Kind | None = None
@@ -56,7 +59,7 @@ class NodeClass:
         """Whether the user decided, by a pin or by an edit of the lists."""
         return self.pin is not None or self.entry.source == "policy"
 
-    def denied(self, reason: str, taint: Taint, *, rule: str = "") -> NodeClass:
+    def denied(self, reason: str, taint: Taint, rule: Rule) -> NodeClass:
         """This class on the deny list, found on the list on which it was."""
         entry = dataclasses.replace(self.entry, kind=Kind.DENY, reason=reason, taint=taint)
         return NodeClass(entry, rule=rule, origin=self.listed)
@@ -75,6 +78,28 @@ class Classes:
             return self
         nodes = (changed.get(index, found) for index, found in enumerate(self.nodes))
         return Classes(tuple(nodes), self.half)
+
+    def with_denied(
+        self, reasons: Mapping[int, str], rule: Rule, taint: Taint = Taint.NONE
+    ) -> Classes:
+        """These classes with some nodes denied.
+
+        What the user decided, what a rule denied before, and what is on no list stays. What the
+        deny list names stays there, with its own taint and the rule.
+
+        Args:
+            reasons: why, in words, by index.
+            rule: that denies.
+            taint: of what was on no deny list.
+        """
+        changed: dict[int, NodeClass] = {}
+        for index, reason in reasons.items():
+            found = self.nodes[index]
+            if found.is_users or found.rule is not None or found.kind is Kind.UNLISTED:
+                continue
+            listed = found.kind is Kind.DENY
+            changed[index] = found.denied(reason, found.entry.taint if listed else taint, rule)
+        return self.with_changed(changed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,7 +230,7 @@ def _denied(
     found: NodeClass, number: float, half: HalfType, taint: Taint, reason: str = ""
 ) -> NodeClass:
     reason = reason or f"the constant {number:.4g} is out of the range of {half.name}"
-    return found.denied(reason, taint, rule="constant")
+    return found.denied(reason, taint, Rule.CONSTANT)
 
 
 def check_classes(classes: Classes, graph: Graph) -> Classes:

@@ -5,16 +5,18 @@ nearest neighbours, kernels, codebooks, optimal transport. Near points are what 
 terms, of which half has no digits: the nearest code is another one, and a kernel is no longer
 positive.
 
-Who calls this: ``duotone.road``, after classify.
+Who calls this: :mod:`duotone.graph.amendments`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.background import Background
+from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph, Node
-from duotone.graph.lists import Kind, Taint
+from duotone.graph.lists import Kind
+from duotone.graph.rules import Rule
 
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _SQUARES = frozenset({"square", "integer_pow", "mul"})
@@ -22,24 +24,26 @@ _SUMS = frozenset({"reduce_sum", "sum_of_two"})
 _SCALES = frozenset({"mul", "div"})
 
 
-def keep_distances(classes: Classes, graph: Graph) -> Classes:
+def keep_distances(classes: Classes, background: Background) -> Classes:
     """Denies dots that are added to the squares of their own operands.
 
     Args:
         classes: what each node is.
-        graph: the program.
+        background: the program.
 
     Returns:
         New classes; the same where there are no such dots.
     """
+    graph = background.graph
     search = _Search(graph, classes)
-    changed: dict[int, NodeClass] = {}
-    for node in graph.nodes:
-        found = classes.nodes[node.index]
-        allow = found.kind is Kind.ALLOW and not found.is_users and len(node.inputs) == 2
-        if allow and search.is_of_distances(node):
-            changed[node.index] = found.denied(_REASON, Taint.NONE)
-    return classes.with_changed(changed)
+    found = (
+        node.index
+        for node in graph.nodes
+        if classes.nodes[node.index].kind is Kind.ALLOW
+        and len(node.inputs) == 2
+        and search.is_of_distances(node)
+    )
+    return classes.with_denied(dict.fromkeys(found, _REASON), Rule.DISTANCE)
 
 
 class _Search:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph, Node, Paint
 from duotone.graph.painting import Painting
+from duotone.graph.rules import Rule
 
 
 def plan_epilogues(graph: Graph, classes: Classes, painting: Painting) -> frozenset[int]:
@@ -35,7 +36,7 @@ def plan_epilogues(graph: Graph, classes: Classes, painting: Painting) -> frozen
     return frozenset(
         node.index
         for node in graph.nodes
-        if painting.rules[node.index] == "mixed"
+        if painting.rules[node.index] is Rule.MIXED
         and classes.nodes[node.index].entry.additive
         and node.op in ("add", "add_any")
         and any(_is_bare(graph, classes, painting, node, slot) for slot in (0, 1))

@@ -16,7 +16,7 @@ Denied are the dots of an iteration that read what follows from the carry, and a
 way round. Most iterations solve something, so what leads to them and what reads their results is
 treated as of a solve (:mod:`duotone.graph.solves`, which follows).
 
-Who calls this: ``duotone.road``, after classify.
+Who calls this: :mod:`duotone.graph.amendments`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from duotone.graph.background import Background
 from duotone.graph.carries import is_over_layers
-from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.classes import Classes
 from duotone.graph.graph import BodyKind, Graph, Node
-from duotone.graph.lists import Kind, Taint
+from duotone.graph.lists import Kind
+from duotone.graph.rules import Rule
 
 _REASON = "an iteration: what is rounded here comes back at every turn of the loop"
 _RATIONAL = frozenset(
@@ -39,17 +41,18 @@ _RATIONAL = frozenset(
 _PRODUCTS = frozenset({"mul", "div"})
 
 
-def keep_iterations(classes: Classes, graph: Graph) -> Classes:
+def keep_iterations(classes: Classes, background: Background) -> Classes:
     """Denies dots and arithmetic of loops that multiply a state with matrices again and again.
 
     Args:
         classes: what each node is.
-        graph: the program.
+        background: the program.
 
     Returns:
         New classes; the same where there is no such loop.
     """
-    changed: dict[int, NodeClass] = {}
+    graph = background.graph
+    found: set[int] = set()
     for body in graph.bodies:
         if body.kind is not BodyKind.LOOP:
             continue
@@ -57,13 +60,15 @@ def keep_iterations(classes: Classes, graph: Graph) -> Classes:
         nodes = [node for node in graph.nodes if node.body in inside]
         dots = any(classes.nodes[node.index].kind is Kind.ALLOW for node in nodes)
         if dots and not is_over_layers(graph, classes, body):
-            for index in _Loop(graph, classes, body.index, nodes).denied():
-                found = classes.nodes[index]
-                if not found.is_users and not found.rule:
-                    denied = found.denied(_REASON, Taint.NONE)
-                    solves = dataclasses.replace(denied.entry, solves=found.kind is Kind.ALLOW)
-                    changed[index] = dataclasses.replace(denied, entry=solves)
-    return classes.with_changed(changed)
+            found |= _Loop(graph, classes, body.index, nodes).denied()
+    denied = classes.with_denied(dict.fromkeys(found, _REASON), Rule.ITERATION)
+    return denied.with_changed(
+        {
+            index: dataclasses.replace(known, entry=dataclasses.replace(known.entry, solves=True))
+            for index, known in enumerate(denied.nodes)
+            if known.rule is Rule.ITERATION and known.origin is Kind.ALLOW
+        }
+    )
 
 
 class _Loop:

@@ -1,4 +1,4 @@
-"""A painting: the answer of a painter, and the rules it may name.
+"""A painting: the answer of a painter.
 
 Who calls this: painters make paintings, the cast planner and the record read them.
 """
@@ -11,39 +11,8 @@ from collections.abc import Callable, Container, Sequence
 from duotone.errors import RewriteError
 from duotone.graph.classes import Classes
 from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
-from duotone.graph.lists import Kind
-
-RULES = {
-    "allow": "on the allow list: takes half operands and accumulates in float32",
-    "wide": "on the allow list; all that read the result read it full, so it is never rounded",
-    "unrounded": "on the allow list; its float32 sums cancel where rounded ones would not",
-    "deny": "on the deny list: computes in float32",
-    "constant": "calculates with a constant that half cannot represent",
-    "solve": "leads to a factorisation or a solve, or reads its result, with no dot in between",
-    "overflow": "what it makes or reads does not fit half",
-    "underflow": "most of its measured values are below the normal numbers of half",
-    "range": "computes in float32 and stores half: its range fits and loses nothing that matters",
-    "small": "an allow operation too small to gain from half on this device",
-    "device": "gains nothing from half on this device",
-    "taint": "a denied value reaches it along a dominant operand",
-    "downstream": "its dominant operand is half and nothing denied reaches it",
-    "mixed": "stores half like its dominant operand, computes full like another operand",
-    "operand": "computes full, stores half: dots read it half, and all else only adds it up",
-    "inner": "all that read it compute full: it is not worth storing, so half would only round",
-    "cut": "left open by the rules; this colour moves the fewest bytes (minimum cut)",
-    "upstream": "all that read its result read it half, and the cast costs no more before it",
-    "static": "only moves weights, which are cast once for all before any call",
-    "state": "reaches an output of the function with no allow operation after it",
-    "outside": "no dominant operand is half",
-    "unlisted": "on no list: left as it is",
-    "fixed": "cannot be half",
-    "integer": "no float32 operand or result",
-    "pinned": "the user decided",
-    "off": "mixed precision is switched off",
-    "tensorflow": "TensorFlow's passes",
-    "rewritten": "made of a rewritten program by a transformation; read from its types",
-}
-"""Rule names, as they stand in records and logs, and what they say."""
+from duotone.graph.lists import Entry, Kind
+from duotone.graph.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,13 +24,13 @@ class Painting:
         store: for each node, the precision of its results. Differs from ``compute`` for an allow
             node that accumulates in float32 and hands that on (rule ``wide``), and for a node that
             computes full and stores half (rule ``mixed``).
-        rules: for each node, the name of the rule that decided (a key of :data:`RULES`).
+        rules: for each node, the rule that decided.
         details: more words for some nodes, by index.
     """
 
     compute: tuple[Paint, ...]
     store: tuple[Paint, ...]
-    rules: tuple[str, ...]
+    rules: tuple[Rule, ...]
     details: dict[int, str]
 
     @property
@@ -87,7 +56,7 @@ class Canvas:
         self.consumers = graph.consumers
         self.compute = [Paint.FULL] * len(graph.nodes)
         self.store: list[Paint | None] = [None] * len(graph.nodes)
-        self.rules = [""] * len(graph.nodes)
+        self.rules: list[Rule | None] = [None] * len(graph.nodes)
         self.details: dict[int, str] = {}
         self.open = [self._settle(node) for node in graph.nodes]
 
@@ -95,21 +64,21 @@ class Canvas:
         """Colours a node that the rules do not decide; says whether the rules decide it."""
         found = self.classes.nodes[node.index]
         if not any(node.half_inputs) and not any(node.half_outputs):
-            self.rules[node.index] = "fixed" if node.fixed else "integer"
+            self.rules[node.index] = Rule.FIXED if node.fixed else Rule.INTEGER
         elif node.fixed:
-            self.rules[node.index] = "fixed"
+            self.rules[node.index] = Rule.FIXED
         elif found.pin is not None:
-            self.paint(node.index, found.pin, "pinned", found.rule)
+            self.paint(node.index, found.pin, Rule.PINNED, found.pinned_by)
             return False
         elif found.kind is Kind.UNLISTED:
-            self.rules[node.index] = "unlisted"
+            self.rules[node.index] = Rule.UNLISTED
         else:
             return True
         if node.fixed:
             self.details[node.index] = node.fixed
         return False
 
-    def paint(self, node: int, paint: Paint, rule: str, detail: str = "") -> None:
+    def paint(self, node: int, paint: Paint, rule: Rule, detail: str = "") -> None:
         """Colours a node."""
         self.compute[node] = paint
         self.rules[node] = rule
@@ -128,6 +97,10 @@ class Canvas:
     def kind(self, node: int) -> Kind:
         """The list of a node."""
         return self.classes.nodes[node].kind
+
+    def entry(self, node: int) -> Entry:
+        """What the lists say of a node."""
+        return self.classes.nodes[node].entry
 
     def dominant(self, node: Node, *, parts: bool) -> list[int]:
         """The slots of ``node`` that decide for it.
@@ -151,7 +124,7 @@ class Canvas:
         """
         found = self.graph.nodes[node]
         passive = self.open[node] and self.kind(node) is Kind.CLEAR
-        return passive and self.rules[node] == "downstream" and found.op not in STRUCTURAL
+        return passive and self.rules[node] is Rule.DOWNSTREAM and found.op not in STRUCTURAL
 
     def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
         """The nodes that read values, behind what only follows.
@@ -197,12 +170,20 @@ class Canvas:
         return producer
 
     def finish(self) -> Painting:
-        """The painting, frozen."""
+        """The painting, frozen.
+
+        Raises:
+            RewriteError: no rule decided on a node.
+        """
+        rules = [rule for rule in self.rules if rule is not None]
+        if len(rules) != len(self.rules):
+            node = self.graph.nodes[self.rules.index(None)]
+            raise RewriteError(f"{node.op} at {node.source} was painted by no rule")
         store = tuple(
             compute if kept is None else kept
             for compute, kept in zip(self.compute, self.store, strict=True)
         )
-        return Painting(tuple(self.compute), store, tuple(self.rules), self.details)
+        return Painting(tuple(self.compute), store, tuple(rules), self.details)
 
 
 Painter = Callable[[Graph, Classes], Painting]
@@ -212,12 +193,9 @@ def check_painting(painting: Painting, graph: Graph) -> Painting:
     """Returns ``painting`` if it can be carried out on ``graph``.
 
     Raises:
-        RewriteError: a node that cannot be half is, a node has no rule, or an output that must be
-            half is not.
+        RewriteError: a node that cannot be half is, or an output that must be half is not.
     """
     for node in graph.nodes:
-        if painting.rules[node.index] not in RULES:
-            raise RewriteError(f"{node.op} at {node.source} was painted by no rule")
         half = Paint.HALF in (painting.compute[node.index], painting.store[node.index])
         if half and not node.paintable:
             raise RewriteError(

@@ -17,17 +17,17 @@ be several turns.
 leads there from the last dot is denied, but for the sum of two large arrays, which may be a
 residual stream.
 
-Who calls this: ``duotone.road``, after the ranges are found.
+Who calls this: :mod:`duotone.graph.amendments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.background import Background
+from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph, Node, Value
 from duotone.graph.lists import Kind, Taint
 from duotone.graph.ranges.interval import Known
+from duotone.graph.rules import Rule
 
 _ARITHMETIC = frozenset("add sub add_any mul div rem floor ceil round sign integer_pow".split())
 _SUMS = frozenset("cumsum reduce_sum reduce_window_sum scatter-add".split())
@@ -40,17 +40,17 @@ _ANGLE = "a dot of arguments that goes into a sine, which needs the low bits of 
 _PLACE = "leads to what is rounded to a whole number: a place, whose absolute error counts"
 
 
-def keep_places(classes: Classes, graph: Graph, range_of: Callable[[int], Known]) -> Classes:
+def keep_places(classes: Classes, background: Background) -> Classes:
     """Denies arithmetic with positions, counts and what becomes an index.
 
     Args:
         classes: what each node is.
-        graph: the program.
-        range_of: what is known of a value.
+        background: the program, and the ranges of its values.
 
     Returns:
         New classes; the same where there is no such number.
     """
+    graph, ranges = background.graph, background.ranges
     counts, counters, plain = _counts(graph, classes)
     reasons = dict.fromkeys(_before_rounding(graph, classes, plain), _PLACE)
     for node in graph.nodes if counts else ():
@@ -63,15 +63,10 @@ def keep_places(classes: Classes, graph: Graph, range_of: Callable[[int], Known]
                 reasons[node.index] = _DOT
             continue
         adds = kind is Kind.INFER and entry.additive and not plain.issuperset(node.inputs)
-        if adds and any(not _is_unit(range_of(v)) for v in counted):
+        if adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
     reasons.update(dict.fromkeys(_angles(graph, classes), _ANGLE))
-    changed: dict[int, NodeClass] = {}
-    for index, reason in reasons.items():
-        found = classes.nodes[index]
-        if not found.is_users and not found.rule:
-            changed[index] = found.denied(reason, Taint.DOMINANT)
-    return classes.with_changed(changed)
+    return classes.with_denied(reasons, Rule.PLACE, Taint.DOMINANT)
 
 
 def _is_unit(interval: Known) -> bool:

@@ -20,8 +20,9 @@ from duotone.graph.casts import CastPlan
 from duotone.graph.classes import Classes
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
 from duotone.graph.lists import Kind
-from duotone.graph.painting import RULES, Painting
+from duotone.graph.painting import Painting
 from duotone.graph.residuals import NOTHING, Recompute
+from duotone.graph.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -284,8 +285,8 @@ def _operation(
         operation=node.op,
         paint=str(painting.compute[node.index]),
         stored=str(painting.store[node.index]),
-        rule=rule,
-        reason=f"{RULES[rule]}: {detail}" if detail else RULES[rule],
+        rule=rule.value,
+        reason=f"{rule.words}: {detail}" if detail else rule.words,
         list=classes.nodes[node.index].listed.value,
         scope=node.scope,
         source=str(node.source),
@@ -320,7 +321,7 @@ def summarize(
     """The totals of some operations and casts; ``half`` is the name of the half type."""
     unlisted: dict[str, int] = {}
     for operation in operations:
-        if operation.rule == "unlisted":
+        if operation.rule == Rule.UNLISTED:
             unlisted[operation.operation] = unlisted.get(operation.operation, 0) + 1
     in_half = [operation for operation in operations if operation.paint == "half"]
     in_full = [operation for operation in operations if operation.paint == "full"]

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, STRUCTURAL, Graph, Node, Value
-from duotone.graph.painting import RULES
 from duotone.graph.record import (
     CastRecord,
     OperationRecord,
@@ -25,6 +24,7 @@ from duotone.graph.record import (
     shape_of,
     summarize,
 )
+from duotone.graph.rules import Rule
 
 _CAST = "convert_element_type"
 _CALLED = re.compile(r"(?:^|/)jit\([^/]*\)")
@@ -115,7 +115,7 @@ def read_record(
         if found is not None:
             read = dataclasses.replace(read, rule=found.rule, reason=found.reason, list=found.list)
         elif place in origins:
-            detail = f"{RULES['rewritten']}: comes from the {origins[place]} on this line"
+            detail = f"{Rule.REWRITTEN.words}: comes from the {origins[place]} on this line"
             read = dataclasses.replace(read, reason=detail)
         operations.append(read)
     shown = frozenset(operation.index for operation in operations)
@@ -146,8 +146,8 @@ def _operation(
         operation=name,
         paint="half" if rounded or any(value.dtype == half for value in floating) else "full",
         stored="half" if stored else "full",
-        rule="rewritten",
-        reason=RULES["rewritten"],
+        rule=Rule.REWRITTEN.value,
+        reason=Rule.REWRITTEN.words,
         list=listed,
         scope=_CALLED.sub("", node.scope).strip("/"),
         source=str(node.source),

@@ -26,7 +26,7 @@ A network in front or behind keeps half but for the dots next to these:
 - Of what is solved for constants and random numbers alone (a random orthogonal matrix) no error is
   magnified: only the dots that read the result are full.
 
-Who calls this: ``duotone.road``, after classify. What solves is said by the lists
+Who calls this: :mod:`duotone.graph.amendments`. What solves is said by the lists
 (``Entry.solves``): who takes an operation off the deny list switches this off for it.
 """
 
@@ -35,10 +35,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable
 
+from duotone.graph.background import Background
 from duotone.graph.carries import is_over_layers
-from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.classes import Classes
 from duotone.graph.graph import BodyKind, Graph, Node, Value
-from duotone.graph.lists import Entry, Kind, Taint
+from duotone.graph.lists import Entry, Kind
+from duotone.graph.rules import Rule
 
 _BEFORE = "leads to a factorisation or a solve, which magnifies its error"
 _BEHIND = "multiplies what a factorisation or a solve gave: large terms that may cancel"
@@ -49,16 +51,17 @@ _SCALES = frozenset({"mul", "div"})
 _ACTIVATIONS = frozenset("tanh logistic erf erfc exp max log1p".split())
 
 
-def keep_solves(classes: Classes, graph: Graph) -> Classes:
+def keep_solves(classes: Classes, background: Background) -> Classes:
     """Denies dots around solves, and what lies between.
 
     Args:
         classes: what each node is.
-        graph: the program.
+        background: the program.
 
     Returns:
         New classes; the same where nothing is solved.
     """
+    graph = background.graph
     solves = [node for node in graph.nodes if classes.nodes[node.index].entry.solves]
     if not solves:
         return classes
@@ -73,20 +76,15 @@ def keep_solves(classes: Classes, graph: Graph) -> Classes:
     beside = walks.back(meeting, walks.keeps_errors)
     behind |= walks.on(v for node in exact for v in node.outputs)
     states = walks.states(solves)
-    changed: dict[int, NodeClass] = {}
+    reasons: dict[int, str] = {}
     for found, reason in (
         (states, _STATE),
         (beside, _BESIDE),
         (behind, _BEHIND),
         (before, _BEFORE),
     ):
-        for index in found:
-            known = classes.nodes[index]
-            if known.is_users or known.kind is Kind.UNLISTED or graph.nodes[index].fixed:
-                continue
-            taint = known.entry.taint if known.kind is Kind.DENY else Taint.NONE
-            changed[index] = known.denied(reason, taint, rule="solve")
-    return classes.with_changed(changed)
+        reasons.update(dict.fromkeys(found, reason))
+    return classes.with_denied(reasons, Rule.SOLVE)
 
 
 class _Walks:

@@ -35,6 +35,7 @@ from duotone.graph.graph import RESHAPES, SMALL, Graph, Node, Paint
 from duotone.graph.labels import labels_of, renamed
 from duotone.graph.painting import Painting
 from duotone.graph.ranges.interval import Known
+from duotone.graph.rules import Rule
 
 _LARGEST = 2.0
 """Of exponentials less their maximum, rounding errors included."""
@@ -143,7 +144,7 @@ def unrounded(painting: Painting, plans: Trilinears) -> Painting:
     summed = {plan.summed for plan in plans.sums.values()}
     for index in summed | set(plans.shares):
         if store[index] is Paint.HALF:
-            store[index], rules[index] = Paint.FULL, "unrounded"
+            store[index], rules[index] = Paint.FULL, Rule.UNROUNDED
     return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
 
 
@@ -233,7 +234,7 @@ class _Finder:
             "labels" in node.attributes
             and node.body == self._node.body
             and self._painting.compute[node.index] is Paint.HALF
-            and self._painting.rules[node.index] != "pinned"
+            and self._painting.rules[node.index] is not Rule.PINNED
             and all(node.half_inputs)
         )
 

@@ -18,9 +18,10 @@ import dataclasses
 
 from duotone.graph.casts import Hold
 from duotone.graph.factors import Take
-from duotone.graph.forms import EVERYTHING, PLAIN, ROWS, WIDENED, Forms
+from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.graph.lists import Pointwise
 from duotone.graph.residuals import KEPT
+from duotone.graph.worth import EVERYTHING, Worth
 from duotone.targets.assumed import assumed
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
 from duotone.targets.math import math_of
@@ -54,7 +55,7 @@ class DeviceForms:
 
     device: str
     dots: str
-    worth: Forms
+    worth: Worth
     source: str
     math: tuple[tuple[str, str], ...] = ()
     holds: Hold = Hold.NOTHING
@@ -91,7 +92,7 @@ TABLE = {
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,
         ROWS,
-        Forms(
+        Worth(
             _CPU_BFLOAT16,
             allow=frozenset({"dot_general"}),
             min_flops=4e6,

@@ -7,8 +7,11 @@ import dataclasses
 import pytest
 
 from duotone.errors import RewriteError
+from duotone.graph.classes import classify
 from duotone.graph.graph import HALF_TYPES, Boundary, Graph, Paint, check_graph
-from duotone.graph.painting import Painting, check_painting
+from duotone.graph.lists import OpLists
+from duotone.graph.painting import Canvas, Painting, check_painting
+from duotone.graph.rules import Rule
 from tests.graph.tiny import Tiny
 
 
@@ -78,21 +81,23 @@ def test_flags_must_match_slots() -> None:
 
 
 def test_a_node_without_rule_is_found() -> None:
-    full = (Paint.FULL, Paint.FULL)
+    graph = _graph()
+    canvas = Canvas(graph, classify(graph, OpLists({}), HALF_TYPES["float16"]))
+    canvas.rules = [Rule.ALLOW, None]
     with pytest.raises(RewriteError, match="gather at line 1 was painted by no rule"):
-        check_painting(Painting(full, full, ("allow", ""), {}), _graph())
+        canvas.finish()
 
 
 def test_a_fixed_node_that_was_painted_half_is_found() -> None:
     graph = _graph()
     node = dataclasses.replace(graph.nodes[0], fixed="has no half form")
-    painting = Painting((Paint.HALF, Paint.FULL), (Paint.HALF, Paint.FULL), ("allow",) * 2, {})
+    painting = Painting((Paint.HALF, Paint.FULL), (Paint.HALF, Paint.FULL), (Rule.ALLOW,) * 2, {})
     with pytest.raises(RewriteError, match="cannot be: has no half form"):
         check_painting(painting, dataclasses.replace(graph, nodes=(node, graph.nodes[1])))
 
 
 def test_an_integer_that_must_leave_half_is_found() -> None:
     graph = dataclasses.replace(_graph(), outputs=((0, Boundary.HALF),))
-    painting = Painting((Paint.FULL,) * 2, (Paint.FULL,) * 2, ("outside",) * 2, {})
+    painting = Painting((Paint.FULL,) * 2, (Paint.FULL,) * 2, (Rule.OUTSIDE,) * 2, {})
     with pytest.raises(RewriteError, match="int32 cannot leave in half"):
         check_painting(painting, graph)

@@ -16,9 +16,16 @@ from duotone.graph.cut import Labelling
 from duotone.graph.graph import Boundary, Graph, Paint
 from duotone.graph.lists import Entry, Kind, OpLists, Pointwise, Taint
 from duotone.graph.painters import paint_mincut
-from duotone.graph.painters.dominant import keep_state_full, paint_allow, spread_half, spread_taint
+from duotone.graph.painters.dominant import (
+    keep_state_full,
+    name_the_rest,
+    paint_allow,
+    spread_half,
+    spread_taint,
+)
 from duotone.graph.painters.mincut import Problem, find_open
 from duotone.graph.painting import Canvas, Painting, check_painting
+from duotone.graph.rules import Rule
 from duotone.graph.traffic import bytes_of_traffic, find_traffic
 from tests.graph.tiny import ENTRIES as LISTED
 from tests.graph.tiny import FLOAT16, Painted, Tiny
@@ -175,11 +182,12 @@ class Choice:
         self.traffic = find_traffic(self.graph, self.classes)
         self.problem = Problem(self.canvas, open_nodes, self.traffic)
         self.open = self.problem.nodes
+        name_the_rest(self.canvas, tainted)
 
     def cost(self, colours: Iterable[Paint]) -> int:
         """Bytes with the open nodes coloured so."""
         for node, paint in zip(self.open, colours, strict=True):
-            self.canvas.paint(node, paint, "cut")
+            self.canvas.paint(node, paint, Rule.CUT)
         painting: Painting = self.canvas.finish()
         return bytes_of_traffic(self.traffic, self.graph, painting, self.problem.lifted)
 

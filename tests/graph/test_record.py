@@ -7,9 +7,9 @@ import json
 import pytest
 
 from duotone.graph.graph import Paint, bytes_of
-from duotone.graph.painting import RULES
 from duotone.graph.record import Record, make_record
 from duotone.graph.residuals import Recompute
+from duotone.graph.rules import Rule
 from tests.graph.tiny import FLOAT16, Tiny
 
 
@@ -33,7 +33,7 @@ def test_operations_say_what_where_and_why() -> None:
     assert (dot.operation, dot.paint, dot.stored, dot.rule) == ("dot", "half", "half", "allow")
     assert (dot.scope, dot.source, dot.list) == ("layer", "line 0", "allow")
     assert (dot.shape, dot.dtype) == (("32",), "float32")
-    assert exp.reason == f"{RULES['deny']}: exp is on the deny list"
+    assert exp.reason == f"{Rule.DENY.words}: exp is on the deny list"
     assert (mystery.rule, mystery.list) == ("unlisted", "unlisted")
 
 

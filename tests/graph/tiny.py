@@ -21,9 +21,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from duotone.graph.background import Background
 from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, classify
-from duotone.graph.forms import EVERYTHING, Forms, decline, hand_on_full
+from duotone.graph.declining import decline, hand_on_full
 from duotone.graph.graph import (
     FULL_DTYPE,
     HALF_TYPES,
@@ -41,6 +42,7 @@ from duotone.graph.graph import (
 from duotone.graph.lists import Entry, Kind, OpLists, Pointwise, Taint
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
+from duotone.graph.worth import EVERYTHING, Worth
 
 _NO_PINS = Pins()
 FLOAT16 = HALF_TYPES["float16"]
@@ -269,13 +271,13 @@ class Tiny:
         edit: Callable[[OpLists], OpLists] = lambda lists: lists,
         entries: Sequence[Entry] = ENTRIES,
         force_all: bool = False,
-        forms: Forms = EVERYTHING,
+        worth: Worth = EVERYTHING,
     ) -> Painted:
         """Classifies, declines, paints and plans."""
         graph = self.graph()
         lists = edit(OpLists.for_half(entries, half.name))
         classes = classify(graph, lists, half, pins, force_all=force_all)
-        classes = decline(classes, graph, forms)
-        painting = hand_on_full(PAINTERS[painter](graph, classes), classes, forms)
+        classes = decline(classes, Background(graph, half, worth=worth))
+        painting = hand_on_full(PAINTERS[painter](graph, classes), classes, worth)
         check_painting(painting, graph)
         return Painted(graph, classes, painting, plan_casts(graph, classes, painting))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.graph.forms import EVERYTHING
+from duotone.graph.worth import EVERYTHING
 from duotone.jaxpr.dots import takes_rows
 from duotone.targets import AssumedDevice, assuming
 from duotone.targets.device import FAST_CPU_FLAGS, choose_half, cpu_flags

@@ -1,4 +1,4 @@
-"""duotone's painter; the rules have the names of ``duotone.graph.painting.RULES``.
+"""duotone's painter; the rules are those of :mod:`duotone.graph.rules`.
 
 ::
 
@@ -40,6 +40,7 @@ from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
 from duotone.graph.lists import PASSIVE, Kind, Taint
 from duotone.graph.painters.mixed import compute_full_store_half, follow_full, store_operands_half
 from duotone.graph.painting import Canvas, Painting
+from duotone.graph.rules import Rule
 
 
 def paint_dominant(graph: Graph, classes: Classes) -> Painting:
@@ -70,7 +71,7 @@ def paint_allow(canvas: Canvas) -> None:
     """What the allow list names."""
     for node in canvas.graph.nodes:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.ALLOW:
-            canvas.paint(node.index, Paint.HALF, "allow")
+            canvas.paint(node.index, Paint.HALF, Rule.ALLOW)
 
 
 def spread_taint(canvas: Canvas) -> list[Taint]:
@@ -81,7 +82,7 @@ def spread_taint(canvas: Canvas) -> list[Taint]:
     for node in nodes:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.DENY:
             found = classes[node.index]
-            canvas.paint(node.index, Paint.FULL, found.rule or "deny", found.entry.reason)
+            canvas.paint(node.index, Paint.FULL, found.rule or Rule.DENY, found.entry.reason)
             if found.entry.taint:
                 taints[node.index] = found.entry.taint
                 queue.append(node.index)
@@ -104,7 +105,7 @@ def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
         return Taint.NONE
     if not node.half_inputs[slot]:
         return Taint.NONE
-    entry = canvas.classes.nodes[node.index].entry
+    entry = canvas.entry(node.index)
     if taint is Taint.EVERYWHERE:
         return taint
     if taint is Taint.ADDITIVE and (entry.commutes or entry.additive):
@@ -127,13 +128,13 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
                 continue
             if not node.half_inputs[slot] or not follows(canvas, node, slot):
                 continue
-            canvas.paint(reader, Paint.HALF, "downstream")
+            canvas.paint(reader, Paint.HALF, Rule.DOWNSTREAM)
             queue.extend(v for v in node.outputs if canvas.stored(v) is Paint.HALF)
 
 
 def follows(canvas: Canvas, node: Node, slot: int) -> bool:
     """Whether ``node`` becomes half because the operand in ``slot`` is."""
-    entry = canvas.classes.nodes[node.index].entry
+    entry = canvas.entry(node.index)
     if slot in canvas.dominant(node, parts=entry.parts):
         return True
     pairs = zip(node.inputs, node.half_inputs, strict=True)
@@ -180,8 +181,8 @@ def keep_state_full(canvas: Canvas) -> set[int]:
         )
     for index in sorted(reaching):
         node = graph.nodes[index]
-        if canvas.compute[index] is Paint.HALF and canvas.rules[index] == "downstream":
-            canvas.paint(index, Paint.FULL, "state", f"{node.op} leads to an output")
+        if canvas.compute[index] is Paint.HALF and canvas.rules[index] is Rule.DOWNSTREAM:
+            canvas.paint(index, Paint.FULL, Rule.STATE, f"{node.op} leads to an output")
     return reaching
 
 
@@ -224,7 +225,7 @@ def _before(
 
 def _is_moving(canvas: Canvas, node: Node) -> bool:
     """Whether a node gives all or a part of one large value, or puts parts together."""
-    entry, values = canvas.classes.nodes[node.index].entry, canvas.graph.values
+    entry, values = canvas.entry(node.index), canvas.graph.values
     read = [values[v] for v in node.inputs if values[v].paintable and values[v].constant is None]
     one = entry.parts or sum(value.size > 1 for value in read) == 1
     return one and entry.commutes and not entry.selects and not entry.repeats
@@ -242,7 +243,7 @@ def move_casts_up(canvas: Canvas) -> None:
             if index < 0 or canvas.compute[index] is Paint.HALF or not canvas.open[index]:
                 continue
             if _can_take_the_cast(canvas, graph.nodes[index], kept):
-                canvas.paint(index, Paint.HALF, "upstream")
+                canvas.paint(index, Paint.HALF, Rule.UPSTREAM)
                 queue.append(index)
 
 
@@ -251,7 +252,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     values = canvas.graph.values
     if canvas.kind(node.index) is not Kind.CLEAR or not node.paintable:
         return False
-    if not canvas.classes.nodes[node.index].entry.commutes or canvas.rules[node.index] == "state":
+    if not canvas.entry(node.index).commutes or canvas.rules[node.index] is Rule.STATE:
         return False
     if not all(node.half_outputs) or any(value in kept for value in node.outputs):
         return False
@@ -274,7 +275,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     # Only one branch runs, so only one of the casts before a join does.
     cost = max(read, default=0) if node.op == "branch.join" else sum(read)
     made = sum(values[v].size for v in node.outputs)
-    return cost == made or (cost < made and not canvas.classes.nodes[node.index].entry.repeats)
+    return cost == made or (cost < made and not canvas.entry(node.index).repeats)
 
 
 def keep_wide(canvas: Canvas, state: Collection[int]) -> None:
@@ -285,14 +286,14 @@ def keep_wide(canvas: Canvas, state: Collection[int]) -> None:
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
     for node in graph.nodes:
-        if canvas.rules[node.index] != "allow" or not canvas.classes.nodes[node.index].entry.wide:
+        if canvas.rules[node.index] is not Rule.ALLOW or not canvas.entry(node.index).wide:
             continue
         readers = canvas.readers(node.outputs)
         if any(canvas.compute[r] is Paint.HALF for r in readers):
             continue
         if _leads_to_an_output(canvas, node, state, outputs):
             canvas.store[node.index] = Paint.FULL
-            canvas.rules[node.index] = "wide"
+            canvas.rules[node.index] = Rule.WIDE
 
 
 def _leads_to_an_output(
@@ -315,5 +316,5 @@ def _leads_to_an_output(
 def name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
     """Nodes that stayed full because no rule made them half."""
     for index, rule in enumerate(canvas.rules):
-        if not rule:
-            canvas.rules[index] = "taint" if tainted[index] else "outside"
+        if rule is None:
+            canvas.rules[index] = Rule.TAINT if tainted[index] else Rule.OUTSIDE

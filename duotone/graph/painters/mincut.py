@@ -44,6 +44,7 @@ from duotone.graph.painters.dominant import (
 )
 from duotone.graph.painters.mixed import reads_full
 from duotone.graph.painting import Canvas, Painting
+from duotone.graph.rules import Rule
 from duotone.graph.traffic import OUTSIDE, WIDTH, Reader, Traffic, find_traffic, lifted_nodes
 
 _SAVED = WIDTH[Paint.FULL] - WIDTH[Paint.HALF]
@@ -82,7 +83,7 @@ def find_open(canvas: Canvas, tainted: list[Taint], state: set[int]) -> set[int]
     return {
         index
         for index, rule in enumerate(canvas.rules)
-        if rule == "downstream" and index not in state and not tainted[index]
+        if rule is Rule.DOWNSTREAM and index not in state and not tainted[index]
     }
 
 
@@ -121,7 +122,7 @@ class Problem:
                 self._add_value(entry)
         found = self.labels.solve()
         for node, variable in self.variables.items():
-            self.canvas.paint(node, found[variable], "cut")
+            self.canvas.paint(node, found[variable], Rule.CUT)
         self._store_lifted()
 
     # ------------------------------------------------------- costs
@@ -247,7 +248,7 @@ class Problem:
         for node, paints in read.items():
             if paints and Paint.FULL not in paints:
                 self.canvas.store[node] = Paint.HALF
-                self.canvas.rules[node] = "range"
+                self.canvas.rules[node] = Rule.RANGE
 
     def _found(self, label: _Label) -> Paint:
         if label.variable < 0:
@@ -259,13 +260,13 @@ def _compute_full_store_half(canvas: Canvas) -> None:
     """What has a full operand computes full and stores half, if no reader widens it again."""
     for node in reversed(canvas.graph.nodes):
         index = node.index
-        if canvas.rules[index] != "cut" or canvas.compute[index] is Paint.FULL:
+        if canvas.rules[index] is not Rule.CUT or canvas.compute[index] is Paint.FULL:
             continue
         if node.op in STRUCTURAL or not _gains_from_full(canvas, node):
             continue
         readers = [reader for v in node.outputs for reader, _ in canvas.consumers[v]]
         if all(_takes_half(canvas, reader) for reader in readers):
-            canvas.paint(index, Paint.FULL, "mixed")
+            canvas.paint(index, Paint.FULL, Rule.MIXED)
             canvas.store[index] = Paint.HALF
 
 
@@ -284,6 +285,6 @@ def _gains_from_full(canvas: Canvas, node: Node) -> bool:
 
     Of a sum or a scatter the full result would be written first.
     """
-    entry = canvas.classes.nodes[node.index].entry
+    entry = canvas.entry(node.index)
     arithmetic = entry.kind is Kind.INFER and entry.pointwise is not Pointwise.NO
     return arithmetic and reads_full(canvas, node)

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from duotone.graph.graph import SMALL, STRUCTURAL, Node, Paint
 from duotone.graph.lists import PASSIVE, Kind, Pointwise
 from duotone.graph.painting import Canvas
+from duotone.graph.rules import Rule
 
 
 def compute_full_store_half(canvas: Canvas) -> None:
@@ -30,7 +31,7 @@ def compute_full_store_half(canvas: Canvas) -> None:
         index = node.index
         arithmetic = canvas.kind(index) is Kind.INFER
         unstored = arithmetic or index in picked
-        if canvas.rules[index] != "downstream" or not unstored:
+        if canvas.rules[index] is not Rule.DOWNSTREAM or not unstored:
             continue
         readers = canvas.readers(node.outputs) if arithmetic else _direct_readers(canvas, node)
         returned = not outputs.isdisjoint(canvas.moved(node.outputs))
@@ -39,9 +40,9 @@ def compute_full_store_half(canvas: Canvas) -> None:
         alone = len(readers) == 1 or index in picked
         # With several readers where each of them may as well calculate it for itself.
         if all_full and (mixed or alone or _costs_nothing(canvas, node)):
-            canvas.paint(index, Paint.FULL, "inner")
+            canvas.paint(index, Paint.FULL, Rule.INNER)
         elif mixed:
-            canvas.paint(index, Paint.FULL, "mixed")
+            canvas.paint(index, Paint.FULL, Rule.MIXED)
             canvas.store[index] = Paint.HALF
 
 
@@ -57,7 +58,7 @@ def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
     added, what is left of them may be lost. Not within a longer sum (the residual stream behind a
     layer norm), which compilers then write in full.
     """
-    if not canvas.classes.nodes[node.index].entry.additive:
+    if not canvas.entry(node.index).additive:
         return False
     for_dots = _are_for_dots(canvas, node, set(readers), with_sums=False)
     return for_dots and all(_is_mixed(canvas, node, value) for value in node.inputs)
@@ -71,8 +72,10 @@ def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
         producer = canvas.maker(asked)
         if producer < 0 or len(canvas.readers(canvas.graph.nodes[producer].outputs)) != 1:
             return False
-        made, entry = canvas.graph.nodes[producer], canvas.classes.nodes[producer].entry
-        arithmetic = canvas.kind(producer) is Kind.INFER and canvas.rules[producer] == "downstream"
+        made, entry = canvas.graph.nodes[producer], canvas.entry(producer)
+        arithmetic = (
+            canvas.kind(producer) is Kind.INFER and canvas.rules[producer] is Rule.DOWNSTREAM
+        )
         full = reads_full(canvas, made)
         if not (arithmetic and made.body == node.body and (full or entry.additive)):
             return False
@@ -89,8 +92,8 @@ def _picked(canvas: Canvas) -> set[int]:
     graph = canvas.graph
     found: set[int] = set()
     for node in graph.nodes:
-        entry = canvas.classes.nodes[node.index].entry
-        if canvas.rules[node.index] != "downstream" or not entry.commutes:
+        entry = canvas.entry(node.index)
+        if canvas.rules[node.index] is not Rule.DOWNSTREAM or not entry.commutes:
             continue
         read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
         size = max(graph.values[v].size for v in node.outputs)
@@ -106,7 +109,7 @@ def _costs_nothing(canvas: Canvas, node: Node) -> bool:
     A sum of two large values is worth its bytes (a residual stream that several norms read); what
     differs from one large value by small ones (logits less their maximum) is read as that value.
     """
-    entry, values = canvas.classes.nodes[node.index].entry, canvas.graph.values
+    entry, values = canvas.entry(node.index), canvas.graph.values
     slots = canvas.dominant(node, parts=False)
     large = [slot for slot in slots if values[node.inputs[slot]].constant is None]
     return entry.pointwise is Pointwise.CHEAP and (not entry.additive or len(large) == 1)
@@ -139,18 +142,18 @@ def store_operands_half(canvas: Canvas) -> None:
     for node in canvas.graph.nodes:
         full = canvas.compute[node.index] is Paint.FULL and canvas.store[node.index] is None
         passive = canvas.open[node.index] and canvas.kind(node.index) in PASSIVE
-        if not (full and passive) or canvas.rules[node.index] == "state":
+        if not (full and passive) or canvas.rules[node.index] is Rule.STATE:
             continue
         if len(node.outputs) == 1 and all(node.half_outputs) and outputs.isdisjoint(node.outputs):
             readers = set(_direct_readers(canvas, node))
             if _are_for_dots(canvas, node, readers, with_sums=True):
-                canvas.rules[node.index] = "operand"
+                canvas.rules[node.index] = Rule.OPERAND
                 canvas.store[node.index] = Paint.HALF
 
 
 def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
     """Whether there are allow operations in half among ``readers``, and else only sums."""
-    sums = {reader for reader in readers if canvas.classes.nodes[reader].entry.adds_up}
+    sums = {reader for reader in readers if canvas.entry(reader).adds_up}
     dots = readers - sums
     half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
     here = all(canvas.graph.nodes[r].body == node.body for r in readers)
@@ -169,11 +172,11 @@ def follow_full(canvas: Canvas) -> None:
             continue
         full = reads_full(canvas, node) and outputs.isdisjoint(canvas.moved(node.outputs))
         if full and all(_reads_at_once(canvas, node, r) for r in canvas.readers(node.outputs)):
-            canvas.paint(node.index, Paint.FULL, "inner")
+            canvas.paint(node.index, Paint.FULL, Rule.INNER)
 
 
 def _compares_with_half(canvas: Canvas, node: Node) -> bool:
-    entry, values = canvas.classes.nodes[node.index].entry, canvas.graph.values
+    entry, values = canvas.entry(node.index), canvas.graph.values
     compares = entry.compares or (entry.bounds and not entry.commutes)
     return compares and any(
         canvas.stored(v) is Paint.HALF and values[v].constant is None for v in node.inputs

@@ -24,6 +24,7 @@ from duotone.graph.graph import Graph, Paint
 from duotone.graph.lists import Kind
 from duotone.graph.painting import Canvas, Painting
 from duotone.graph.reach import reach
+from duotone.graph.rules import Rule
 
 
 def paint_tensorflow(graph: Graph, classes: Classes) -> Painting:
@@ -51,12 +52,12 @@ def paint_tensorflow(graph: Graph, classes: Classes) -> Painting:
             continue
         if index in allow:
             direct = canvas.kind(index) is Kind.ALLOW
-            canvas.paint(index, Paint.HALF, "allow" if direct else "tensorflow")
+            canvas.paint(index, Paint.HALF, Rule.ALLOW if direct else Rule.TENSORFLOW)
         elif flow.of_kind(index, Kind.DENY):
             found = classes.nodes[index]
-            canvas.paint(index, Paint.FULL, found.rule or "deny", found.entry.reason)
+            canvas.paint(index, Paint.FULL, found.rule or Rule.DENY, found.entry.reason)
         else:
-            canvas.paint(index, Paint.FULL, "taint" if index in deny else "outside")
+            canvas.paint(index, Paint.FULL, Rule.TAINT if index in deny else Rule.OUTSIDE)
     return canvas.finish()
 
 

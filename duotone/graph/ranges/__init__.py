@@ -2,12 +2,13 @@
 
 ::
 
-    Graph ─ find_ranges ─► Ranges ─ refine ─► Classes
+    Graph ─ find_ranges ─► Ranges ─ deny_out_of_range, store_in_half, keep_digits ─► Classes
 
 :func:`find_ranges` gives an interval to each value of which anything is known: from constants, from
 operations with bounded results, from relations between two values (``x - max(x)`` is not
 positive), and from what the user states or calibration measured, which :func:`assume` looks up by
-name. :func:`refine` writes what follows from them into the classes that painters read.
+name. The stages of :mod:`duotone.graph.ranges.refine` write what follows from them into the classes
+that painters read.
 """
 
 from duotone.graph.ranges.assume import (
@@ -20,16 +21,17 @@ from duotone.graph.ranges.assume import (
 )
 from duotone.graph.ranges.find import (
     NO_ASSUMPTIONS,
+    NO_RANGES,
     Assumptions,
     Measured,
     Ranges,
     find_ranges,
 )
 from duotone.graph.ranges.interval import Interval
-from duotone.graph.ranges.refine import refine
 
 __all__ = [
     "NO_ASSUMPTIONS",
+    "NO_RANGES",
     "Assumptions",
     "Interval",
     "Measured",
@@ -41,5 +43,4 @@ __all__ = [
     "nearest",
     "path_of",
     "paths_of",
-    "refine",
 ]

@@ -125,6 +125,10 @@ class Ranges:
         return self.intervals.get(value)
 
 
+NO_RANGES = Ranges(MappingProxyType({}), frozenset(), frozenset(), MappingProxyType({}))
+"""Nothing is known."""
+
+
 def find_ranges(graph: Graph, assumptions: Assumptions = NO_ASSUMPTIONS) -> Ranges:
     """Finds an interval for each value of which anything is known.
 

@@ -1,7 +1,7 @@
 """Refine: what ranges change in the classes.
 
-Two things, each written into the :class:`~duotone.graph.classes.NodeClass` of a node, which is all
-that painters see.
+Three stages, each of which writes into the :class:`~duotone.graph.classes.NodeClass` of a node,
+which is all that painters see.
 
 *Lifted.* A result that is bounded, of scale 1 and used for its absolute value (an exponential less
 its maximum, a softmax, a tanh, a normalised row) loses nothing that matters when it is stored in
@@ -16,21 +16,22 @@ calibration measured lets it, the operation that makes it and those that read it
 that makes them is (rule ``underflow``). A bound that only follows from adding up terms at their
 worst denies nothing: real sums are far from it.
 
-Who calls this: ``duotone.road``, after classify.
+Who calls this: :mod:`duotone.graph.amendments`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 
+from duotone.graph.background import Background
 from duotone.graph.classes import Classes, NodeClass
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.lists import Entry, Kind, Taint
 from duotone.graph.ranges.closely import POLES, looked_at_closely
 from duotone.graph.ranges.find import FEW, Ranges
 from duotone.graph.ranges.interval import Interval, bound, words
+from duotone.graph.rules import Rule
 
 MOSTLY_SMALL = 0.5
 """Share of measured elements below half's normal numbers from which an operation is denied: most of
@@ -51,62 +52,48 @@ _SCALES = frozenset("div square integer_pow convert_element_type loop.carry".spl
 adds to it or is on no list."""
 
 
-def refine(classes: Classes, graph: Graph, ranges: Ranges, half: HalfType) -> Classes:
-    """The classes with what ranges say.
-
-    Args:
-        classes: from classify.
-        graph: the program.
-        ranges: of its values.
-        half: the half type.
-
-    Returns:
-        New classes; the same if ranges say nothing.
-    """
-    changed: dict[int, NodeClass] = {}
-    certain = {v for v, interval in ranges.intervals.items() if _is_beyond(interval, half)}
-    suspects = ranges.stated | certain
-    if suspects:
-        _deny(changed, classes, graph, ranges, half, suspects)
-    if ranges.unit or ranges.measured or half.name == "bfloat16":
-        _lift(changed, classes, graph, ranges, half)
-    _keep_digits(changed, classes, graph, ranges)
-    return classes.with_changed(changed)
-
-
-def _keep_digits(
-    changed: dict[int, NodeClass], classes: Classes, graph: Graph, ranges: Ranges
-) -> None:
+def keep_digits(classes: Classes, background: Background) -> Classes:
     """Denies saturating functions that are looked at closely: ``log(1 - sigmoid(x))``.
 
     Near its limits such a function is its limit in half, of which nothing is left after the
     subtraction, nor of its derivative.
+
+    Args:
+        classes: what each node is.
+        background: the program, and the ranges of its values.
+
+    Returns:
+        New classes; the same where there is no such function.
     """
-    saturating = [node for node in graph.nodes if node.op in _SATURATING]
+    graph = background.graph
+    saturating = [
+        node
+        for node in graph.nodes
+        if node.op in _SATURATING and classes.nodes[node.index].kind is Kind.INFER
+    ]
     if not saturating:
-        return
-    close = looked_at_closely(graph, classes, ranges, POLES)
-    for node in saturating:
-        found = changed.get(node.index, classes.nodes[node.index])
-        known = found.pin is not None or found.rule or found.entry.source == "policy" or node.fixed
-        if known or found.kind is not Kind.INFER or close.isdisjoint(node.outputs):
-            continue
-        changed[node.index] = found.denied(_CLOSE_WORDS, Taint.NONE)
+        return classes
+    close = looked_at_closely(graph, classes, background.ranges, POLES)
+    found = (node.index for node in saturating if not close.isdisjoint(node.outputs))
+    return classes.with_denied(dict.fromkeys(found, _CLOSE_WORDS), Rule.CLOSELY)
 
 
 _CLOSE_WORDS = "a logarithm, a division or the like looks closely at what is left of its limit"
 
-# ------------------------------------------------------- lifted
 
+def store_in_half(classes: Classes, background: Background) -> Classes:
+    """Marks results of full operations that may be stored in half.
 
-def _lift(
-    changed: dict[int, NodeClass],
-    classes: Classes,
-    graph: Graph,
-    ranges: Ranges,
-    half: HalfType,
-) -> None:
-    """Finds the nodes whose results may be stored in half."""
+    Args:
+        classes: what each node is.
+        background: the program, and the ranges of its values.
+
+    Returns:
+        New classes; the same if ranges say nothing.
+    """
+    graph, half, ranges = background.graph, background.half, background.ranges
+    if not (ranges.unit or ranges.measured or half.name == "bfloat16"):
+        return classes
     touched = (*ranges.unit, *ranges.measured)
     candidates = {graph.values[v].producer for v in touched if _fits(v, ranges, half)} - {-1}
     if half.name == "bfloat16":
@@ -114,12 +101,12 @@ def _lift(
     candidates = {
         index
         for index in candidates
-        if index not in changed
-        and _may_be_lifted(graph.nodes[index], classes.nodes[index])
+        if _may_be_lifted(graph.nodes[index], classes.nodes[index])
         and _holds(graph.nodes[index], graph, ranges, half)
     }
     if not candidates:
-        return
+        return classes
+    changed: dict[int, NodeClass] = {}
     close = looked_at_closely(graph, classes, ranges)
     logged = _log_domain(graph, classes)
     squares = any(graph.nodes[index].op in _SQUARES for index in candidates)
@@ -139,6 +126,7 @@ def _lift(
             stores_half=True,
             range=_known(ranges.of(node.outputs[0]), half),
         )
+    return classes.with_changed(changed)
 
 
 def _known(interval: Interval | None, half: HalfType) -> str:
@@ -171,7 +159,7 @@ def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
 def _may_be_lifted(node: Node, found: NodeClass) -> bool:
     """Whether a node's class leaves it to the rules, and only its range speaks against it."""
     entry = found.entry
-    if found.pin is not None or found.rule or entry.source == "policy" or node.fixed:
+    if found.is_users or found.rule is not None or node.fixed:
         return False
     if entry.kind in (Kind.ALLOW, Kind.UNLISTED) or entry.taint > Taint.DOMINANT:
         return False
@@ -227,21 +215,22 @@ def _weighs(value: int, graph: Graph, ranges: Ranges) -> bool:
     return known or graph.values[value].constant is not None or graph.values[value].size == 1
 
 
-# ------------------------------------------------------- denied
+def deny_out_of_range(classes: Classes, background: Background) -> Classes:
+    """Denies what makes or reads a value that half may not hold.
 
+    Only values whose bounds are to be believed: stated, measured, or wholly out of range.
 
-def _deny(
-    changed: dict[int, NodeClass],
-    classes: Classes,
-    graph: Graph,
-    ranges: Ranges,
-    half: HalfType,
-    suspects: Iterable[int],
-) -> None:
-    """Denies what makes or reads a value that half may not hold, of those that are suspected.
+    Args:
+        classes: what each node is.
+        background: the program, and the ranges of its values.
 
-    These are values whose bounds are to be believed: stated, measured, or wholly out of range.
+    Returns:
+        New classes; the same where half holds everything.
     """
+    graph, half, ranges = background.graph, background.half, background.ranges
+    certain = {v for v, interval in ranges.intervals.items() if _is_beyond(interval, half)}
+    suspects = ranges.stated | certain
+    changed: dict[int, NodeClass] = {}
     consumers = graph.consumers
     for value in sorted(suspects):
         held = graph.values[value]
@@ -253,12 +242,13 @@ def _deny(
         if held.producer >= 0:
             made = f"its result {words_of_it}"
             _deny_node(changed, classes, graph.nodes[held.producer], rule, made, True)
-        if rule == "overflow":
+        if rule is Rule.OVERFLOW:
             for index, slot in consumers[value]:
                 reader = graph.nodes[index]
                 if reader.half_inputs[slot]:
                     read = f"it reads what {words_of_it}"
                     _deny_node(changed, classes, reader, rule, read, False)
+    return classes.with_changed(changed)
 
 
 def _is_beyond(interval: Interval, half: HalfType) -> bool:
@@ -266,7 +256,7 @@ def _is_beyond(interval: Interval, half: HalfType) -> bool:
     return interval[0] > half.largest or -interval[1] > half.largest
 
 
-def _problem(value: int, graph: Graph, ranges: Ranges, half: HalfType) -> tuple[str, str] | None:
+def _problem(value: int, graph: Graph, ranges: Ranges, half: HalfType) -> tuple[Rule, str] | None:
     """The rule that a value falls under, and why."""
     interval = ranges.of(value)
     measured = ranges.measured.get(value)
@@ -275,12 +265,12 @@ def _problem(value: int, graph: Graph, ranges: Ranges, half: HalfType) -> tuple[
     ):
         producer = graph.values[value].producer
         if producer < 0 or not _is_masked(graph, graph.nodes[producer], half):
-            return "overflow", (
+            return Rule.OVERFLOW, (
                 f"is {words(interval)}, and {half.name} ends at {half.largest:.5g}"
                 + (f" ({_HEADROOM_WORDS})" if measured else "")
             )
     if measured is not None and half.name == "float16" and measured.small > MOSTLY_SMALL:
-        return "underflow", (
+        return Rule.UNDERFLOW, (
             f"was measured: {measured.small:.0%} of it is below {half.smallest_normal:.3g}"
         )
     return None
@@ -298,7 +288,7 @@ def _deny_node(
     changed: dict[int, NodeClass],
     classes: Classes,
     node: Node,
-    rule: str,
+    rule: Rule,
     reason: str,
     makes: bool,
 ) -> None:
@@ -307,9 +297,9 @@ def _deny_node(
     entry = found.entry
     if found.pin is not None or entry.kind is Kind.UNLISTED or node.fixed:
         return
-    if found.rule in ("overflow", "underflow") and not makes:
+    if found.rule in (Rule.OVERFLOW, Rule.UNDERFLOW) and not makes:
         return
-    overflows = makes and rule == "overflow"
+    overflows = makes and rule is Rule.OVERFLOW
     taint = Taint.EVERYWHERE if overflows else max(entry.taint, Taint.DOMINANT)
     changed[node.index] = dataclasses.replace(
         found,
