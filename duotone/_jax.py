@@ -73,6 +73,7 @@ _OWN = (
     "static.py",
     "targets",
 )
+_LIBRARIES = {"site-packages", "dist-packages"}
 for _name in _OWN:
     _source_info.register_exclusion(str(_HERE / _name))
 
@@ -242,8 +243,11 @@ def convert(operand: Any, dtype: Any, weak_type: bool = False) -> Any:
 
 
 def source_line(eqn: Eqn) -> str:
-    """``file:line (function)`` of the user's code that made ``eqn``."""
-    return _source_info.summarize(eqn.source_info)
+    """``file:line (function)`` of the user's own code, and behind `` > `` of a library it calls."""
+    frames = list(_source_info.user_frames(eqn.source_info.traceback))
+    own = next((f for f in frames if not _LIBRARIES & set(Path(f.file_name).parts)), None)
+    lines = [_source_info._summarize_frame(f) for f in dict.fromkeys((own, *frames[:1])) if f]
+    return " > ".join(lines) or "unknown"
 
 
 def scope_names(stack: NameStack) -> tuple[str, ...]:

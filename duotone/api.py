@@ -28,7 +28,9 @@ from duotone.records import halves_inside, record_of
 from duotone.road import paint_for_device, paint_full
 from duotone.static import CastParams, Weights, without_first
 from duotone.targets import assumed
-from duotone.views import text
+from duotone.views.columns import html, plain
+from duotone.views.overview import Overview
+from duotone.views.rows import Rows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,14 +192,41 @@ def _recorded_settings(
 class Explanation(Record):
     """What a painting does to a function, and why; see :class:`duotone.graph.record.Record`.
 
-    ``print`` shows a table; :meth:`to_json` gives data, :meth:`to_tensorboard` a coloured graph.
+    ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
+    :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_tensorboard` a
+    coloured graph. A notebook shows the overview too.
     """
 
-    def __str__(self) -> str:
-        return text.render(self)
+    def rows(
+        self, where: str | None = None, *, rule: str | None = None, most: int | None = None
+    ) -> Rows:
+        """Operations one by one, in program order; print it.
 
-    def __rich__(self) -> Any:
-        return text.table(self)
+        Args:
+            where: a shell pattern over name scope and operation, as in a policy:
+                ``"*/attention/*"``.
+            rule: of this rule only; ``docs/rules.md`` tells them all.
+            most: those with the most bytes, no more than this.
+
+        Raises:
+            ArgumentError: there is no such rule, or nothing matches.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, duotone
+            >>> seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
+            >>> [o.operation for o in seen.rows(rule="deny").operations]
+            ['exp']
+        """
+        return Rows(self, where, rule, most)
+
+    def __str__(self) -> str:
+        return plain(Overview(self))
+
+    def __rich__(self) -> Overview:
+        return Overview(self)
+
+    def _repr_html_(self) -> str:
+        return html(Overview(self))
 
     def to_tensorboard(self, logdir: str) -> None:
         """Writes the graph for TensorBoard: Graphs, Color by Device (docs/tensorflow.md)."""

@@ -226,16 +226,16 @@ def test_json_is_the_record() -> None:
     assert data["summary"]["half_dtype"] == "float16"
 
 
-def test_print_is_a_table() -> None:
+def test_print_is_an_overview() -> None:
     text = str(explain(_model, X, W, dtype="float16"))
-    for part in ("operation", "dot_general", "half", "layer", "FLOPs in half"):
+    for part in ("scope", "full by", "layer", "FLOPs in half"):
         assert part in text
 
 
 def test_an_empty_function() -> None:
     seen = explain(lambda x: x, X, dtype="float16")
     assert (seen.operations, seen.casts) == ((), ())
-    assert "0 operations half" in str(seen)
+    assert "0 of 0 operations in half" in str(seen)
 
 
 @pytest.mark.parametrize(

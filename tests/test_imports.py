@@ -117,6 +117,7 @@ MAY_IMPORT = {
         "errors",
         "graph",
         "policy",
+        "public",
         "samples",
         "targets",
         "tensorflow",

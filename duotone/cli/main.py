@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from duotone.cli.demo import demo
+from duotone.cli.explain import explain
 from duotone.cli.rewrite import rewrite
 from duotone.cli.run import run as run_script
 from duotone.cli.version import print_version, version
@@ -31,6 +32,8 @@ _EPILOG = """
   duotone run train.py --epochs 3    a Keras script in mixed precision, source unchanged
 
   duotone run --dtype float16 --loss-scale 1024 --policy-file policy.toml -m pkg.train
+
+  duotone explain train.py:step      what is half in a function, and why
 
   duotone rewrite graph.pb --out half.pb --fetch logits
 
@@ -53,6 +56,22 @@ _RUN_EPILOG = """
   deny_add = ["tanh"]
 
   keep_full = ["*/attention/*"]
+"""
+
+_EXPLAIN_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone explain train.py:example                  example() returns (step, *arguments)
+
+  duotone explain model.py:apply --shapes 'f32[512,512] f32[32,512]'
+
+  duotone explain train.py:example --target h100    as for a device that is not here
+
+  duotone explain train.py:example --where '*/attention/*'
+
+  duotone explain train.py:example --rule taint --rows 20
+
+  duotone explain train.py:example --json seen.json
 """
 
 _DEMO_EPILOG = """
@@ -119,6 +138,7 @@ app.command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     epilog=_RUN_EPILOG,
 )(run_script)
+app.command(epilog=_EXPLAIN_EPILOG)(explain)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)
 app.command(epilog=_VERSION_EPILOG)(version)

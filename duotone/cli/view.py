@@ -42,7 +42,8 @@ def view(
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="Show these nodes one by one; wildcards as in '*/conv1/*'.", metavar="PATTERN"
+            help="Show these nodes one by one, or operations of these name scopes: '*/conv1/*'.",
+            metavar="PATTERN",
         ),
     ] = None,
     compare: Annotated[
@@ -67,9 +68,9 @@ def view(
 
     console = Console()
     if _is_json(graph):
-        if nodes is not None or compare:
-            raise ArgumentError(f"{graph} is a JAX program: --nodes and --compare are for graphs.")
-        _view_record(console, graph, most, tensorboard)
+        if compare:
+            raise ArgumentError(f"{graph} is a JAX program: --compare is for graphs.")
+        _view_record(console, graph, nodes, most, tensorboard)
         return
     from duotone.views import graphdef
 
@@ -122,16 +123,19 @@ def _is_json(path: Path) -> bool:
         return file.read(100).lstrip().startswith(b"{")
 
 
-def _view_record(console: Console, path: Path, most: int, logdir: Path | None) -> None:
-    """Shows the record of a JAX program."""
+def _view_record(
+    console: Console, path: Path, where: str | None, most: int, logdir: Path | None
+) -> None:
+    """Shows the record of a JAX program, or some of its operations one by one."""
     from duotone.graph.record import Record
-    from duotone.views import text
+    from duotone.views.overview import Overview
+    from duotone.views.rows import Rows
 
     try:
         record = Record.from_json(path.read_text())
     except (ArgumentError, UnicodeDecodeError) as error:
         raise ArgumentError(f"{path}: {error}") from error
-    console.print(text.table(record, most=most))
+    console.print(Overview(record) if where is None else Rows(record, where, most=most))
     if logdir is not None:
         from duotone.views import tensorboard
 

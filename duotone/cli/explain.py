@@ -1,0 +1,71 @@
+"""``duotone explain``: what mixed precision does to a function, and why.
+
+Nothing is compiled or run but the module that the function stands in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duotone.cli.program import ProgramArgument, ShapesOption, load
+from duotone.cli.run import HalfTypeChoice, PolicyFileOption
+
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Operations one by one, of these name scopes: '*/attention/*'.", metavar="PATTERN"
+    ),
+]
+RuleOption = Annotated[
+    str | None,
+    typer.Option(help="Operations one by one, of this rule: taint.", metavar="RULE"),
+]
+MostOption = Annotated[
+    int | None,
+    typer.Option("--rows", min=1, help="Operations one by one, so many with the most bytes."),
+]
+
+
+def explain(
+    program: ProgramArgument,
+    shapes: ShapesOption = None,
+    dtype: Annotated[
+        HalfTypeChoice | None,
+        typer.Option(help="The half type; by default the one that is fast on the device."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Paint as for this device, which need not be here: h100, a100, v5e, ….",
+            metavar="NAME",
+        ),
+    ] = None,
+    policy_file: PolicyFileOption = None,
+    where: WhereOption = None,
+    rule: RuleOption = None,
+    most: MostOption = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write all of it as JSON, for duotone view.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Show what mixed precision does to a function: totals, reasons, a tree by name scope."""
+    from rich.console import Console
+
+    import duotone
+    from duotone._files import write_atomically
+    from duotone.targets import assuming, find_target
+
+    function, arguments = load(program, shapes)
+    policy = None if policy_file is None else duotone.Policy.from_file(policy_file)
+    device = None if target is None else find_target(target).device()
+    with assuming(device):
+        seen = duotone.explain(
+            function, *arguments, dtype=None if dtype is None else dtype.value, policy=policy
+        )
+    one_by_one = where is not None or rule is not None or most is not None
+    Console().print(seen.rows(where, rule=rule, most=most) if one_by_one else seen)
+    if json is not None:
+        write_atomically(json, seen.to_json())

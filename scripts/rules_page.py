@@ -1,0 +1,75 @@
+"""Writes ``docs/rules.md``, the page that says what each rule means.
+
+python scripts/rules_page.py            # writes it
+python scripts/rules_page.py --check    # fails if it is not up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from duotone.graph.amendments import AMENDMENTS  # noqa: E402
+from duotone.graph.rules import Rule  # noqa: E402
+
+PAGE = ROOT / "docs" / "rules.md"
+_HEAD = """\
+<!-- written by scripts/rules_page.py from duotone/graph/rules.py; do not edit -->
+
+# Rules
+
+Every operation has one rule: why it is half or full. [`explain`](getting-started.md) names it
+beside each operation, the summary counts them. `seen.rows(rule="taint")` shows the operations of
+one. What moves an operation to the other colour is a [policy](policy.md): `keep_full`, `keep_half`,
+edits of the lists, ranges.
+
+*Dominant* is an operand with at least as many elements as the result. An *allow operation* is on
+the allow list (dots and convolutions).
+
+| rule | what it says | decided by |
+| --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The page."""
+    rows = []
+    for rule in Rule:
+        amend = AMENDMENTS.get(rule)
+        by = f"`{amend.__module__.replace('.', '/')}.py`" if amend else _where(rule)
+        rows.append(f"| `{rule}` | {rule.words} | {by} |")
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _where(rule: Rule) -> str:
+    """The modules that paint or deny by a rule, those that only ask for it left out."""
+    name = f"Rule.{rule.name}"
+    found = []
+    for path in sorted((ROOT / "duotone").rglob("*.py")):
+        lines = path.read_text().splitlines()
+        asks = (f"is {name}", f"is not {name}", f"== {name}")
+        if any(name in line.replace(",", " ").split("#")[0] for line in lines if "Rule." in line):
+            text = "\n".join(line for line in lines if not any(a in line for a in asks))
+            if f"{name}" in text and path.name not in ("rules.py", "amendments.py"):
+                found.append(f"`{path.relative_to(ROOT)}`")
+    return ", ".join(found)
+
+
+def main() -> int:
+    """Writes the page, or checks it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare")
+    if parser.parse_args().check:
+        current = PAGE.exists() and PAGE.read_text() == page()
+        print(f"{PAGE.name} is {'up to date' if current else 'not up to date: run this script'}")
+        return 0 if current else 1
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,126 @@
+"""``duotone explain``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from duotone.cli.main import app, run
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+
+def step(w, x):
+    with jax.named_scope("net/attention"):
+        return jax.nn.softmax(x @ w)
+
+def example():
+    return jax.grad(lambda w, x: step(w, x).max()), jnp.ones((16, 16)), jnp.ones((4, 16))
+
+def nothing():
+    return 3
+
+class Model:
+    @staticmethod
+    def apply(w, x):
+        return x @ w
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "program_to_explain.py"
+    path.write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield path
+    sys.modules.pop("program_to_explain", None)
+
+
+def output(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["explain", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_function_that_returns_a_step_and_its_arguments(program: Path) -> None:
+    text = output(f"{program.name}:example", "--dtype", "bfloat16")
+    assert text.startswith("bfloat16: ")
+    assert "net" in text
+
+
+def test_shapes_in_place_of_arguments(program: Path) -> None:
+    text = output(f"{program}:step", "--shapes", "f32[16, 16], f32[4,16]", "--dtype", "float16")
+    assert "1 of 1 on the allow list" in text
+    shapes = ("--shapes", "f32[16,16] f32[4,16]", "--dtype", "float16")
+    assert "1 of 1 on" in output("program_to_explain:Model.apply", *shapes)
+
+
+def test_operations_one_by_one(program: Path) -> None:
+    arguments = (f"{program}:step", "--shapes", "f32[16,16] f32[4,16]", "--dtype", "float16")
+    assert output(*arguments, "--rule", "wide").count("dot_general") == 1
+    assert "reduce_max" in output(*arguments, "--where", "*/attention/*")
+    assert "with fewer bytes" in output(*arguments, "--rows", "2")
+
+
+def test_a_device_that_is_not_here(program: Path) -> None:
+    arguments = (f"{program}:step", "--shapes", "f32[16,16] f32[4,16]")
+    assert "1 of 1 on the allow list" in output(*arguments, "--target", "h100")
+
+
+def test_json_is_for_view(program: Path, tmp_path: Path) -> None:
+    out = tmp_path / "seen.json"
+    arguments = ("--shapes", "f32[16,16] f32[4,16]", "--dtype", "float16")
+    output(f"{program}:step", *arguments, "--json", str(out))
+    shown = CliRunner().invoke(app, ["view", str(out)])
+    assert shown.output.startswith("float16: ")
+    rows = CliRunner().invoke(app, ["view", str(out), "--nodes", "*dot_general"])
+    assert rows.output.count("dot_general") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("step", (), "takes w, x: give --shapes"),
+        ("nothing", (), "must return (function, *arguments) and returned int"),
+        ("stpe", (), "has no stpe; did you mean step?"),
+        ("zzzzzz", (), "has no zzzzzz; it has Model, example, nothing, step"),
+        ("NUMBER", (), "NUMBER is no function but int"),
+        ("step", ("--shapes", "f32[16"), "'f32[16' is no shape"),
+        ("step", ("--shapes", "f33[16]"), "'f33[16]' is no shape"),
+        ("step", ("--shapes", "f32[1] f32[1]", "--target", "h1000"), "h100"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    program: Path,
+    name: str,
+    more: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["explain", f"{program}:{name}", *more])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("train", "name a function, as in train.py:step"),
+        ("nowhere.py:step", "there is no file nowhere.py"),
+        ("nowhere_at_all:step", "no module nowhere_at_all; a file ends in .py"),
+    ],
+)
+def test_a_program_that_is_not_there(
+    program: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(["explain", program])
+    assert message in capsys.readouterr().err
