@@ -29,7 +29,7 @@ import optax
 import duotone
 from benchmarks._common import Bar, Result, median, table, write
 from duotone.adapters.optax import wrap
-from duotone.scale import DynamicLossScale, all_finite, select, value_and_grad
+from duotone.scale import DynamicLossScale, all_finite, scaled_value_and_grad, select
 
 QUESTION = "What does a step with the wrapped optimizer cost over one with the bare optimizer?"
 LIMIT = 5.0
@@ -105,7 +105,7 @@ def ways(loss: Any) -> dict[str, tuple[Step, Callable[[Any], Any]]]:
 
     def scaled(params: Any, state: Any, *batch: Any) -> Any:
         loss_scale, inner = state
-        out = value_and_grad(loss, axis_name=())(loss_scale, params, *batch)
+        out = scaled_value_and_grad(loss, axis_name=())(loss_scale, params, *batch)
         updates, inner = adam.update(out.grads, inner, params)
         return optax.apply_updates(params, updates), (loss_scale, inner), out.value
 
@@ -118,7 +118,7 @@ def ways(loss: Any) -> dict[str, tuple[Step, Callable[[Any], Any]]]:
 
     def selecting(params: Any, state: Any, *batch: Any) -> Any:
         loss_scale, inner = state
-        out = value_and_grad(loss)(loss_scale, params, *batch)
+        out = scaled_value_and_grad(loss)(loss_scale, params, *batch)
         updates, new = adam.update(out.grads, inner, params)
         made = (optax.apply_updates(params, updates), new)
         params, inner = select(out.finite, made, (params, inner))

@@ -1,6 +1,7 @@
 """duotone: automatic mixed precision for JAX, as a graph rewrite.
 
-One line changes: ``step = duotone.autocast(step)``, or around the optimizer,
+One word changes: ``duotone.grad(loss)`` in the place of ``jax.grad(loss)``; or one line, around any
+function, ``step = duotone.autocast(step)``, or around the optimizer,
 ``opt = duotone.enable_mixed_precision_graph_rewrite(opt)``. duotone decides which operations and
 stored values are float16 or bfloat16, inserts the casts, scales the loss and can say why.
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         optimizer,
     )
     from duotone.errors import DuotoneError
+    from duotone.gradients import grad, value_and_grad
     from duotone.inference import cast_params
     from duotone.measuring import calibrate
     from duotone.policy import Policy
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
         fixed_loss_scale,
         select,
         skip_nonfinite,
-        value_and_grad,
     )
     from duotone.scale.monitor import Monitor
     from duotone.static import CastParams
@@ -72,6 +73,7 @@ __all__ = [
     "enable_mixed_precision_graph_rewrite",
     "explain",
     "fixed_loss_scale",
+    "grad",
     "keep_full",
     "keep_half",
     "optimizer",
@@ -86,12 +88,13 @@ _NAMES_BY_MODULE = {
     "compiled": "CompiledRecord compile_for",
     "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite optimizer",
     "errors": "DuotoneError",
+    "gradients": "grad value_and_grad",
     "inference": "cast_params",
     "measuring": "calibrate",
     "policy": "Policy",
     "regions": "keep_full keep_half",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad all_finite "
-    "dynamic_loss_scale fixed_loss_scale select skip_nonfinite value_and_grad",
+    "dynamic_loss_scale fixed_loss_scale select skip_nonfinite",
     "scale.monitor": "Monitor",
     "static": "CastParams",
 }

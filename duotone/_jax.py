@@ -64,6 +64,7 @@ _OWN = (
     "adapters",
     "api.py",
     "compiled.py",
+    "gradients.py",
     "inference.py",
     "jaxpr",
     "mixed.py",

@@ -133,7 +133,7 @@ def autocast(
     chosen = dtype is None
     weights = None
     if static is not None:
-        fn, dtype, policy = _unwrapped(fn, dtype, policy)
+        fn, dtype, policy = unwrapped(fn, dtype, policy)
         weights = Weights(describe_callable(fn), static)
         dtype, chosen, policy = _recorded_settings(weights.record, dtype, policy)
     if calibration is not None:
@@ -151,10 +151,16 @@ def autocast(
     return wrapped
 
 
-def _unwrapped(
+def unwrapped(
     fn: Callable[..., Any], dtype: Any, policy: Policy | None
 ) -> tuple[Callable[..., Any], Any, Policy | None]:
-    """Of a function that :func:`autocast` returned, the one inside; what is given wins."""
+    """The function inside of one that :func:`autocast` returned, and its settings.
+
+    Args:
+        fn: any function; one that is not of :func:`autocast` is returned as it is.
+        dtype: as for :func:`autocast`; what is given wins.
+        policy: likewise.
+    """
     found = settings_of(fn)
     if found is None or found.weights is not None:
         return fn, dtype, policy

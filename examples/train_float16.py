@@ -17,18 +17,19 @@ def loss_fn(params, x, y):
 
 
 optimizer = optax.adam(3e-3)
-# float32 would be: grad_fn = duotone.value_and_grad(loss_fn)
-grad_fn = duotone.value_and_grad(duotone.autocast(loss_fn, dtype=jnp.float16))
 
 
 @jax.jit
 def train_step(loss_scale, params, opt_state, x, y):
     """One step; it changes nothing but the scale where a gradient is not finite."""
-    out = grad_fn(loss_scale, params, x, y)
-    updates, new_opt_state = optimizer.update(out.grads, opt_state, params)
+    # float32 would be: grad_fn = jax.value_and_grad(loss_fn)
+    grad_fn = duotone.value_and_grad(loss_fn, scale=loss_scale, dtype=jnp.float16)
+    loss, grads = grad_fn(params, x, y)
+    finite = duotone.all_finite(grads)
+    updates, new_opt_state = optimizer.update(grads, opt_state, params)
     new_params = optax.apply_updates(params, updates)
-    params, opt_state = duotone.select(out.finite, (new_params, new_opt_state), (params, opt_state))
-    return loss_scale.adjust(out.finite), params, opt_state, out.value
+    params, opt_state = duotone.select(finite, (new_params, new_opt_state), (params, opt_state))
+    return loss_scale.adjust(finite), params, opt_state, loss
 
 
 keys = jax.random.split(jax.random.key(0), 3)

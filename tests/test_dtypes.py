@@ -108,9 +108,17 @@ def test_an_nnx_optimizer_switched_off() -> None:
 def test_value_and_grad_switched_off_scales_nothing() -> None:
     """In float16 a gradient below 6e-8 is lost unless the loss is scaled."""
     w = jnp.full(2, 1e-4, jnp.float16)
-    on = duotone.value_and_grad(lambda w: jnp.sum(w * jnp.float16(5e-8)))
-    off = duotone.value_and_grad(lambda w: jnp.sum(w * jnp.float16(5e-8)), enabled=False)
-    scale = DynamicLossScale()
-    unscaled = duotone.value_and_grad(lambda w: jnp.sum(w * jnp.float16(5e-8)))(NoLossScale(), w)
-    np.testing.assert_array_equal(off(scale, w).grads, unscaled.grads)
-    assert len(program(off, scale, w)) < len(program(on, scale, w))
+
+    def gradient(**settings: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jnp.sum((w * jnp.float16(1e-4)).astype(jnp.float32)) * 1e-4
+
+        return duotone.grad(loss, **settings)
+
+    on = gradient(scale=DynamicLossScale(), dtype="float16")(w)
+    unscaled = gradient(scale=NoLossScale(), enabled=False)(w)
+    for off in ({"enabled": False}, {"dtype": "float32"}):
+        got = gradient(scale=DynamicLossScale(), **off)(w)
+        assert got.dtype == jnp.float32
+        np.testing.assert_array_equal(got, unscaled)
+        assert (got != on).all()

@@ -75,6 +75,7 @@ MAY_IMPORT = {
     "views": {"_files", "errors", "graph", "targets", "tensorflow"},
     "dumps": {"_files", "_jax", "errors", "graph"},
     "road": {"_by_policy", "_jax", "dumps", "errors", "graph", "jaxpr", "policy", "targets"},
+    "gradients": {"_arguments", "api", "calibration", "errors", "policy", "scale"},
     "inference": {"api", "policy", "static", "targets"},
     "static": {"_jax", "errors", "graph", "jaxpr", "policy"},
     "api": {
@@ -133,6 +134,7 @@ MAY_IMPORT = {
         "compiled",
         "enable",
         "errors",
+        "gradients",
         "inference",
         "measuring",
         "policy",
@@ -173,6 +175,7 @@ PUBLIC_NAMES = [
     "enable_mixed_precision_graph_rewrite",
     "explain",
     "fixed_loss_scale",
+    "grad",
     "keep_full",
     "keep_half",
     "optimizer",

@@ -121,7 +121,7 @@ def loss(w, x):
 
 w, x = jnp.ones((4, 4)) / 3, jnp.ones((2, 4))
 opt = duotone.enable_mixed_precision_graph_rewrite(optax.sgd(0.1), dtype="float16")
-grad_fn = duotone.value_and_grad(loss)
+scaled = duotone.DynamicLossScale()
 things = {
     "autocast": (
         duotone.autocast(loss, dtype="half", policy=duotone.Policy(deny_add=["tanh"])),
@@ -132,10 +132,10 @@ things = {
     "static": (duotone.autocast(loss, dtype="float16", static={"w": w}["w"]), (x,)),
     "off": (duotone.autocast(loss, enabled=False), (w, x)),
     "value_and_grad": (
-        lambda *a: duotone.autocast(grad_fn, dtype="float16")(duotone.DynamicLossScale(), *a).grads,
+        lambda *a: duotone.value_and_grad(loss, dtype="float16")(*a)[1],
         (w, x),
     ),
-    "scaled": (lambda *a: grad_fn(duotone.NoLossScale(), *a).value, (w, x)),
+    "scaled": (duotone.grad(loss, scale=scaled, dtype="float16"), (w, x)),
     "optimizer": (lambda w, x: opt.minimize(loss, w, opt.init(w), x).params, (w, x)),
 }
 for function, arguments in things.values():

@@ -19,7 +19,7 @@ from typing import Any
 
 from duotone.api import autocast
 from duotone.policy import Policy
-from duotone.scale import ScaledGrad, value_and_grad
+from duotone.scale import ScaledGrad, scaled_value_and_grad
 
 logger = logging.getLogger("duotone")
 
@@ -76,7 +76,7 @@ class GradientFunctions:
         self._compiled = 0
 
     def of(self, loss_fn: Any, has_aux: bool, *, traced: bool) -> Callable[..., ScaledGrad]:
-        """``autocast(value_and_grad(loss_fn, has_aux=has_aux))``, the same one every time.
+        """``autocast(scaled_value_and_grad(loss_fn, …))``, the same one every time.
 
         Args:
             loss_fn: gives the loss, or a pair with `has_aux`.
@@ -92,9 +92,9 @@ class GradientFunctions:
         if kept is not None and kept[0].__wrapped__ is not None:  # alive, so it is the same one
             return kept[1]
         if not callable(loss_fn):
-            value_and_grad(loss_fn)  # raises the error that says what it must be
+            scaled_value_and_grad(loss_fn)  # raises the error that says what it must be
         borrowed = _Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
-        function = value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
+        function = scaled_value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
         if self._rewrite:
             function = autocast(function, dtype=self._dtype, policy=self.policy)
         self._kept[key] = (borrowed, function)

@@ -148,7 +148,7 @@ class Optimizer(nnx.Optimizer[M]):
             The loss, unscaled gradients (an ``nnx.State``), whether they are finite, and aux.
 
         Raises:
-            ArgumentTypeError, ArgumentError: as for :func:`duotone.value_and_grad`.
+            ArgumentTypeError, ArgumentError: as for :func:`duotone.scale.scaled_value_and_grad`.
         """
         before = _values_of((model, unbound(loss_fn)[1], args, kwargs))
         with nnx.update_context(TAG):

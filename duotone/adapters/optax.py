@@ -11,7 +11,7 @@
 
 ``minimize`` is ``compute_gradients`` and ``apply_gradients``::
 
-    compute_gradients:  autocast(value_and_grad(loss_fn))(state.loss_scale, params, ...)
+    compute_gradients:  autocast(scaled_value_and_grad(loss_fn))(state.loss_scale, params, ...)
     apply_gradients:    update, optax.apply_updates
     update:             inner.update; nothing of it stays if a gradient is not finite;
                         the loss scale is adjusted
@@ -346,8 +346,8 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """
         if isinstance(grads, ScaledGrad):
             raise ArgumentTypeError(
-                "unscale: compute_gradients and duotone.value_and_grad return gradients that are "
-                "unscaled already. Give them to apply_gradients as they are."
+                "unscale: compute_gradients returns gradients that are unscaled already. Give them "
+                "to apply_gradients as they are."
             )
         self._wrapped.pending = False
         return find(state, "unscale").loss_scale.unscale(grads)

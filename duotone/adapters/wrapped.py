@@ -170,7 +170,7 @@ class Wrapped:
                 "grads = opt.unscale(grads, state) before apply_gradients or update, or take the "
                 "gradients with opt.compute_gradients(loss_fn, params, state, ...), which does "
                 "both. (Gradients that came from elsewhere after a scale_loss that was given up: "
-                "hand over what duotone.value_and_grad returned, a ScaledGrad.)"
+                "hand over a ScaledGrad, as compute_gradients returns it.)"
             )
 
     def check_inner(self, inner: Any, params: Any) -> None:

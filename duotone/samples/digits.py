@@ -3,7 +3,7 @@
 The data are the 1797 images of scikit-learn's ``load_digits`` (scanned handwriting, 8×8 pixels,
 UCI 'Optical Recognition of Handwritten Digits'), so nothing is downloaded. Model and loss are plain
 JAX written in float32, and know nothing of precision. What mixed precision takes is in
-:func:`make_train_step`: :func:`duotone.autocast` around the loss, and a loss scale in the state.
+:func:`make_train_step`: :func:`duotone.value_and_grad`, and a loss scale in the state.
 
 Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py``, which listen to it and show
 progress; nothing is printed here. What goes wrong: scikit-learn is missing
@@ -167,17 +167,6 @@ def initial_loss_scale(precision: Precision) -> duotone.LossScale:
     return duotone.NoLossScale()
 
 
-def in_precision(fn: Callable[..., Any], precision: Precision) -> Callable[..., Any]:
-    """`fn` itself for float32, and rewritten by :func:`duotone.autocast` for a half type.
-
-    ``ignore_performance``: rewrite also where half is no faster, such as on most CPUs.
-    """
-    if precision is Precision.FLOAT32:
-        return fn
-    policy = duotone.Policy(ignore_performance=True)
-    return duotone.autocast(fn, dtype=jnp.dtype(precision.value), policy=policy)
-
-
 def make_train_step(
     precision: Precision, optimizer: optax.GradientTransformation
 ) -> Callable[[TrainState, Any, Any], tuple[TrainState, jax.Array, jax.Array]]:
@@ -185,22 +174,23 @@ def make_train_step(
 
     The old state is donated: its memory holds the new one.
     """
-    # The one line that changes, compared with value_and_grad(loss):
-    grad_fn = duotone.value_and_grad(in_precision(loss, precision))
 
     @functools.partial(jax.jit, donate_argnums=0)
     def train_step(
         state: TrainState, images: jax.Array, labels: jax.Array
     ) -> tuple[TrainState, jax.Array, jax.Array]:
-        out = grad_fn(state.loss_scale, state.params, images, labels)
-        updates, optimizer_state = optimizer.update(out.grads, state.optimizer_state, state.params)
+        # The one line that changes, compared with jax.value_and_grad(loss):
+        grad_fn = duotone.value_and_grad(loss, scale=state.loss_scale, dtype=precision.value)
+        value, grads = grad_fn(state.params, images, labels)
+        finite = duotone.all_finite(grads)
+        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
         params = optax.apply_updates(state.params, updates)
         # A step whose gradients are not finite changes nothing but the loss scale.
         params, optimizer_state = duotone.select(
-            out.finite, (params, optimizer_state), (state.params, state.optimizer_state)
+            finite, (params, optimizer_state), (state.params, state.optimizer_state)
         )
-        loss_scale = state.loss_scale.adjust(out.finite)
-        return TrainState(params, optimizer_state, loss_scale), out.value, out.finite
+        loss_scale = state.loss_scale.adjust(finite)
+        return TrainState(params, optimizer_state, loss_scale), value, finite
 
     return train_step
 
@@ -270,7 +260,7 @@ class Trainer:
             optax.cosine_decay_schedule(3e-3, self.steps), weight_decay=1e-3
         )
         self._train_step = make_train_step(self.precision, self._optimizer)
-        self._predict = jax.jit(in_precision(logits, self.precision))
+        self._predict = jax.jit(duotone.autocast(logits, dtype=self.precision.value))
 
     def run(self, seed: int, listener: Listener | None = None) -> Run:
         """Trains from one seed and returns what came out."""

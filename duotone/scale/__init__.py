@@ -7,10 +7,12 @@ one of them overflows (that step is skipped) and grows again after a run of good
 
 One training step, written out::
 
-    out = grad_fn(loss_scale, params, batch)          # value_and_grad: scaled inside, unscaled out
-    new = update(params, out.grads)
-    params = select(out.finite, new, params)          # a step that overflowed changes nothing
-    loss_scale = loss_scale.adjust(out.finite)        # halve, keep or double
+    # scaled inside, unscaled outside
+    loss, grads = duotone.value_and_grad(loss_fn, scale=loss_scale)(params, batch)
+    finite = all_finite(grads)
+    new = update(params, grads)
+    params = select(finite, new, params)              # a step that overflowed changes nothing
+    loss_scale = loss_scale.adjust(finite)            # halve, keep or double
 
 Who calls this room: training loops directly, and the optimizer wrappers. Who extends it: a new rule
 for the scale is a subclass of :class:`LossScale` (``state.py``). What goes wrong: an argument that
@@ -19,13 +21,13 @@ error that names the thing and the remedy (``docs/loss-scaling.md`` has the whol
 
 Files: ``leaves`` (arithmetic on one leaf), ``finite`` (the finite check), ``selection`` (keep or
 replace), ``configuration`` (checked numbers), ``state`` (the three loss scales), ``gradient``
-(``value_and_grad``), ``choice`` (what a user may say for a loss scale), ``skip`` (an optimizer that
+(differentiation), ``choice`` (what a user may say for a loss scale), ``skip`` (an optimizer that
 leaves out bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with a loss scale).
 """
 
 from duotone.scale.choice import dynamic_loss_scale, fixed_loss_scale, make_loss_scale
 from duotone.scale.finite import all_finite
-from duotone.scale.gradient import ScaledGrad, value_and_grad
+from duotone.scale.gradient import ScaledGrad, scaled_value_and_grad
 from duotone.scale.selection import select
 from duotone.scale.skip import skip_nonfinite
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
@@ -40,7 +42,7 @@ __all__ = [
     "dynamic_loss_scale",
     "fixed_loss_scale",
     "make_loss_scale",
+    "scaled_value_and_grad",
     "select",
     "skip_nonfinite",
-    "value_and_grad",
 ]

@@ -1,6 +1,7 @@
-"""``value_and_grad`` with the loss scaled inside: unscaled loss and gradients come out.
+"""Differentiation with the loss scaled inside: the loss and unscaled gradients come out.
 
-Called by training steps and by the optimizer wrappers. The order of things, which is the point::
+Called by ``duotone.grad`` and ``duotone.value_and_grad`` and by the optimizer wrappers. The order
+of things, which is the point::
 
     loss, aux  = loss_fn(...)
     scaled     = used.scale(loss)        # in float32, used = loss_scale.limited_to(loss.dtype)
@@ -9,15 +10,15 @@ Called by training steps and by the optimizer wrappers. The order of things, whi
 
 The loss that is returned is the one that ``loss_fn`` computed, never a scaled one divided again.
 
-What goes wrong: a loss that is no floating scalar, a first argument that is no loss scale. Errors
-inside ``loss_fn`` are the user's own and come through untouched.
+What goes wrong: a loss that is no floating scalar, arguments that are not there. Errors inside
+``loss_fn`` are the user's own and come through untouched.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import numbers
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.scale.finite import AxisName, all_finite, check_axis_name
-from duotone.scale.state import LossScale, NoLossScale
+from duotone.scale.state import LossScale
 
 _NO_TREE = (
     "a ScaledGrad is no tree of gradients by name and no pair (loss, gradients). Pass it as it is "
@@ -39,7 +40,7 @@ _NO_TREE = (
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ScaledGrad:
-    """What a function made by :func:`value_and_grad` returns; a pytree.
+    """What ``compute_gradients`` of a wrapped optimizer returns; a pytree.
 
     Attributes:
         value: the loss as ``loss_fn`` returned it, unscaled, in its own dtype.
@@ -61,19 +62,18 @@ class ScaledGrad:
         raise ArgumentTypeError(_NO_TREE)  # the first thing that a Flax TrainState asks
 
 
-def value_and_grad(
+def scaled_value_and_grad(
     loss_fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     *,
     allow_int: bool = False,
     axis_name: AxisName | None = None,
-    enabled: bool = True,
 ) -> Callable[..., ScaledGrad]:
-    """``jax.value_and_grad`` that scales the loss inside and gives unscaled gradients.
+    """The gradient of a loss function, by a loss scale that is an argument of each call.
 
-    The new function takes a loss scale before the arguments of `loss_fn`, because the scale is
-    state that changes from step to step: ``grad_fn(loss_scale, params, batch)``.
+    Nothing is rewritten here: the optimizer wrappers put :func:`duotone.autocast` around it.
+    :func:`duotone.value_and_grad` is the form for users.
 
     A float16 loss is scaled by at most 2**15, whatever the loss scale holds, since its gradient is
     a float16 too (see :meth:`LossScale.limited_to`); the gradients are unscaled by the same number.
@@ -85,73 +85,185 @@ def value_and_grad(
         allow_int: whether integer arguments may be differentiated (their gradients are float0).
         axis_name: mapped axes over which all devices must agree on ``finite``; see
             :func:`all_finite`.
-        enabled: False switches scaling off: the loss scale is taken and not used.
 
     Returns:
         A function ``(loss_scale, *args, **kwargs) -> ScaledGrad``.
 
     Raises:
         ArgumentTypeError: `loss_fn` is not callable, `argnums` or `axis_name` has the wrong type.
-            On a call: the first argument is no loss scale, or the loss is not floating.
-        ArgumentError: `argnums` is empty. On a call: the loss is not a scalar, or `argnums` points
-            past the arguments.
+            On a call: `argnums` points past the arguments, or the loss is not floating.
+        ArgumentError: `argnums` is empty. On a call: the loss is not a scalar.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from duotone.scale import DynamicLossScale, value_and_grad
-        >>> grad_fn = value_and_grad(lambda w, x: jnp.sum(w * x))
+        >>> from duotone.scale import DynamicLossScale, scaled_value_and_grad
+        >>> grad_fn = scaled_value_and_grad(lambda w, x: jnp.sum(w * x))
         >>> out = grad_fn(DynamicLossScale(), jnp.ones(2, jnp.float16), jnp.float16([0.5, 5e-8]))
         >>> out.value.dtype, out.grads.dtype, bool(out.finite)
         (dtype('float16'), dtype('float32'), True)
     """
-    _check_callable(loss_fn)
-    argnums = _check_argnums(argnums)
     axes = check_axis_name(axis_name)
+    parts = scaled_parts(loss_fn, argnums, has_aux, allow_int=allow_int)
 
     def grad_fn(loss_scale: LossScale, /, *args: Any, **kwargs: Any) -> ScaledGrad:
-        _check_loss_scale(loss_scale)
-        used = loss_scale if enabled else NoLossScale()
-        _check_reach(argnums, len(args))
+        loss, aux, grads = parts(loss_scale, *args, **kwargs)
+        return ScaledGrad(loss, grads, all_finite(grads, axis_name=axes), aux)
+
+    return with_loss_scale_first("value_and_grad", loss_fn, grad_fn)
+
+
+def scaled_parts(
+    loss_fn: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    *,
+    allow_int: bool,
+    what: str = "loss_fn",
+) -> Callable[..., tuple[jax.Array, Any, Any]]:
+    """:func:`scaled_value_and_grad` without the check of the gradients.
+
+    Args:
+        loss_fn: as there.
+        argnums: as there.
+        has_aux: as there.
+        allow_int: as there.
+        what: what `loss_fn` is called in errors.
+
+    Returns:
+        A function ``(loss_scale, *args, **kwargs) -> (loss, aux, gradients)``.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as there.
+    """
+    _check_callable(loss_fn)
+    positions = check_argnums("argnums", argnums)
+
+    def parts(loss_scale: LossScale, /, *args: Any, **kwargs: Any) -> tuple[jax.Array, Any, Any]:
+        check_reach("argnums", positions, len(args))
 
         def scaled_loss(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, Any]]:
-            loss, aux = _split(loss_fn, has_aux, loss_fn(*args, **kwargs))
-            return used.limited_to(loss.dtype).scale(loss), (loss, aux)
+            loss, aux = _split(f"{what} {_describe(loss_fn)}", has_aux, loss_fn(*args, **kwargs))
+            return loss_scale.limited_to(loss.dtype).scale(loss), (loss, aux)
 
-        gradient = jax.value_and_grad(scaled_loss, argnums, has_aux=True, allow_int=allow_int)
+        gradient = jax.value_and_grad(scaled_loss, positions, has_aux=True, allow_int=allow_int)
         (_, (loss, aux)), scaled = gradient(*args, **kwargs)
         # The limit again and not the object from inside: values made while JAX differentiates
         # must not leave that function. Both are the same operations on the same numbers.
-        grads = used.limited_to(loss.dtype).unscale(scaled)
-        return ScaledGrad(loss, grads, all_finite(grads, axis_name=axes), aux)
+        return loss, aux, loss_scale.limited_to(loss.dtype).unscale(scaled)
 
-    return _named_after(loss_fn, grad_fn)
+    return parts
 
 
-def _split(loss_fn: Callable[..., Any], has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
-    """The loss as an array and the auxiliary output, or an error that names `loss_fn`."""
+def with_loss_scale_first(
+    name: str, loss_fn: Callable[..., Any], grad_fn: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Gives a function a name, and the signature that ``jit(static_argnames=...)`` reads.
+
+    Not ``functools.wraps``: it would show the signature of `loss_fn`, one argument short, and
+    ``jit`` would make the wrong argument static.
+
+    Args:
+        name: ``"grad"`` or ``"value_and_grad"``.
+        loss_fn: what `grad_fn` differentiates.
+        grad_fn: takes a loss scale, and the arguments of `loss_fn`.
+
+    Returns:
+        `grad_fn`.
+    """
+    own = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    grad_fn.__name__ = grad_fn.__qualname__ = f"{name}_of_{own}"
+    grad_fn.__doc__ = f"Scaled {name} of {_describe(loss_fn)}."
+    try:
+        signature = inspect.signature(loss_fn)
+    except (TypeError, ValueError):  # some callables implemented in C have none
+        return grad_fn
+    first = "loss_scale"
+    while first in signature.parameters:
+        first += "_"
+    parameter = inspect.Parameter(first, inspect.Parameter.POSITIONAL_ONLY)
+    vars(grad_fn)["__signature__"] = signature.replace(
+        parameters=[parameter, *signature.parameters.values()],
+        return_annotation=inspect.Signature.empty,
+    )
+    return grad_fn
+
+
+def check_argnums(name: str, argnums: Any) -> int | tuple[int, ...]:
+    """The positions to differentiate by, as ``jax.grad`` takes them.
+
+    Args:
+        name: the argument as the user knows it, for the error.
+        argnums: an integer, or several.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+        ArgumentError: there is none.
+    """
+    try:
+        positions = _index(argnums)
+    except TypeError:
+        try:
+            positions = tuple([_index(number) for number in argnums])
+        except TypeError:
+            raise ArgumentTypeError(
+                f"{name} must be an integer or a tuple of integers, the positions of the arguments "
+                f"to differentiate; got {argnums!r}."
+            ) from None
+    if positions == ():
+        raise ArgumentError(f"{name} is empty: name at least one argument, such as 0.")
+    return positions
+
+
+def _index(number: Any) -> int:
+    if isinstance(number, bool):
+        raise TypeError
+    return operator.index(number)
+
+
+def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
+    """Refuses positions that a call has no argument for.
+
+    Args:
+        name: as for :func:`check_argnums`.
+        argnums: what that returned.
+        count: the positional arguments of the call, without a loss scale.
+
+    Raises:
+        ArgumentTypeError: there are too few.
+    """
+    positions = argnums if isinstance(argnums, tuple) else (argnums,)
+    if any(not -count <= position < count for position in positions):
+        raise ArgumentTypeError(
+            f"{name}={argnums} points past the {count} positional argument(s) of this call. "
+            "Positions count from 0, and an argument to differentiate must be passed by position."
+        )
+
+
+def _split(loss_fn: str, has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
+    """The loss as an array and the auxiliary output, or an error that names the function."""
     aux = None
     if has_aux:
         if not isinstance(output, tuple | list) or len(output) != 2:
             raise ArgumentTypeError(
-                f"loss_fn {_describe(loss_fn)} must return a pair (loss, aux) because has_aux is "
+                f"{loss_fn} must return a pair (loss, aux) because has_aux is "
                 f"True; it returned {shown(output)}."
             )
         output, aux = output
     if not isinstance(output, bool | int | float | complex) and not hasattr(output, "dtype"):
         hint = " If it returns (loss, aux), pass has_aux=True." if _is_pair(output) else ""
         raise ArgumentTypeError(
-            f"loss_fn {_describe(loss_fn)} must return one floating scalar, the loss; it returned "
+            f"{loss_fn} must return one floating scalar, the loss; it returned "
             f"{shown(output)}.{hint}"
         )
     loss = jnp.asarray(output)
     if loss.shape != ():
         raise ArgumentError(
-            f"loss_fn {_describe(loss_fn)} must return a scalar loss; it returned shape "
+            f"{loss_fn} must return a scalar loss; it returned shape "
             f"{loss.shape}. Reduce it, usually with jnp.mean (or [0] for one element)."
         )
     if not jnp.issubdtype(loss.dtype, jnp.floating):
         raise ArgumentTypeError(
-            f"loss_fn {_describe(loss_fn)} must return a floating loss; it returned {loss.dtype}. "
+            f"{loss_fn} must return a floating loss; it returned {loss.dtype}. "
             "Take the real part of a complex loss; an integer has no gradient."
         )
     return loss, aux
@@ -163,72 +275,6 @@ def _check_callable(loss_fn: Any) -> None:
             f"loss_fn must be a function that returns the loss; got {shown(loss_fn)}. "
             "Pass the function itself, not what it returns."
         )
-
-
-def _check_argnums(argnums: Any) -> int | tuple[int, ...]:
-    numbers_given = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in numbers_given):
-        raise ArgumentTypeError(
-            f"argnums must be an integer or a tuple of integers, the positions of loss_fn's "
-            f"arguments to differentiate; got {argnums!r}."
-        )
-    if not numbers_given:
-        raise ArgumentError("argnums is empty: name at least one argument of loss_fn, such as 0.")
-    if isinstance(argnums, tuple | list):
-        return tuple(int(n) for n in numbers_given)
-    return int(argnums)
-
-
-def _check_loss_scale(loss_scale: Any) -> None:
-    if isinstance(loss_scale, LossScale):
-        return
-    if isinstance(loss_scale, type) and issubclass(loss_scale, LossScale):
-        remedy = f"Make one first: {loss_scale.__name__}(...)."
-    elif isinstance(loss_scale, numbers.Real):
-        remedy = f"Wrap the number: FixedLossScale({loss_scale!r})."
-    elif loss_scale is None:
-        remedy = "Pass NoLossScale() to train without scaling."
-    else:
-        remedy = "Call it as grad_fn(loss_scale, params, ...), with DynamicLossScale() to begin."
-    raise ArgumentTypeError(
-        "loss_scale, the first argument of the function that value_and_grad made, must be a "
-        f"DynamicLossScale, FixedLossScale or NoLossScale; got {shown(loss_scale)}. {remedy}"
-    )
-
-
-def _check_reach(argnums: int | tuple[int, ...], count: int) -> None:
-    positions = argnums if isinstance(argnums, tuple) else (argnums,)
-    if any(not -count <= position < count for position in positions):
-        raise ArgumentError(
-            f"argnums={argnums} points past the {count} positional argument(s) after the loss "
-            "scale. Positions count from 0 without the loss scale, and an argument to "
-            "differentiate must be passed by position."
-        )
-
-
-def _named_after(
-    loss_fn: Callable[..., Any], grad_fn: Callable[..., ScaledGrad]
-) -> Callable[..., ScaledGrad]:
-    """Gives the new function a name, and the signature that ``jit(static_argnames=...)`` reads.
-
-    Not ``functools.wraps``: it would show the signature of `loss_fn`, one argument short, and
-    ``jit`` would make the wrong argument static.
-    """
-    name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
-    grad_fn.__name__ = grad_fn.__qualname__ = f"value_and_grad_of_{name}"
-    grad_fn.__doc__ = f"Scaled value and gradient of {_describe(loss_fn)}; see ScaledGrad."
-    try:
-        signature = inspect.signature(loss_fn)
-    except (TypeError, ValueError):  # some callables implemented in C have none
-        return grad_fn
-    first = "loss_scale"
-    while first in signature.parameters:
-        first += "_"
-    parameter = inspect.Parameter(first, inspect.Parameter.POSITIONAL_ONLY)
-    vars(grad_fn)["__signature__"] = signature.replace(
-        parameters=[parameter, *signature.parameters.values()], return_annotation=ScaledGrad
-    )
-    return grad_fn
 
 
 def _describe(fn: Callable[..., Any]) -> str:

@@ -24,7 +24,7 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     Both trees are computed, and one is kept: infinities in the other do not leak.
 
     Args:
-        pred: ``bool[]`` (or a Python bool), usually the ``finite`` of :func:`value_and_grad`.
+        pred: ``bool[]`` (or a Python bool), usually of :func:`duotone.all_finite`.
         on_true: any pytree.
         on_false: a pytree of the same structure, whose leaves have the same shapes and dtypes.
 

@@ -17,7 +17,7 @@ import duotone.linen
 import duotone.nnx
 from duotone.adapters.optax import MixedPrecisionOptimizer, wrap
 from duotone.errors import ArgumentError, ArgumentTypeError, CalibrationError
-from duotone.scale import ScaledGrad
+from duotone.scale import ScaledGrad, scaled_value_and_grad
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 PARAMS = {"first": np.full((4, 8), 0.5, np.float32), "last": np.full((8, 4), 1e-4, np.float32)}
@@ -88,7 +88,7 @@ def test_batches_add_up_and_other_losses_are_measured_apart(
     assert hidden[0].largest < hidden[1].largest
     assert hidden[0].smallest == hidden[1].smallest
     whole = duotone.calibrate(
-        duotone.value_and_grad(energy), [(state.loss_scale, PARAMS, x) for x in (SMALL, LARGE)]
+        scaled_value_and_grad(energy), [(state.loss_scale, PARAMS, x) for x in (SMALL, LARGE)]
     )
     assert [(v.low, v.high, v.small) for v in whole.values] == [
         (v.low, v.high, v.small) for v in both.values

@@ -17,7 +17,7 @@ import pytest
 from duotone.adapters.gradient_functions import GradientFunctions
 from duotone.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.scale import DynamicLossScale, value_and_grad
+from duotone.scale import DynamicLossScale, scaled_value_and_grad
 from duotone.scale.skip import skip_nonfinite
 from tests.adapters.optimizers import LABELS, loss_fn, problem
 
@@ -413,7 +413,7 @@ def test_a_step_given_up_does_not_haunt_the_next_ones():
     give_up()
     tx.apply_gradients(tx.unscale(scaled_gradients(tx, state), state), PARAMS, state)
     give_up()
-    out = value_and_grad(loss_fn)(state.loss_scale, PARAMS, BATCHES[0])
+    out = scaled_value_and_grad(loss_fn)(state.loss_scale, PARAMS, BATCHES[0])
     tx.apply_gradients(out, PARAMS, state)
     tx.update(out.grads, state, PARAMS)
 

@@ -105,9 +105,15 @@ def test_the_half_precisions_compute_in_half(precision, dtype, few):
     assert summary.flops_half_share > 0.95
 
 
-def test_float32_is_left_alone(trainer):
+def test_float32_is_left_alone(trainer, few):
     assert trainer.explain() is None
-    assert digits.in_precision(digits.loss, Precision.FLOAT32) is digits.loss
+    optimizer = optax.sgd(0.05)
+    params = digits.init_params(jax.random.key(0))
+    state = TrainState(params, optimizer.init(params), duotone.NoLossScale())
+    batch = few.train_images[:BATCH], few.train_labels[:BATCH]
+    for precision, rewritten in ((Precision.FLOAT32, False), (Precision.BFLOAT16, True)):
+        step = digits.make_train_step(precision, optimizer)
+        assert ("bf16" in str(jax.make_jaxpr(step)(state, *batch))) is rewritten
 
 
 def test_a_run_records_every_step_and_reports_it(trainer):

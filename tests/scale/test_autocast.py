@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import duotone
+from duotone.scale import scaled_value_and_grad
 
 FORCED = duotone.Policy(ignore_performance=True)
 
@@ -20,7 +21,7 @@ def loss_fn(params: Any, x: Any, y: Any) -> jax.Array:
 
 
 def step(loss_scale: Any, params: Any, x: Any, y: Any) -> Any:
-    out = duotone.value_and_grad(loss_fn)(loss_scale, params, x, y)
+    out = scaled_value_and_grad(loss_fn)(loss_scale, params, x, y)
     new = jax.tree.map(lambda p, g: p - 0.1 * g, params, out.grads)
     return loss_scale.adjust(out.finite), duotone.select(out.finite, new, params), out
 
@@ -106,7 +107,7 @@ def test_the_other_loss_scales(scale: Any):
 def test_autocast_of_the_loss_alone():
     mixed_loss = duotone.autocast(loss_fn, dtype=jnp.float16, policy=FORCED)
     data = problem()
-    out = jax.jit(duotone.value_and_grad(mixed_loss))(duotone.DynamicLossScale(), *data)
+    out = jax.jit(scaled_value_and_grad(mixed_loss))(duotone.DynamicLossScale(), *data)
     exact = step(duotone.DynamicLossScale(), *data)[2]
     assert (out.value.dtype, bool(out.finite)) == (jnp.float32, True)
     assert 0 < relative_error(out.grads, exact.grads) < 0.01

@@ -20,8 +20,8 @@ from duotone.scale import (
     LossScale,
     NoLossScale,
     all_finite,
+    scaled_value_and_grad,
     select,
-    value_and_grad,
 )
 
 HALF_ULP = 2.0**-11  # relative spacing of float16, half a unit
@@ -51,7 +51,7 @@ def relative_error(gradient: Any, exact: np.ndarray) -> float:
 
 def test_gradients_that_underflow_survive_with_scaling_only():
     x, w, weight = heavy_tailed(2**12), jnp.ones(2**12, jnp.float16), 1e-5  # 2.4e-9 each
-    grad_fn = jax.jit(lambda scale: value_and_grad(weighted_loss)(scale, w, x, weight))
+    grad_fn = jax.jit(lambda scale: scaled_value_and_grad(weighted_loss)(scale, w, x, weight))
     lost, kept = grad_fn(NoLossScale()), grad_fn(DynamicLossScale())
     assert float(jnp.max(jnp.abs(lost.grads))) == 0
     assert relative_error(kept.grads, exact_gradient(x, weight)) < 4 * HALF_ULP
@@ -61,7 +61,7 @@ def test_gradients_that_underflow_survive_with_scaling_only():
 @pytest.mark.parametrize("weight", [1e-6, 1e-3, 1.0, 1e3])
 def test_a_dynamic_scale_finds_its_place_for_any_magnitude(weight: float):
     x, w = heavy_tailed(2**10, seed=1), jnp.ones(2**10, jnp.float16)
-    state, grad_fn = DynamicLossScale(2.0**24), jax.jit(value_and_grad(weighted_loss))
+    state, grad_fn = DynamicLossScale(2.0**24), jax.jit(scaled_value_and_grad(weighted_loss))
     out = grad_fn(state, w, x, weight)
     while not bool(out.finite) and int(state.skipped) < 24:
         state = state.adjust(out.finite)
@@ -86,7 +86,7 @@ def test_a_small_network_in_float16_against_float64():
     half = jax.tree.map(lambda a: jnp.asarray(a, jnp.float16), (weights, x, y))
     errors = {}
     for scale in (NoLossScale(), FixedLossScale(2.0**12)):
-        out = value_and_grad(loss_fn)(scale, *half)
+        out = scaled_value_and_grad(loss_fn)(scale, *half)
         assert bool(out.finite)
         errors[type(scale)] = [relative_error(g, e) for g, e in zip(out.grads, exact, strict=True)]
     assert max(errors[FixedLossScale]) < 4 * HALF_ULP
@@ -98,13 +98,13 @@ def test_powers_of_two_change_no_bit(exponent: int):
     # Not compiled: fused multiply-adds, which round once, may be grouped otherwise with a scale.
     w = jnp.asarray(np.random.default_rng(3).standard_t(1.5, 1000), jnp.float32)
     plain = jax.grad(lambda w: jnp.sum(jnp.sin(w) * w))(w)
-    out = value_and_grad(lambda w: jnp.sum(jnp.sin(w) * w))(FixedLossScale(2**exponent), w)
+    out = scaled_value_and_grad(lambda w: jnp.sum(jnp.sin(w) * w))(FixedLossScale(2**exponent), w)
     np.testing.assert_array_equal(out.grads, plain)
 
 
 def test_small_true_gradients_are_not_cut_to_the_half_type_again():
     # 2**-30 is below every float16; it exists only because unscaling is in float32.
-    out = value_and_grad(weighted_loss)(
+    out = scaled_value_and_grad(weighted_loss)(
         FixedLossScale(2.0**15), jnp.float16(1), jnp.float16(1), 2.0**-30
     )
     assert float(out.grads) == 2.0**-30
@@ -114,7 +114,7 @@ def test_small_true_gradients_are_not_cut_to_the_half_type_again():
 
 
 def overflow_step(state: Any, w: Any, momentum: Any, x: Any) -> Any:
-    out = value_and_grad(lambda w: jnp.sum((w * x).astype(jnp.float32)))(state, w)
+    out = scaled_value_and_grad(lambda w: jnp.sum((w * x).astype(jnp.float32)))(state, w)
     new = (w - 0.1 * out.grads.astype(w.dtype), 0.9 * momentum + out.grads)
     return state.adjust(out.finite), *select(out.finite, new, (w, momentum)), out
 
@@ -152,7 +152,7 @@ def gradients_around_a_growth(state: Any) -> list[float]:
 def test_unscaling_uses_the_scale_that_was_used(monkeypatch: pytest.MonkeyPatch):
     state = DynamicLossScale(8, growth_interval=1)
     assert gradients_around_a_growth(state) == [3.0] * 4
-    grad_fn = value_and_grad(lambda w: 3.0 * w)
+    grad_fn = scaled_value_and_grad(lambda w: 3.0 * w)
     assert float(grad_fn(state, 1.0).grads) == 3
 
     # The planted fault: unscale with the scale as it is after the adjustment. It must show.
@@ -170,7 +170,7 @@ def test_a_float16_loss_is_not_multiplied_in_float16():
 
 def test_a_good_step_after_170_bad_ones_does_not_destroy_the_weights():
     def step(state: LossScale, w: Any, x: Any) -> Any:
-        out = value_and_grad(lambda w, x: jnp.sum((w * x).astype(jnp.float32)))(state, w, x)
+        out = scaled_value_and_grad(lambda w, x: jnp.sum((w * x).astype(jnp.float32)))(state, w, x)
         return state.adjust(out.finite), select(out.finite, w - 0.1 * out.grads, w)
 
     run = jax.jit(step)
@@ -184,7 +184,7 @@ def test_a_good_step_after_170_bad_ones_does_not_destroy_the_weights():
 
 def test_clipping_sees_unscaled_gradients():
     clip = optax.clip_by_global_norm(1.0)
-    out = value_and_grad(lambda w: jnp.sum(0.25 * w))(DynamicLossScale(), jnp.ones(4))
+    out = scaled_value_and_grad(lambda w: jnp.sum(0.25 * w))(DynamicLossScale(), jnp.ones(4))
     clipped, _ = clip.update(out.grads, clip.init(jnp.ones(4)))
     np.testing.assert_array_equal(clipped, jnp.full(4, 0.25))  # norm 0.5: nothing to clip
 
@@ -193,7 +193,7 @@ def test_accumulation_survives_a_change_of_scale():
     tx = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=4)
     w = jnp.zeros(2)
     tx_state, state = tx.init(w), DynamicLossScale(8, growth_interval=1)
-    grad_fn = value_and_grad(lambda w, x: jnp.sum(w * x))
+    grad_fn = scaled_value_and_grad(lambda w, x: jnp.sum(w * x))
     taken = 0
     for x in (1.0, 2.0, np.inf, 3.0, 6.0):  # the scale changes at each of them
         out = grad_fn(state, w, x)
@@ -210,7 +210,7 @@ def test_schedules_see_only_the_steps_that_were_taken():
     w, state = jnp.float32(0), DynamicLossScale()
     tx_state = tx.init(w)
     for x in (np.nan, 1.0, np.inf, np.nan, 1.0, 1.0):
-        out = value_and_grad(lambda w, x: w * x)(state, w, x)
+        out = scaled_value_and_grad(lambda w, x: w * x)(state, w, x)
         updates, new_tx = tx.update(out.grads, tx_state, w)
         w, tx_state = select(out.finite, (optax.apply_updates(w, updates), new_tx), (w, tx_state))
         state = state.adjust(out.finite)
@@ -221,7 +221,7 @@ def test_schedules_see_only_the_steps_that_were_taken():
 def test_several_losses_have_one_scale_each():
     scales = {"easy": DynamicLossScale(), "hard": DynamicLossScale()}
     factors = {"easy": 1e-4, "hard": 1e3}
-    grad_fn = value_and_grad(lambda w, f: jnp.sum((w * f).astype(jnp.float32)))
+    grad_fn = scaled_value_and_grad(lambda w, f: jnp.sum((w * f).astype(jnp.float32)))
     w = jnp.ones(2, jnp.float16)
     finite: dict[str, Any] = {}
     for _ in range(12):

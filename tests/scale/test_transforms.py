@@ -19,8 +19,8 @@ from duotone.scale import (
     FixedLossScale,
     NoLossScale,
     all_finite,
+    scaled_value_and_grad,
     select,
-    value_and_grad,
 )
 
 EVERY_SCALE = [
@@ -38,7 +38,7 @@ def loss_fn(w: Any, x: Any) -> jax.Array:
 
 def step(loss_scale: Any, w: Any, count: Any, x: Any) -> Any:
     """The training step of the documentation, with an optimizer's step counter."""
-    out = value_and_grad(loss_fn)(loss_scale, w, x)
+    out = scaled_value_and_grad(loss_fn)(loss_scale, w, x)
     new = (w - 0.5 * out.grads, count + 1)
     w, count = select(out.finite, new, (w, count))
     return loss_scale.adjust(out.finite), w, count
@@ -161,7 +161,7 @@ def test_donated_state():
 def test_leaks_nothing():
     with jax.checking_leaks():
         carry = jax.jit(step)(*start(DynamicLossScale(64)), BATCHES[0])
-        half = value_and_grad(lambda w: jnp.sum(w))
+        half = scaled_value_and_grad(lambda w: jnp.sum(w))
         jax.jit(half)(DynamicLossScale(2.0**20), jnp.ones(3, jnp.float16))
     assert int(carry[2]) == 1
 
@@ -213,7 +213,7 @@ def test_two_devices_agree():
 
     # a whole step: with the axis named or inferred, both devices skip, and stay equal
     def step(loss_scale, w, x, **options):
-        out = value_and_grad(lambda w, x: jnp.sum(w * x), **options)(loss_scale, w, x)
+        out = scaled_value_and_grad(lambda w, x: jnp.sum(w * x), **options)(loss_scale, w, x)
         return loss_scale.adjust(out.finite), select(out.finite, w - 0.1 * out.grads, w)
 
     for check_vma, options in ((True, {}), (False, {"axis_name": "data"})):

@@ -57,7 +57,7 @@ def check_loss_scale(loss_scale: Any) -> Rule | None:
             f"loss_scale is a {type(checked).__name__}; a Keras optimizer keeps its state in Keras "
             "variables and its settings in the model's config, which it can do for "
             "DynamicLossScale, FixedLossScale and NoLossScale only. Use one of these, or train "
-            "with duotone.value_and_grad and a loop of your own."
+            "with duotone.value_and_grad(..., scale=...) and a loop of your own."
         )
     made: Any = choice.make_loss_scale(checked, None)
     return made
