@@ -67,7 +67,7 @@ def main() -> None:
     ways: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "float32": (predict, (params, tokens)),
         "autocast": (duotone.autocast(predict, dtype=half), (params, tokens)),
-        "static": (duotone.autocast(predict, dtype=half, static=params), (tokens,)),
+        "weights": (duotone.autocast(predict, dtype=half, weights=params), (tokens,)),
     }
     found = {name: duotone.compile_for(fn, *args) for name, (fn, args) in ways.items()}
     figures = {
@@ -78,9 +78,9 @@ def main() -> None:
         }
         for name, cost in found.items()
     }
-    titles = ["way", *figures["static"]]
+    titles = ["way", *figures["weights"]]
     rows = [[name, *(f"{x:.3f}" for x in row.values())] for name, row in figures.items()]
-    ratio = found["static"].bytes / found["autocast"].bytes
+    ratio = found["weights"].bytes / found["autocast"].bytes
     bars = [Bar("bytes moved, against weights cast at every call", ratio, 0.9, "x")]
     command = "python -m benchmarks.inference_cost"
     write(Result("inference_cost", QUESTION, command, bars, table(titles, rows), figures))

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from duotone._beside_keras import name_backend, name_optimizer
 from duotone._on_import import when_imported
+from duotone._renamed import NAMES as _NEW_NAMES
 from duotone._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from duotone._weights import CastParams
     from duotone.api import Explanation, autocast, explain
     from duotone.calibration import Calibration
     from duotone.compiled import CompiledRecord, compile_for
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
         skip_nonfinite,
     )
     from duotone.scale.monitor import Monitor
-    from duotone.static import CastParams
 
 __all__ = [
     "Calibration",
@@ -83,6 +84,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
+    "_weights": "CastParams",
     "api": "Explanation autocast explain",
     "calibration": "Calibration",
     "compiled": "CompiledRecord compile_for",
@@ -96,7 +98,6 @@ _NAMES_BY_MODULE = {
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad all_finite "
     "dynamic_loss_scale fixed_loss_scale select skip_nonfinite",
     "scale.monitor": "Monitor",
-    "static": "CastParams",
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
@@ -120,6 +121,8 @@ def __getattr__(name: str) -> ModuleType:
         value = getattr(importlib.import_module(f"duotone.{_MODULE_OF[name]}"), name)
     elif not name.startswith("_") and importlib.util.find_spec(f"duotone.{name}") is not None:
         value = importlib.import_module(f"duotone.{name}")
+    elif name in _NEW_NAMES:
+        raise AttributeError(f"duotone.{name} is now duotone.{_NEW_NAMES[name]}")
     else:
         raise AttributeError(f"module 'duotone' has no attribute {name!r}")
     globals()[name] = value

@@ -61,6 +61,8 @@ trace that is to collect is not read from one. Set and read it through
 _HERE = Path(__file__).resolve().parent
 _OWN = (
     "_jax.py",
+    "_renamed.py",
+    "_weights.py",
     "adapters",
     "api.py",
     "compiled.py",
@@ -71,7 +73,6 @@ _OWN = (
     "regions.py",
     "road.py",
     "scale",
-    "static.py",
     "targets",
 )
 _LIBRARIES = {"site-packages", "dist-packages"}

@@ -15,6 +15,8 @@ import jax
 
 from duotone._arguments import check_calibration, check_callable, check_policy, half_named
 from duotone._dtypes import OFF
+from duotone._renamed import refuses_old_arguments
+from duotone._weights import CastParams, Weights, check_fits, without_first
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
 from duotone.graph.graph import HALF_TYPES
@@ -26,7 +28,6 @@ from duotone.mixed import Settings, argument_names, fast_half, half_of_device, s
 from duotone.policy import Policy
 from duotone.records import halves_inside, record_of
 from duotone.road import paint_for_device, paint_full
-from duotone.static import CastParams, Weights, without_first
 from duotone.targets import assumed
 from duotone.views.columns import html, plain
 from duotone.views.overview import Overview
@@ -61,16 +62,17 @@ def autocast(
     dtype: Any = None,
     policy: Policy | None = None,
     calibration: Calibration | None = None,
-    static: Any,
+    weights: Any,
     enabled: bool = True,
 ) -> Callable[P, R]: ...
+@refuses_old_arguments
 def autocast(
     fn: Callable[..., Any] | None = None,
     *,
     dtype: Any = None,
     policy: Policy | None = None,
     calibration: Calibration | None = None,
-    static: Any = None,
+    weights: Any = None,
     enabled: bool = True,
 ) -> Any:
     """Makes a function run in mixed precision.
@@ -90,7 +92,7 @@ def autocast(
             merged in (``docs/environment.md``).
         calibration: what :func:`duotone.calibrate` measured for ``fn``: short for
             ``Policy(calibration=...)``.
-        static: for inference: the first argument of ``fn``, the weights, which are the same at
+        weights: for inference: the first argument of ``fn``, the weights, which are the same at
             every call; a pytree, or what :func:`cast_params` returned, whose dtype and policy then
             hold unless others are given. Weights that ``fn`` reads in half only are cast
             once, at the first call. They are constants: there is no derivative with respect to
@@ -98,14 +100,14 @@ def autocast(
         enabled: ``False`` switches off: the function that is returned runs ``fn`` as it is.
 
     Returns:
-        A function with the signature of ``fn``; with ``static``, without its first argument.
+        A function with the signature of ``fn``; with ``weights``, without its first argument.
 
     Raises:
         ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
-            no dtype, ``policy`` is no policy, ``calibration`` no calibration, ``static`` holds
+            no dtype, ``policy`` is no policy, ``calibration`` no calibration, ``weights`` holds
             shapes in place of arrays.
         ArgumentError: ``dtype`` is neither a half type nor float32, or not that of the cast
-            weights; ``static`` holds no array.
+            weights; ``weights`` holds no array.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -124,21 +126,21 @@ def autocast(
             dtype=dtype,
             policy=policy,
             calibration=calibration,
-            static=static,
+            weights=weights,
             enabled=enabled,
         )
     check_callable("autocast", fn)
     check_policy("autocast", policy)
     check_calibration("autocast", calibration)
     chosen = dtype is None
-    weights = None
-    if static is not None:
+    held = None
+    if weights is not None:
         fn, dtype, policy = unwrapped(fn, dtype, policy)
-        weights = Weights(describe_callable(fn), static)
-        dtype, chosen, policy = _recorded_settings(weights.record, dtype, policy)
+        held = Weights(describe_callable(fn), weights)
+        dtype, chosen, policy = _recorded_settings(held.record, dtype, policy)
     if calibration is not None:
         policy = (policy or Policy()).replace(calibration=calibration)
-    settings = Settings(fn, dtype if enabled else OFF, chosen, policy, weights)
+    settings = Settings(fn, dtype if enabled else OFF, chosen, policy, held)
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -146,7 +148,7 @@ def autocast(
 
     # The function that was written, not a wrapper around it: Equinox looks for arrays on the way.
     vars(wrapped)["__wrapped__"] = inspect.unwrap(fn, stop=lambda f: hasattr(f, "__signature__"))
-    if weights is not None and (signature := without_first(fn)) is not None:
+    if held is not None and (signature := without_first(fn)) is not None:
         vars(wrapped)["__signature__"] = signature
     return wrapped
 
@@ -189,7 +191,7 @@ def _recorded_settings(
     half = half_named("autocast", dtype)
     if record.cast and (half is None or half.name != record.dtype):
         raise ArgumentError(
-            f"autocast: dtype is {jax.numpy.dtype(dtype).name} and static was cast to "
+            f"autocast: dtype is {jax.numpy.dtype(dtype).name} and weights were cast to "
             f"{record.dtype}; leave dtype out, or cast the float32 weights anew"
         )
     return dtype, False, policy
@@ -241,13 +243,14 @@ class Explanation(Record):
         tensorboard.write_record(logdir, self)
 
 
+@refuses_old_arguments
 def explain(
     fn: Callable[..., Any],
     *args: Any,
     dtype: Any = None,
     policy: Policy | None = None,
     calibration: Calibration | None = None,
-    static: Any = None,
+    weights: Any = None,
     **kwargs: Any,
 ) -> Explanation:
     """Says what :func:`autocast` would do to a function, operation by operation, and why.
@@ -258,12 +261,12 @@ def explain(
     Args:
         fn: the function. For one that :func:`autocast` returned, what that does to it, with its
             dtype and policy unless others are given.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place; with ``static``,
+        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place; with ``weights``,
             those behind the first.
         dtype: as for :func:`autocast`; with ``float32`` everything is full.
         policy: as for :func:`autocast`.
         calibration: as for :func:`autocast`.
-        static: as for :func:`autocast`.
+        weights: as for :func:`autocast`.
         **kwargs: its keyword arguments. For a function that has one of the four names above itself,
             pass ``functools.partial(fn, policy=...)``.
 
@@ -284,8 +287,8 @@ def explain(
     check_callable("explain", fn)
     check_settings("explain", dtype, policy)
     check_calibration("explain", calibration)
-    if static is not None:
-        fn, dtype, policy = autocast(fn, dtype=dtype, policy=policy, static=static), None, None
+    if weights is not None:
+        fn, dtype, policy = autocast(fn, dtype=dtype, policy=policy, weights=weights), None, None
     settings = settings_of(fn)
     chosen, count = dtype is None, 0
     if settings is not None:
@@ -294,6 +297,7 @@ def explain(
         policy = settings.policy if policy is None else policy
         if settings.weights is not None:
             args, count = (settings.weights.stand_in, *args), len(settings.weights.arrays)
+            check_fits(describe_callable(fn), fn, args, kwargs)
     if calibration is not None:
         policy = (policy or Policy()).replace(calibration=calibration)
     merged = (policy or Policy()).merged_with_environment()
@@ -319,7 +323,7 @@ def explain(
             half,
             chosen=chosen,
             arguments=argument_names(traced, merged),
-            static=count,
+            weights=count,
         )
     record = record_of(painted, collection)
     summary = dataclasses.replace(record.summary, half_dtype=OFF if half is None else half.name)

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 
 from duotone._arguments import check_calibration, check_callable, check_policy, is_off
+from duotone._renamed import refuses_old_arguments
 from duotone.api import autocast, unwrapped
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
@@ -93,6 +94,7 @@ def grad(
     return _scaled("duotone.grad", fun, jax_takes, scale, settings)
 
 
+@refuses_old_arguments
 def value_and_grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,

@@ -1,7 +1,7 @@
 """Inference: weights cast to half once for all.
 
-``cast_params`` makes the record that ``autocast(fn, static=...)`` takes; both plan with the same
-runner, :class:`duotone.static.StaticRunner`, so a record fits the function it was made for.
+``cast_params`` makes the record that ``autocast(fn, weights=...)`` takes; both plan with the same
+runner, :class:`duotone._weights.WeightsRunner`, so a record fits the function it was made for.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from duotone import api
+from duotone._weights import CastParams, WeightsRunner
 from duotone.policy import Policy
-from duotone.static import CastParams, StaticRunner
 from duotone.targets import assumed
 
 
@@ -25,7 +25,7 @@ def cast_params(
 ) -> CastParams:
     """Casts the weights of a function to half, those that it reads in half only.
 
-    For inference: ``autocast(fn, static=cast_params(fn, params, ...))`` gives the same results as
+    For inference: ``autocast(fn, weights=cast_params(fn, params, ...))`` gives the same results as
     ``autocast(fn)(params, ...)``, bit for bit in what duotone writes, and keeps no float32 copy of
     what was cast.
 
@@ -42,7 +42,7 @@ def cast_params(
         A record with the weights in ``.params``.
 
     Raises:
-        ArgumentTypeError, ArgumentError: as for :func:`autocast` with ``static``.
+        ArgumentTypeError, ArgumentError: as for :func:`autocast` with ``weights``.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -54,11 +54,11 @@ def cast_params(
         CastParams(1 of 2 arrays in bfloat16, 144 bytes before, 80 after)
     """
     api.check_settings("cast_params", dtype, policy)
-    fast = api.autocast(fn, dtype=dtype, policy=policy, static=params)
+    fast = api.autocast(fn, dtype=dtype, policy=policy, weights=params)
     settings = api.settings_of(fast)
     assert settings is not None
     runner = settings.run(assumed())
-    if not isinstance(runner, StaticRunner):  # no half type is fast here
+    if not isinstance(runner, WeightsRunner):  # no half type is fast here
         assert settings.weights is not None
         cast, names, half = settings.weights.full(), frozenset[str](), None
     else:
@@ -69,13 +69,13 @@ def cast_params(
 def with_weights(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """A call of a function made with ``static``, its weights among the arguments; others as is.
+    """A call of a function made with ``weights``, its weights among the arguments; others as is.
 
     For who lowers a program instead of running it, where weights would be constants.
     """
     settings = api.settings_of(fn)
     runner = None if settings is None else settings.run(assumed())
-    if not isinstance(runner, StaticRunner):
+    if not isinstance(runner, WeightsRunner):
         return fn, args, kwargs
     program, arrays = runner.program(args, kwargs)
     return program, tuple(arrays), {}

@@ -23,6 +23,7 @@ from typing import Any
 from duotone import _jax
 from duotone._arguments import half_named
 from duotone._saying import hearer
+from duotone._weights import Weights, WeightsRunner
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.jaxpr.inside import collection_now
 from duotone.jaxpr.run import Runner
@@ -30,7 +31,6 @@ from duotone.jaxpr.signature import describe_callable
 from duotone.jaxpr.trace import Traced
 from duotone.policy import Policy
 from duotone.road import Painted, carry_out, paint_for_device
-from duotone.static import StaticRunner, Weights
 from duotone.targets import current_choice
 from duotone.targets.device import device_in_words, saves_no_time
 from duotone.views.line import first_line
@@ -101,7 +101,7 @@ class Settings:
                 half,
                 chosen=self.chosen,
                 arguments=argument_names(traced, merged),
-                static=count,
+                weights=count,
             )
             if (collection := collection_now()) is not None:
                 collection.latest = painted
@@ -109,7 +109,7 @@ class Settings:
             return painted.given, self._announced(run, painted) if half else run
 
         if weights is not None:
-            return StaticRunner(fn, weights, paint, half.name if half else None)
+            return WeightsRunner(fn, weights, paint, half.name if half else None)
         return Runner(fn, lambda traced: paint(traced, 0)[1])
 
     def _announced(

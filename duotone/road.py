@@ -77,7 +77,7 @@ def paint_jaxpr(
     boundaries: Sequence[Boundary] | None = None,
     forms: DeviceForms | None = None,
     arguments: Sequence[str] | None = None,
-    static: int = 0,
+    weights: int = 0,
 ) -> Painted:
     """Calls the stages in order, from a jaxpr to the cast plan.
 
@@ -91,7 +91,7 @@ def paint_jaxpr(
         arguments: the user's name of each argument, by which the policy states ranges; ``None`` for
             a program that is only part of the user's function, or a policy that says nothing of
             values.
-        static: how many of the first arguments are the same at every call; those that are read in
+        weights: how many of the first arguments are the same at every call; those that are read in
             half only are to be handed over in half, see :attr:`Painted.given`.
     """
     forms = forms or current_forms(half.name)
@@ -111,8 +111,8 @@ def paint_jaxpr(
             classes = check_classes(amend(classes, background), graph)
     painting = hand_on_full(PAINTERS[policy.painter](graph, classes), classes, forms.worth)
     painting = check_painting(painting, graph)
-    if static:
-        graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:static])
+    if weights:
+        graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:weights])
         built = Built(check_graph(graph), built.program)
         painting = check_painting(painting, graph)
     anew = policy.painter != "tensorflow" and not forms.worth.only_allow
@@ -176,7 +176,7 @@ def paint_for_device(
     *,
     chosen: bool = False,
     arguments: Sequence[str] | None = None,
-    static: int = 0,
+    weights: int = 0,
 ) -> Painted:
     """Paints a program in the forms of the device.
 
@@ -186,12 +186,12 @@ def paint_for_device(
         half: the half type; ``None`` where only the policy's float32 math is to be carried out.
         chosen: whether duotone chose it; what does not gain on the device then stays as it is.
         arguments: as for :func:`paint_jaxpr`.
-        static: likewise.
+        weights: likewise.
     """
     forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
     if half is None:
         half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
-    painted = paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, static=static)
+    painted = paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, weights=weights)
     warn_of_idle_patterns(policy, painted.built.graph)
     return painted
 

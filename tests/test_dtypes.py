@@ -46,7 +46,7 @@ def test_short_names_are_taken_everywhere(name: str, means: str) -> None:
     assert duotone.explain(loss, W, X, dtype=name).summary.half_dtype == means
     assert duotone.cast_params(loss, W, X, dtype=name).dtype == means
     record = duotone.cast_params(loss, W, X, dtype=name)
-    assert duotone.autocast(loss, static=record, dtype=name)(X).shape == ()
+    assert duotone.autocast(loss, weights=record, dtype=name)(X).shape == ()
     opt = duotone.enable_mixed_precision_graph_rewrite(optax.sgd(0.1), dtype=name)
     scaled = not isinstance(opt.init(W).loss_scale, NoLossScale)
     assert scaled is (means == "float16")
@@ -60,8 +60,8 @@ def test_autocast_switched_off_runs_the_function_as_it_is(off: Settings) -> None
     assert program(fast, W, X) == program(loss, W, X)
     np.testing.assert_array_equal(fast(W, X), loss(W, X))
     assert program(duotone.autocast(**off)(loss), W, X) == program(loss, W, X)
-    static = duotone.autocast(loss, static=W, **off)
-    np.testing.assert_array_equal(static(X), loss(W, X))
+    fast = duotone.autocast(loss, weights=W, **off)
+    np.testing.assert_array_equal(fast(X), loss(W, X))
     lifted = duotone.nnx.autocast(loss, **off)
     assert program(lifted, W, X) == program(loss, W, X)
 
@@ -74,7 +74,7 @@ def test_float32_math_is_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_cast_with_it_off_stay_off() -> None:
     record = duotone.cast_params(loss, W, X, dtype="float32")
     assert (record.dtype, record.cast, record.chosen) == (None, frozenset(), False)
-    assert program(duotone.autocast(loss, static=record), X) == program(
+    assert program(duotone.autocast(loss, weights=record), X) == program(
         lambda x: loss(record.params, x), X
     )
 

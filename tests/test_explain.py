@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,11 @@ def test_keyword_arguments_and_static_ones() -> None:
     def model(x: Any, *, weights: Any, activation: str) -> Any:
         return getattr(jnp, activation)(x @ weights["w"])
 
-    seen = explain(model, X, weights={"w": W}, activation="tanh", dtype="float16")
+    whole = functools.partial(model, weights={"w": W})
+    seen = explain(whole, X, activation="tanh", dtype="float16")
     assert [o.operation for o in seen.operations] == ["dot_general", "tanh"]
+    with pytest.raises(ArgumentTypeError, match=r"functools\.partial\(fn, weights=\.\.\.\)"):
+        explain(model, X, weights={"w": W}, activation="tanh", dtype="float16")
 
 
 def test_it_runs_nothing() -> None:
@@ -148,16 +152,16 @@ def test_it_takes_weights_as_autocast_does() -> None:
         return jnp.exp(x @ weights["w"])
 
     weights = {"w": W}
-    fast = duotone.autocast(predict, dtype="float16", static=weights)
-    seen = explain(predict, X, dtype="float16", static=weights)
+    fast = duotone.autocast(predict, dtype="float16", weights=weights)
+    seen = explain(predict, X, dtype="float16", weights=weights)
     assert seen == explain(fast, X) != explain(predict, weights, X, dtype="float16")
     record = duotone.cast_params(predict, weights, X, dtype="float16")
-    assert explain(predict, X, static=record) == seen
+    assert explain(predict, X, weights=record) == seen
     measured = duotone.calibrate(predict, [(weights, X * 1e3)])
     policy = Policy(keep_full=["*exp"])
     record = duotone.cast_params(predict, weights, X, dtype="float16", policy=policy)
-    mixed = duotone.autocast(predict, static=record, calibration=measured)
-    assert explain(mixed, X) == explain(predict, X, static=record, calibration=measured)
+    mixed = duotone.autocast(predict, weights=record, calibration=measured)
+    assert explain(mixed, X) == explain(predict, X, weights=record, calibration=measured)
     assert _by_name(explain(mixed, X))["exp"].rule == "pinned", "the policy of the record holds"
 
 

@@ -78,7 +78,7 @@ def test_it_takes_what_jax_takes(ours: Any, theirs: Any):
     assert [(p.name, p.default, p.kind) for p in mine[: len(jaxs)]] == [
         (p.name, p.default, p.kind) for p in jaxs
     ]
-    cast = set(inspect.signature(duotone.autocast).parameters) - {"fn", "weights", "static"}
+    cast = set(inspect.signature(duotone.autocast).parameters) - {"fn", "weights"}
     assert {p.name for p in mine[len(jaxs) :]} == cast | {"scale"}
 
 

@@ -129,7 +129,7 @@ things = {
     ),
     "jit": (jax.jit(duotone.autocast(loss, dtype="bf16")), (w, x)),
     "gradient": (duotone.autocast(jax.grad(loss), dtype="float16"), (w, x)),
-    "static": (duotone.autocast(loss, dtype="float16", static={"w": w}["w"]), (x,)),
+    "weights": (duotone.autocast(loss, dtype="float16", weights={"w": w}["w"]), (x,)),
     "off": (duotone.autocast(loss, enabled=False), (w, x)),
     "value_and_grad": (
         lambda *a: duotone.value_and_grad(loss, dtype="float16")(*a)[1],
@@ -170,7 +170,7 @@ def test_functions_travel_to_another_process(tmp_path: Path) -> None:
         "autocast",
         "jit",
         "gradient",
-        "static",
+        "weights",
         "off",
         "value_and_grad",
         "scaled",
@@ -200,7 +200,7 @@ def test_a_copy_behaves_alike_and_has_compiled_nothing() -> None:
 
 def test_weights_travel_with_what_is_known_of_them() -> None:
     record = duotone.cast_params(loss, W, X, dtype="float16")
-    settings = settings_of(duotone.autocast(loss, static=record))
+    settings = settings_of(duotone.autocast(loss, weights=record))
     assert settings is not None
     assert settings.weights is not None
     again = pickle.loads(pickle.dumps(settings))

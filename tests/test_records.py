@@ -210,7 +210,7 @@ def test_it_says_which_operations_run_as_shown() -> None:
 
 
 def test_weights_that_never_change_are_seen_too() -> None:
-    f = duotone.autocast(loss, dtype="float16", static=W)
+    f = duotone.autocast(loss, dtype="float16", weights=W)
     seen = explain(lambda x: 2 * f(x), X)
     assert as_alone(inside(seen)) == as_alone(explain(f, X).operations)
 

@@ -8,10 +8,10 @@ operand is.
 
 ::
 
-    candidate    = a full clear operation that commutes with casts, of nothing but static values
+    candidate    = a full clear operation that commutes with casts, of nothing but weights
     wanted(v)    = v is read, is no result, and every reader computes half or is a candidate
     candidates   : taken away until for each one all results and all operands are wanted
-    in half      = the static arguments that are wanted
+    in half      = the weights that are wanted
 
 The colours of everything else stay, so the results are the same bits as without.
 
@@ -31,22 +31,22 @@ from duotone.graph.rules import Rule
 
 
 def cast_beforehand(
-    graph: Graph, classes: Classes, painting: Painting, static: Collection[int]
+    graph: Graph, classes: Classes, painting: Painting, weights: Collection[int]
 ) -> tuple[Graph, Painting]:
-    """Hands static arguments over in half where that changes no result.
+    """Hands weights over in half where that changes no result.
 
     Args:
         graph: the program.
         classes: what each node is.
         painting: its colours.
-        static: values of arguments that are the same at every call.
+        weights: values of arguments that are the same at every call.
 
     Returns:
         The graph whose arguments say how they are given (``Value.given``), and the painting in
-        which what only moves these arguments is half (rule ``static``).
+        which what only moves these arguments is half (rule ``weights``).
     """
-    found = _Search(graph, classes, painting, static)
-    half = [value for value in static if graph.values[value].paintable and found.wanted(value)]
+    found = _Search(graph, classes, painting, weights)
+    half = [value for value in weights if graph.values[value].paintable and found.wanted(value)]
     if not half:
         return graph, painting
     values = list(graph.values)
@@ -55,7 +55,7 @@ def cast_beforehand(
     compute, store, rules = list(painting.compute), list(painting.store), list(painting.rules)
     for index in found.candidates:
         compute[index] = store[index] = Paint.HALF
-        rules[index] = Rule.STATIC
+        rules[index] = Rule.WEIGHTS
     moved = Painting(tuple(compute), tuple(store), tuple(rules), painting.details)
     return dataclasses.replace(graph, values=tuple(values)), moved
 
@@ -64,12 +64,12 @@ class _Search:
     """The largest set of candidates that may all be half."""
 
     def __init__(
-        self, graph: Graph, classes: Classes, painting: Painting, static: Collection[int]
+        self, graph: Graph, classes: Classes, painting: Painting, weights: Collection[int]
     ) -> None:
         self._graph, self._classes, self._painting = graph, classes, painting
         self._readers = graph.consumers
         self._returned = {value for value, _ in graph.outputs}
-        self._moved = {value for value in static if graph.values[value].paintable}
+        self._moved = {value for value in weights if graph.values[value].paintable}
         self.candidates: set[int] = set()
         for node in graph.nodes:
             if self._only_moves(node):
@@ -80,7 +80,7 @@ class _Search:
             self.candidates.difference_update(lost)
 
     def _only_moves(self, node: Node) -> bool:
-        """Whether a node takes nothing but static values and what was moved from them."""
+        """Whether a node takes nothing but weights and what was moved from them."""
         index = node.index
         found = self._classes.nodes[index]
         # What selects among elements may find another one where rounding made two equal.

@@ -75,7 +75,7 @@ class Rule(enum.StrEnum):
         "upstream",
         "all that read its result read it half, and the cast costs no more before it",
     )
-    STATIC = "static", "only moves weights, which are cast once for all before any call"
+    WEIGHTS = "weights", "only moves weights, which are cast once for all before any call"
     STATE = "state", "reaches an output of the function with no allow operation after it"
     OUTSIDE = "outside", "no dominant operand is half"
     UNLISTED = "unlisted", "on no list: left as it is"

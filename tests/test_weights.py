@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import duotone
 from duotone import CastParams, Policy, autocast, cast_params
-from duotone import static as static_module
+from duotone import _weights as module
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.targets import choose_half
 
@@ -107,9 +107,9 @@ def test_results_are_those_of_autocast_bit_for_bit(model, half, painter):
     fn, params, args, _ = MODELS[model]
     policy = Policy(painter=painter)
     want = autocast(fn, dtype=half, policy=policy)(params, *args)
-    assert same_bits(autocast(fn, dtype=half, policy=policy, static=params)(*args), want)
+    assert same_bits(autocast(fn, dtype=half, policy=policy, weights=params)(*args), want)
     record = cast_params(fn, params, *args, dtype=half, policy=policy)
-    assert same_bits(autocast(fn, static=record)(*args), want)
+    assert same_bits(autocast(fn, weights=record)(*args), want)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -124,7 +124,7 @@ def test_weights_that_are_read_in_half_only_are_cast_and_no_others(model):
 
 def test_nothing_of_the_weights_is_cast_when_called():
     fn, params, args, _ = MODELS["language model"]
-    fast = autocast(fn, dtype=jnp.float16, static=params)
+    fast = autocast(fn, dtype=jnp.float16, weights=params)
     shapes = casts(jax.make_jaxpr(fast)(*args).jaxpr)
     weights = {leaf.shape[-2:] for leaf in jax.tree.leaves(params)}
     assert shapes
@@ -133,7 +133,7 @@ def test_nothing_of_the_weights_is_cast_when_called():
 
 def test_keyword_arguments_and_python_numbers():
     params = language_model_params()
-    fast = autocast(language_model, dtype=jnp.float16, static=params)
+    fast = autocast(language_model, dtype=jnp.float16, weights=params)
     for scale in (1.0, 2.0):
         want = autocast(language_model, dtype=jnp.float16)(params, jnp.arange(3), scale=scale)
         assert same_bits(fast(jnp.arange(3), scale=scale), want)
@@ -141,19 +141,19 @@ def test_keyword_arguments_and_python_numbers():
 
 def count_casts(monkeypatch) -> list[tuple[int, ...]]:
     made = []
-    cast = static_module._cast
+    cast = module._cast
 
     def counted(array, half):
         made.append(array.shape)
         return cast(array, half)
 
-    monkeypatch.setattr(static_module, "_cast", counted)
+    monkeypatch.setattr(module, "_cast", counted)
     return made
 
 
 def test_signatures_share_what_was_cast(monkeypatch):
     made = count_casts(monkeypatch)
-    fast = autocast(perceptron, dtype=jnp.float16, static=perceptron_params())
+    fast = autocast(perceptron, dtype=jnp.float16, weights=perceptron_params())
     assert made == []
     for rows in (2, 3, 2):
         fast(numbers(0, rows, 8))
@@ -166,14 +166,16 @@ def either(params, x, add):
 
 def test_a_leaf_that_one_signature_needs_in_full():
     params, x = {"w": numbers(0, 4, 4)}, numbers(1, 2, 4)
-    fast = autocast(either, dtype=jnp.float16, static=params)
+    fast = autocast(either, dtype=jnp.float16, weights=params)
     for add in (False, True, False):
         want = autocast(either, dtype=jnp.float16)(params, x, add)
         assert same_bits(fast(x, add), want)
     assert cast_params(either, params, x, True, dtype=jnp.float16).cast == frozenset()
-    only_half = autocast(either, static=cast_params(either, params, x, False, dtype=jnp.float16))
+    only_half = autocast(either, weights=cast_params(either, params, x, False, dtype=jnp.float16))
     only_half(x, False)
-    with pytest.raises(ArgumentError, match=r"static\['w'\] was cast to float16 .*float32 weights"):
+    with pytest.raises(
+        ArgumentError, match=r"weights\['w'\] was cast to float16 .*float32 weights"
+    ):
         only_half(x, True)
 
 
@@ -198,10 +200,10 @@ def test_what_only_moves_weights_moves_them_in_half():
     record = cast_params(moved, params, x, jnp.int32(1), dtype=jnp.float16)
     assert record.cast == {"['a']", "['b']", "['c']", "['experts']"}
     want = autocast(moved, dtype=jnp.float16)(params, x, jnp.int32(1))
-    assert same_bits(autocast(moved, static=record)(x, jnp.int32(1)), want)
-    fast = autocast(moved, static=record)
+    assert same_bits(autocast(moved, weights=record)(x, jnp.int32(1)), want)
+    fast = autocast(moved, weights=record)
     rules = {o.operation: o.rule for o in duotone.explain(fast, x, jnp.int32(1)).operations}
-    assert rules["dynamic_slice"] == rules["concatenate"] == "static"
+    assert rules["dynamic_slice"] == rules["concatenate"] == "weights"
 
 
 def test_one_reader_in_full_keeps_a_weight_and_what_is_moved_with_it_full():
@@ -241,7 +243,7 @@ def test_a_function_with_a_derivative_of_its_own():
         return jnp.tanh(dense(x, params["w"])).sum()
 
     params, x = {"w": numbers(0, 4, 4)}, numbers(1, 3, 4)
-    fast, plain = autocast(fn, dtype="float16", static=params), autocast(fn, dtype="float16")
+    fast, plain = autocast(fn, dtype="float16", weights=params), autocast(fn, dtype="float16")
     assert cast_params(fn, params, x, dtype="float16").cast
     want = jax.value_and_grad(plain, 1)(params, x)
     assert same_bits(jax.value_and_grad(fast)(x), want)
@@ -250,14 +252,14 @@ def test_a_function_with_a_derivative_of_its_own():
 def test_the_first_call_may_be_inside_jit():
     fn, params, args, _ = MODELS["language model"]
     want = autocast(fn, dtype=jnp.float16)(params, *args)
-    fast = autocast(fn, dtype=jnp.float16, static=params)
+    fast = autocast(fn, dtype=jnp.float16, weights=params)
     np.testing.assert_array_equal(jax.jit(fast)(*args), want)
     assert same_bits(fast(*args), want)
 
 
 def test_vmap_and_derivatives_around_it():
     params, x = perceptron_params(), numbers(0, 3, 5, 8)
-    fast = autocast(perceptron, dtype=jnp.float16, static=params)
+    fast = autocast(perceptron, dtype=jnp.float16, weights=params)
     plain = autocast(perceptron, dtype=jnp.float16)
     assert same_bits(jax.vmap(fast)(x), jax.vmap(plain, (None, 0))(params, x))
     slope = jax.grad(lambda x: fast(x).sum())
@@ -269,7 +271,7 @@ def test_weights_that_are_traced_are_cast_inside_the_program():
 
     @jax.jit
     def predict(params, x):
-        fast = autocast(perceptron, dtype=jnp.float16, static=params)
+        fast = autocast(perceptron, dtype=jnp.float16, weights=params)
         return fast(x) + fast(x)
 
     assert same_bits(predict(params, x), 2 * autocast(perceptron, dtype="float16")(params, x))
@@ -278,7 +280,7 @@ def test_weights_that_are_traced_are_cast_inside_the_program():
 def test_a_record_is_an_argument_of_a_jitted_function():
     params, x = perceptron_params(), numbers(0, 5, 8)
     record = cast_params(perceptron, params, x, dtype=jnp.float16)
-    predict = jax.jit(lambda record, x: autocast(perceptron, static=record)(x))
+    predict = jax.jit(lambda record, x: autocast(perceptron, weights=record)(x))
     assert same_bits(predict(record, x), autocast(perceptron, dtype="float16")(params, x))
 
 
@@ -286,7 +288,7 @@ def test_the_weights_are_never_donated():
     params, x = perceptron_params(), numbers(0, 5, 8)
     want = autocast(perceptron, dtype=jnp.float16)(params, x)
     fn = jax.jit(lambda params, x: (perceptron(params, x), x + 1), donate_argnums=(0, 1))
-    fast = autocast(fn, dtype=jnp.float16, static=params)
+    fast = autocast(fn, dtype=jnp.float16, weights=params)
     for _ in range(2):
         given = x + 0
         assert same_bits(fast(given)[0], want)
@@ -306,7 +308,7 @@ def test_a_cast_keeps_the_sharding():
 def test_the_first_call_may_be_inside_a_shard_map():
     params, x = perceptron_params(), numbers(0, 5, 8)
     want = autocast(perceptron, dtype=jnp.float16)(params, x)
-    fast = autocast(perceptron, dtype=jnp.float16, static=params)
+    fast = autocast(perceptron, dtype=jnp.float16, weights=params)
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     rows = PartitionSpec("data")
     sharded = jax.shard_map(fast, mesh=mesh, in_specs=rows, out_specs=rows)
@@ -322,7 +324,7 @@ def test_an_equinox_module_with_leaves_that_are_no_arrays():
     assert isinstance(record.params, eqx.nn.MLP)
     assert record.params.activation is model.activation
     assert record.cast == {f".layers[{i}].weight" for i in range(3)}
-    assert same_bits(autocast(lambda m, x: m(x), static=record)(x), plain(model, x))
+    assert same_bits(autocast(lambda m, x: m(x), weights=record)(x), plain(model, x))
 
 
 def test_leaves_of_every_kind():
@@ -343,7 +345,7 @@ def test_leaves_of_every_kind():
     assert record.cast == {"['numpy']"}
     assert record.params["scale"] == 0.5
     want = autocast(fn, dtype=jnp.float16)(params, x)
-    assert same_bits(autocast(fn, dtype=jnp.float16, static=params)(x), want)
+    assert same_bits(autocast(fn, dtype=jnp.float16, weights=params)(x), want)
 
 
 def test_a_record_says_what_was_saved_and_can_be_stored(tmp_path):
@@ -357,8 +359,8 @@ def test_a_record_says_what_was_saved_and_can_be_stored(tmp_path):
     path.write_bytes(pickle.dumps(jax.device_get(record)))
     loaded = pickle.loads(path.read_bytes())
     assert repr(loaded) == shown
-    want = autocast(perceptron, static=record)(x)
-    assert same_bits(autocast(perceptron, static=loaded)(x), want)
+    want = autocast(perceptron, weights=record)(x)
+    assert same_bits(autocast(perceptron, weights=loaded)(x), want)
     doubled = jax.tree.map(lambda leaf: 2 * leaf, record)
     assert isinstance(doubled, CastParams)
     assert doubled.cast == record.cast
@@ -369,7 +371,7 @@ def test_a_record_says_what_was_saved_and_can_be_stored(tmp_path):
 def test_a_record_keeps_no_master():
     params, x = {"w": numbers(0, 4, 4)}, numbers(1, 2, 4)
     master = weakref.ref(params["w"])
-    fast = autocast(either, static=cast_params(either, params, x, False, dtype=jnp.float16))
+    fast = autocast(either, weights=cast_params(either, params, x, False, dtype=jnp.float16))
     fast(x, False)
     del params
     gc.collect()
@@ -380,11 +382,11 @@ def test_an_autocast_function_is_taken_with_its_settings():
     params, x = perceptron_params(), numbers(0, 5, 8)
     plain = autocast(perceptron, dtype=jnp.float16)
     assert cast_params(plain, params, x).dtype == "float16"
-    assert same_bits(autocast(plain, static=params)(x), plain(params, x))
+    assert same_bits(autocast(plain, weights=params)(x), plain(params, x))
 
 
 def test_the_signature_has_no_weights():
-    fast = autocast(language_model, dtype=jnp.float16, static=language_model_params())
+    fast = autocast(language_model, dtype=jnp.float16, weights=language_model_params())
     jitted = jax.jit(fast, static_argnames="scale")
     want = fast(jnp.arange(3), scale=2.0)
     np.testing.assert_array_equal(jitted(jnp.arange(3), scale=2.0), want)
@@ -395,14 +397,14 @@ def test_ranges_and_calibration_know_the_weights_by_name():
     measured = duotone.calibrate(perceptron, [(params, x)])
     for policy in (Policy(calibration=measured), Policy(ranges={"params/w1": (-2, 2)})):
         want = autocast(perceptron, dtype=jnp.float16, policy=policy)(params, x)
-        fast = autocast(perceptron, dtype=jnp.float16, policy=policy, static=params)
+        fast = autocast(perceptron, dtype=jnp.float16, policy=policy, weights=params)
         assert same_bits(fast(x), want)
 
 
 def test_explain_shows_the_program_that_runs():
     fn, params, args, names = MODELS["language model"]
     plain = duotone.explain(autocast(fn, dtype=jnp.float16), params, *args)
-    fast = duotone.explain(autocast(fn, dtype=jnp.float16, static=params), *args)
+    fast = duotone.explain(autocast(fn, dtype=jnp.float16, weights=params), *args)
     assert len(fast.operations) == len(plain.operations)
     assert fast.summary.casts_inserted == plain.summary.casts_inserted - len(names)
 
@@ -410,14 +412,14 @@ def test_explain_shows_the_program_that_runs():
 def test_files_of_the_pass(tmp_path):
     policy = Policy(log_path=tmp_path)
     params, x = perceptron_params(), numbers(0, 5, 8)
-    autocast(perceptron, dtype=jnp.float16, policy=policy, static=params)(x)
+    autocast(perceptron, dtype=jnp.float16, policy=policy, weights=params)(x)
     assert list(tmp_path.iterdir())
 
 
 def test_compile_for_has_the_weights_as_arguments():
     params, x = perceptron_params(), jax.ShapeDtypeStruct((5, 8), jnp.float32)
     plain = duotone.compile_for(autocast(perceptron, dtype="bfloat16"), params, x, target="cpu")
-    fast = autocast(perceptron, dtype="bfloat16", static=params)
+    fast = autocast(perceptron, dtype="bfloat16", weights=params)
     assert duotone.compile_for(fast, x, target="cpu").argument_bytes == (
         plain.argument_bytes - 2 * (8 * 16 + 16 * 4)
     )
@@ -430,13 +432,13 @@ def test_where_no_half_type_is_fast_all_stays(monkeypatch):
     assert record.cast == frozenset()
     assert record.dtype is None
     assert same_bits(record.params, params)
-    for static in (params, record):
-        np.testing.assert_array_equal(autocast(perceptron, static=static)(x), perceptron(params, x))
+    for given in (params, record):
+        np.testing.assert_array_equal(autocast(perceptron, weights=given)(x), perceptron(params, x))
 
 
 def test_another_precision_of_dots_is_another_program():
     params, x = perceptron_params(), numbers(0, 5, 8)
-    fast = autocast(perceptron, dtype=jnp.float16, static=params)
+    fast = autocast(perceptron, dtype=jnp.float16, weights=params)
     assert casts(jax.make_jaxpr(fast)(x).jaxpr)
     with jax.default_matmul_precision("highest"):
         assert not casts(jax.make_jaxpr(fast)(x).jaxpr)
@@ -444,32 +446,34 @@ def test_another_precision_of_dots_is_another_program():
 
 def test_shapes_cannot_be_cast():
     shapes = jax.eval_shape(perceptron_params)
-    with pytest.raises(ArgumentTypeError, match=r"static\['b1'\] is a ShapeDtypeStruct.*jnp.zeros"):
-        autocast(perceptron, dtype=jnp.float16, static=shapes)
+    with pytest.raises(
+        ArgumentTypeError, match=r"weights\['b1'\] is a ShapeDtypeStruct.*jnp.zeros"
+    ):
+        autocast(perceptron, dtype=jnp.float16, weights=shapes)
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    autocast(perceptron, dtype=jnp.float16, static=zeros)(numbers(0, 5, 8))
+    autocast(perceptron, dtype=jnp.float16, weights=zeros)(numbers(0, 5, 8))
 
 
 def test_weights_without_arrays():
-    with pytest.raises(ArgumentError, match="static holds no array; pass the weights"):
-        autocast(perceptron, dtype=jnp.float16, static=perceptron_params)
+    with pytest.raises(ArgumentError, match="holds no array; pass what it takes"):
+        autocast(perceptron, dtype=jnp.float16, weights=perceptron_params)
 
 
 def test_a_function_that_takes_no_weights():
     with pytest.raises(ArgumentTypeError, match="takes the weights as its first argument"):
-        autocast(lambda: 1, dtype=jnp.float16, static={"w": jnp.ones(2)})  # type: ignore[call-overload]
+        autocast(lambda: 1, dtype=jnp.float16, weights={"w": jnp.ones(2)})  # type: ignore[call-overload]
 
 
 def test_weights_passed_again():
     params, x = perceptron_params(), numbers(0, 5, 8)
-    fast = autocast(perceptron, dtype=jnp.float16, static=params)
-    with pytest.raises(ArgumentTypeError, match="call it with the others only"):
+    fast = autocast(perceptron, dtype=jnp.float16, weights=params)
+    with pytest.raises(ArgumentTypeError, match="pass the others only"):
         fast(params, x)  # type: ignore[call-arg]
     fast(x)
 
 
 def test_weights_that_do_not_fit():
-    fast = autocast(perceptron, dtype=jnp.float16, static={"kernel": numbers(0, 8, 4)})
+    fast = autocast(perceptron, dtype=jnp.float16, weights={"kernel": numbers(0, 8, 4)})
     with pytest.raises(KeyError) as raised:
         fast(numbers(1, 5, 8))
     assert any("must be the weights" in note for note in raised.value.__notes__)
@@ -478,9 +482,9 @@ def test_weights_that_do_not_fit():
 def test_a_record_of_another_half_type():
     x = numbers(0, 5, 8)
     record = cast_params(perceptron, perceptron_params(), x, dtype=jnp.float16)
-    with pytest.raises(ArgumentError, match="dtype is bfloat16 and static was cast to float16"):
-        autocast(perceptron, dtype=jnp.bfloat16, static=record)
-    autocast(perceptron, dtype=jnp.float16, static=record)(x)
+    with pytest.raises(ArgumentError, match="dtype is bfloat16 and weights were cast to float16"):
+        autocast(perceptron, dtype=jnp.bfloat16, weights=record)
+    autocast(perceptron, dtype=jnp.float16, weights=record)(x)
 
 
 def casts_of(jaxpr, var, runs: int = 1) -> list[int]:
@@ -533,7 +537,7 @@ def test_in_training_a_master_is_cast_once_a_step(order):
 @pytest.mark.parametrize("called_before", [True, False])
 def test_a_numpy_array_that_is_changed_afterwards_changes_nothing(called_before):
     weight, bias = np.ones((8, 8), np.float32), np.ones(8, np.float32)
-    fast = autocast(lambda p, x: x @ p[0] + p[1], dtype="bfloat16", static=(weight, bias))
+    fast = autocast(lambda p, x: x @ p[0] + p[1], dtype="bfloat16", weights=(weight, bias))
     x = jnp.ones((2, 8))
     if called_before:
         fast(x)
@@ -544,6 +548,6 @@ def test_a_numpy_array_that_is_changed_afterwards_changes_nothing(called_before)
 def test_nor_does_it_where_nothing_is_rewritten(monkeypatch):
     weight = np.ones((4, 4), np.float32)
     monkeypatch.setattr("duotone.mixed.current_choice", lambda: choose_half("cpu"))
-    fast = autocast(lambda p, x: x @ p["w"], static={"w": weight})
+    fast = autocast(lambda p, x: x @ p["w"], weights={"w": weight})
     weight[:] = 100
     np.testing.assert_array_equal(fast(jnp.ones((2, 4))), np.full((2, 4), 4.0))

@@ -11,7 +11,7 @@
 The function sees float32 weights when it is traced, so its own promotion rules give what they
 always gave; casting the weights before would make all that follows from them half.
 
-Who calls this: ``duotone.api``, for ``autocast(fn, static=...)`` and ``cast_params``. What goes
+Who calls this: ``duotone.api``, for ``autocast(fn, weights=...)`` and ``cast_params``. What goes
 wrong: weights that are shapes, that do not fit the function's first argument, or of which only a
 half is left where a signature needs them in full; each is an error that says so.
 """
@@ -29,7 +29,7 @@ import numpy as np
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
+from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, way_out
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.jaxpr.run import Runner, marker, put_down
 from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
@@ -46,7 +46,7 @@ from duotone.policy import Policy
 class CastParams:
     """Weights, cast to half where a function reads them in half only.
 
-    What :func:`duotone.cast_params` returns and ``autocast(fn, static=...)`` takes. It is a pytree:
+    What :func:`duotone.cast_params` returns and ``autocast(fn, weights=...)`` takes; a pytree:
     ``jax.device_put``, checkpoint libraries and ``jax.jit`` arguments take it.
 
     Attributes:
@@ -98,26 +98,26 @@ class Weights:
         stand_in: the pytree with shapes in place of arrays, float32 where they were.
     """
 
-    def __init__(self, name: str, static: Any) -> None:
+    def __init__(self, name: str, weights: Any) -> None:
         """Takes weights apart.
 
         Args:
             name: of the function, for errors.
-            static: the weights, or a :class:`CastParams`.
+            weights: the weights, or a :class:`CastParams`.
 
         Raises:
             ArgumentTypeError: a leaf is a shape, or an array only by conversion.
             ArgumentError: there is no array.
         """
-        self.record = static if isinstance(static, CastParams) else None
+        self.record = weights if isinstance(weights, CastParams) else None
         self._name = name
-        params = static if self.record is None else self.record.params
+        params = weights if self.record is None else self.record.params
         arrays, self._signature = flatten_call(name, (params,), {})
         # A NumPy array may be changed afterwards, and the user's own is no longer read then.
         self.arrays = [np.array(a) if isinstance(a, np.ndarray) else a for a in arrays]
         if not self.arrays:
             raise ArgumentError(
-                f"{name}: static holds no array; pass the weights, which are its first argument"
+                f"{name}: `weights` holds no array; pass what it takes as its first argument"
             )
         fixed = {position for position, _ in self._signature.statics}
         paths = jax.tree_util.tree_flatten_with_path(params)[0]
@@ -125,7 +125,7 @@ class Weights:
         for leaf, array in zip(self.names, self.arrays, strict=True):
             if isinstance(array, jax.ShapeDtypeStruct):
                 raise ArgumentTypeError(
-                    f"{name}: static{leaf} is a ShapeDtypeStruct, of which there is nothing to "
+                    f"{name}: weights{leaf} is a ShapeDtypeStruct, of which there is nothing to "
                     "cast; pass arrays (jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), ...) "
                     "for trying out)"
                 )
@@ -174,10 +174,10 @@ class Weights:
             if paint is Paint.HALF and array.dtype == half:
                 return array
             raise ArgumentError(
-                f"{self._name}: static{self.names[position]} was cast to {array.dtype} by "
+                f"{self._name}: weights{self.names[position]} was cast to {array.dtype} by "
                 f"cast_params, and this call needs it in "
                 f"{'float32' if paint is Paint.FULL else half}; pass the float32 weights as "
-                "`static`, or call cast_params with arguments like these"
+                "`weights`, or call cast_params with arguments like these"
             )
         if paint is Paint.FULL:
             return array
@@ -229,11 +229,11 @@ class Plan:
 
 
 Paints = Callable[[Traced, int], tuple[Sequence[Paint], Callable[..., list[Any]]]]
-"""From a traced function and the number of its static arrays to how each argument is to be given
+"""From a traced function and the number of its weights to how each argument is to be given
 and the rewritten program."""
 
 
-class StaticRunner(Runner):
+class WeightsRunner(Runner):
     """A function, its weights, and the rewritten programs of the signatures of the rest."""
 
     def __init__(
@@ -285,7 +285,7 @@ class StaticRunner(Runner):
             ArgumentTypeError: the function does not take these arguments behind the weights.
         """
         weights = self._weights
-        _check_fits(self._name, self._function, (weights.stand_in, *args), kwargs)
+        check_fits(self._name, self._function, (weights.stand_in, *args), kwargs)
         arrays, signature = flatten_call(self._name, (weights.stand_in, *args), kwargs)
         count = len(weights.types)
         try:
@@ -294,7 +294,7 @@ class StaticRunner(Runner):
             raise
         except Exception as error:
             error.add_note(
-                f"{self._name}: `static` was handed over as its first argument, before those of "
+                f"{self._name}: `weights` was handed over as its first argument, before those of "
                 "the call; it must be the weights that the function takes there"
             )
             raise
@@ -331,14 +331,25 @@ def without_first(function: Callable[..., Any]) -> inspect.Signature | None:
     if kind is inspect.Parameter.VAR_POSITIONAL:
         return signature
     raise ArgumentTypeError(
-        f"{describe_callable(function)}: static is for a function that takes the weights as its "
+        f"{describe_callable(function)}: `weights` is for a function that takes the weights as its "
         f"first argument by position; this one takes {signature}"
     )
 
 
-def _check_fits(
+def check_fits(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
+    """Refuses a call that a function does not take behind its weights.
+
+    Args:
+        name: of the function, for the error.
+        function: takes the weights first.
+        args: the weights, and what the call gives.
+        kwargs: of the call.
+
+    Raises:
+        ArgumentTypeError: they do not fit the signature of the function.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -347,5 +358,6 @@ def _check_fits(
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ArgumentTypeError(
-            f"{name}: {error}; its first argument is `static` already: call it with the others only"
+            f"{name}: {error}; its first argument is `weights` already: pass the others only "
+            f"({way_out('weights')})"
         ) from None
