@@ -29,7 +29,7 @@ import optax
 import duotone
 from benchmarks._common import Bar, Result, median, table, write
 from duotone.adapters.optax import wrap
-from duotone.scale import DynamicLossScale, all_finite, scaled_value_and_grad, select
+from duotone.scale import DynamicLossScale, all_finite, scaled_value_and_grad, select_tree
 
 QUESTION = "What does a step with the wrapped optimizer cost over one with the bare optimizer?"
 LIMIT = 5.0
@@ -121,7 +121,7 @@ def ways(loss: Any) -> dict[str, tuple[Step, Callable[[Any], Any]]]:
         out = scaled_value_and_grad(loss)(loss_scale, params, *batch)
         updates, new = adam.update(out.grads, inner, params)
         made = (optax.apply_updates(params, updates), new)
-        params, inner = select(out.finite, made, (params, inner))
+        params, inner = select_tree(out.finite, made, (params, inner))
         return params, (loss_scale.adjust(out.finite), inner), out.value
 
     def pair(params: Any) -> Any:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from duotone.enable import (
         MixedPrecisionLossScaleOptimizer,
         enable_mixed_precision_graph_rewrite,
-        optimizer,
+        optimizer_from_environment,
     )
     from duotone.errors import DuotoneError
     from duotone.gradients import grad, value_and_grad
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
         all_finite,
         dynamic_loss_scale,
         fixed_loss_scale,
-        select,
+        select_tree,
         skip_nonfinite,
     )
-    from duotone.scale.monitor import Monitor
+    from duotone.scale.monitor import LossScaleMonitor
 
 __all__ = [
     "Calibration",
@@ -60,8 +60,8 @@ __all__ = [
     "Explanation",
     "FixedLossScale",
     "LossScale",
+    "LossScaleMonitor",
     "MixedPrecisionLossScaleOptimizer",
-    "Monitor",
     "NoLossScale",
     "Policy",
     "ScaledGrad",
@@ -77,8 +77,8 @@ __all__ = [
     "grad",
     "keep_full",
     "keep_half",
-    "optimizer",
-    "select",
+    "optimizer_from_environment",
+    "select_tree",
     "skip_nonfinite",
     "value_and_grad",
 ]
@@ -88,7 +88,8 @@ _NAMES_BY_MODULE = {
     "api": "Explanation autocast explain",
     "calibration": "Calibration",
     "compiled": "CompiledRecord compile_for",
-    "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite optimizer",
+    "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite "
+    "optimizer_from_environment",
     "errors": "DuotoneError",
     "gradients": "grad value_and_grad",
     "inference": "cast_params",
@@ -96,8 +97,8 @@ _NAMES_BY_MODULE = {
     "policy": "Policy",
     "regions": "keep_full keep_half",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad all_finite "
-    "dynamic_loss_scale fixed_loss_scale select skip_nonfinite",
-    "scale.monitor": "Monitor",
+    "dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",
+    "scale.monitor": "LossScaleMonitor",
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names.split()}
 

@@ -83,7 +83,7 @@ def enable_mixed_precision_graph_rewrite(
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True)
 
 
-def optimizer(
+def optimizer_from_environment(
     opt: Any,
     loss_scale: Any = "dynamic",
     *,
@@ -119,7 +119,7 @@ def optimizer(
 
     Example:
         >>> import jax.numpy as jnp, optax, duotone
-        >>> opt = duotone.optimizer(optax.sgd(0.5))
+        >>> opt = duotone.optimizer_from_environment(optax.sgd(0.5))
         >>> params = jnp.zeros(2)
         >>> done = opt.minimize(lambda p: jnp.sum((p - 1) ** 2), params, opt.init(params))
         >>> done.params.tolist()

@@ -28,7 +28,9 @@ def train_step(loss_scale, params, opt_state, x, y):
     finite = duotone.all_finite(grads)
     updates, new_opt_state = optimizer.update(grads, opt_state, params)
     new_params = optax.apply_updates(params, updates)
-    params, opt_state = duotone.select(finite, (new_params, new_opt_state), (params, opt_state))
+    params, opt_state = duotone.select_tree(
+        finite, (new_params, new_opt_state), (params, opt_state)
+    )
     return loss_scale.adjust(finite), params, opt_state, loss
 
 

@@ -247,7 +247,7 @@ def test_a_whole_loop_skips_and_recovers():
         loss, grads = gradient(params, X, y)
         finite = duotone.all_finite(grads)
         new = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-        return scale.adjust(finite), duotone.select(finite, new, params), loss, finite
+        return scale.adjust(finite), duotone.select_tree(finite, new, params), loss, finite
 
     scale, params, seen = duotone.DynamicLossScale(2.0**24), PARAMS, []
     for _ in range(25):

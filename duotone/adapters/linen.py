@@ -30,7 +30,7 @@ from duotone.scale import (
     LossScale,
     NoLossScale,
     ScaledGrad,
-    select,
+    select_tree,
 )
 from duotone.scale.optimizer_state import find
 
@@ -187,7 +187,7 @@ class TrainState(train_state.TrainState):
         taken = find(opt_state, "TrainState.apply_gradients").last_finite
         traced = {f.name for f in dataclasses.fields(self) if f.metadata.get("pytree_node", True)}
         kept = {
-            name: select(taken, new, getattr(self, name)) if name in traced else new
+            name: select_tree(taken, new, getattr(self, name)) if name in traced else new
             for name, new in kwargs.items()
         }
         return self.replace(

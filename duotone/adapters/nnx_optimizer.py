@@ -37,7 +37,7 @@ from duotone.errors import ArgumentError
 from duotone.modules import holding, inside
 from duotone.policy import Policy
 from duotone.regions import keep_full
-from duotone.scale import LossScale, ScaledGrad, select
+from duotone.scale import LossScale, ScaledGrad, select_tree
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, find
 
@@ -111,11 +111,11 @@ class Optimizer(nnx.Optimizer[M]):
 
     @property
     def alarm(self) -> StuckAlarm:
-        """The one warning of :meth:`metrics` and ``Monitor``."""
+        """The one warning of :meth:`metrics` and ``LossScaleMonitor``."""
         return self.tx.alarm
 
     def mixed_precision_state(self) -> MixedPrecisionState:
-        """The state of ``tx``, with arrays in the place of variables; ``Monitor`` reads it."""
+        """The state of ``tx``, with arrays in the place of variables, as a monitor reads it."""
         return find(nnx.as_pure(self.opt_state), "Optimizer")
 
     def compute_gradients(
@@ -282,7 +282,7 @@ def _values_of(tree: Any) -> list[tuple[nnx.Variable, Any]]:
 def _chosen(finite: Any, new: Any, old: Any) -> Any:
     """`new` where the step is taken, else `old`; `new` where they are of different types."""
     try:
-        return select(finite, new, old)
+        return select_tree(finite, new, old)
     except ArgumentError:
         return new
 

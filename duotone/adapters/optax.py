@@ -139,7 +139,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
     @property
     def alarm(self) -> StuckAlarm:
-        """The one warning of :meth:`metrics` and ``Monitor``."""
+        """The one warning of :meth:`metrics` and ``LossScaleMonitor``."""
         return self._wrapped.alarm
 
     def compute_gradients(

@@ -1,9 +1,9 @@
 """``duotone run``: runs a script in mixed precision without a change of its source.
 
 Keras models of the script are rewritten although their optimizer is a plain one, and optimizers
-made with ``duotone.optimizer(...)`` are switched on. The options become the environment variables
-that say the same, so whatever the script itself says wins. The script sees the command line,
-``__name__`` and module path that it would have under ``python``.
+made with ``duotone.optimizer_from_environment(...)`` are switched on. The options become the
+environment variables that say the same, so whatever the script itself says wins. The script sees
+the command line, ``__name__`` and module path that it would have under ``python``.
 
 What goes wrong: a script that does not exist; one that uses neither Keras nor duotone, for which
 there is nothing to switch on (said in one line when it ends). Errors of the script are its own,
@@ -88,7 +88,7 @@ def run(
         bool, typer.Option("--module", "-m", help="SCRIPT is a module, as for python -m.")
     ] = False,
 ) -> None:
-    """Run a script in mixed precision: its Keras models, and its duotone.optimizer(...)."""
+    """Run a script in mixed precision: Keras models, duotone.optimizer_from_environment(...)."""
     _check_script(script, module)
     _set_variables(
         {
@@ -117,7 +117,8 @@ def run(
         raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1) from error
     if not {"keras", "duotone.adapters.optax"} & set(sys.modules):  # the second loads when used
         typer.echo(
-            f"note: {script} uses neither Keras nor duotone.optimizer(...): nothing to switch on",
+            f"note: {script} uses neither Keras nor duotone.optimizer_from_environment(...): "
+            "nothing to switch on",
             err=True,
         )
 

@@ -186,7 +186,7 @@ def make_train_step(
         updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
         params = optax.apply_updates(state.params, updates)
         # A step whose gradients are not finite changes nothing but the loss scale.
-        params, optimizer_state = duotone.select(
+        params, optimizer_state = duotone.select_tree(
             finite, (params, optimizer_state), (state.params, state.optimizer_state)
         )
         loss_scale = state.loss_scale.adjust(finite)

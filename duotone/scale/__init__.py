@@ -11,7 +11,7 @@ One training step, written out::
     loss, grads = duotone.value_and_grad(loss_fn, scale=loss_scale)(params, batch)
     finite = all_finite(grads)
     new = update(params, grads)
-    params = select(finite, new, params)              # a step that overflowed changes nothing
+    params = select_tree(finite, new, params)              # a step that overflowed changes nothing
     loss_scale = loss_scale.adjust(finite)            # halve, keep or double
 
 Who calls this room: training loops directly, and the optimizer wrappers. Who extends it: a new rule
@@ -28,7 +28,7 @@ leaves out bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with 
 from duotone.scale.choice import dynamic_loss_scale, fixed_loss_scale, make_loss_scale
 from duotone.scale.finite import all_finite
 from duotone.scale.gradient import ScaledGrad, scaled_value_and_grad
-from duotone.scale.selection import select
+from duotone.scale.selection import select_tree
 from duotone.scale.skip import skip_nonfinite
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
 
@@ -43,6 +43,6 @@ __all__ = [
     "fixed_loss_scale",
     "make_loss_scale",
     "scaled_value_and_grad",
-    "select",
+    "select_tree",
     "skip_nonfinite",
 ]

@@ -2,7 +2,7 @@
 
 ::
 
-    monitor = Monitor(logdir="runs/1")
+    monitor = LossScaleMonitor(logdir="runs/1")
     for step, batch in enumerate(batches):
         params, opt_state = train_step(params, opt_state, batch)
         monitor(opt_state, step)
@@ -58,7 +58,7 @@ class StuckAlarm:
         )
 
 
-class Monitor:
+class LossScaleMonitor:
     """Logs the loss scale when something changed, and writes it to TensorBoard.
 
     Lines go to the logger ``"duotone"`` at level INFO: the scale, and how many steps were skipped
@@ -82,9 +82,9 @@ class Monitor:
     Example:
         >>> import jax.numpy as jnp, optax, duotone
         >>> from duotone.adapters.optax import wrap
-        >>> from duotone.scale.monitor import Monitor
+        >>> from duotone.scale.monitor import LossScaleMonitor
         >>> opt = wrap(optax.sgd(0.1), dtype=jnp.float16)
-        >>> monitor = Monitor(opt, every=10)
+        >>> monitor = LossScaleMonitor(opt, every=10)
         >>> monitor(opt.init(jnp.ones(2)), step=0)
     """
 
@@ -98,9 +98,9 @@ class Monitor:
     ) -> None:
         if optimizer is not None and not isinstance(getattr(optimizer, "alarm", None), StuckAlarm):
             raise ArgumentTypeError(
-                "Monitor: optimizer must be what enable_mixed_precision_graph_rewrite returned (of "
-                "an Optax or a Keras optimizer), a duotone.nnx.Optimizer, or None; got a "
-                f"{type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}, which "
+                "LossScaleMonitor: optimizer must be what enable_mixed_precision_graph_rewrite "
+                "returned (of an Optax or a Keras optimizer), a duotone.nnx.Optimizer, or None; got "
+                f"a {type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}, which "
                 "has no loss scale."
             )
         self._every = _positive("every", every)
@@ -128,7 +128,9 @@ class Monitor:
             return
         self._read_at = step
         held = getattr(state, "mixed_precision_state", None)  # of optimizers that keep their own
-        reading = check(find(held() if callable(held) else state, "Monitor"), "Monitor")
+        reading = check(
+            find(held() if callable(held) else state, "LossScaleMonitor"), "LossScaleMonitor"
+        )
         self._log(reading, step)
         if self._write is not None:
             for name, number in reading.metrics().items():
@@ -157,7 +159,7 @@ class Monitor:
 def _positive(name: str, number: Any) -> int:
     whole = _whole(name, number)
     if whole < 1:
-        raise ArgumentError(f"Monitor: {name} must be at least 1 step; got {number}.")
+        raise ArgumentError(f"LossScaleMonitor: {name} must be at least 1 step; got {number}.")
     return whole
 
 
@@ -168,7 +170,7 @@ def _whole(name: str, number: Any) -> int:
         return int(number.__index__())
     except (AttributeError, TypeError) as error:
         raise ArgumentTypeError(
-            f"Monitor: {name} must be a whole number of steps; got {number!r} of type "
+            f"LossScaleMonitor: {name} must be a whole number of steps; got {number!r} of type "
             f"{type(number).__name__}."
         ) from error
 
@@ -178,7 +180,7 @@ def _scalar_writer(
 ) -> tuple[Callable[[str, float, int], Any] | None, Callable[[], Any] | None]:
     """The function that writes one scalar, and the one that flushes."""
     if logdir is not None and writer is not None:
-        raise ArgumentError("Monitor: give logdir or writer, not both.")
+        raise ArgumentError("LossScaleMonitor: give logdir or writer, not both.")
     if logdir is not None:
         return _tensorboard(Path(logdir))
     if writer is None:
@@ -187,8 +189,8 @@ def _scalar_writer(
         if callable(getattr(writer, method, None)):
             return getattr(writer, method), getattr(writer, "flush", None)
     raise ArgumentTypeError(
-        "Monitor: writer must have add_scalar(tag, value, step) or scalar(tag, value, step), as "
-        f"TensorBoard's writers have; got a {type(writer).__name__}."
+        "LossScaleMonitor: writer must have add_scalar(tag, value, step) or scalar(tag, value, "
+        f"step), as TensorBoard's writers have; got a {type(writer).__name__}."
     )
 
 
@@ -199,6 +201,8 @@ def _tensorboard(
     try:
         from tensorboard.summary import Writer
     except ImportError as error:
-        raise MissingExtraError("Monitor(logdir=...)", "tensorboard", "tensorboard") from error
+        raise MissingExtraError(
+            "LossScaleMonitor(logdir=...)", "tensorboard", "tensorboard"
+        ) from error
     scalars = Writer(str(logdir))
     return scalars.add_scalar, scalars.flush

@@ -1,9 +1,9 @@
 """Keep or replace: one tree or the other, decided by a traced boolean.
 
-``select(finite, new, old)`` is how a step is skipped: parameters, optimizer state, step counters,
-PRNG keys and anything else in the two trees stay exactly as they were. It takes every leaf, of any
-dtype, and never converts one: a new value of another shape or dtype is an error here, because it
-would surface later as a recompilation or a loop carry of changing type.
+``select_tree(finite, new, old)`` is how a step is skipped: parameters, optimizer state, step
+counters, PRNG keys and anything else in the two trees stay exactly as they were. It takes every
+leaf, of any dtype, and never converts one: a new value of another shape or dtype is an error here,
+because it would surface later as a recompilation or a loop carry of changing type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_unf
 from duotone.errors import ArgumentError, ArgumentTypeError
 
 
-def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+def select_tree(pred: Any, on_true: Any, on_false: Any) -> Any:
     """Returns `on_true` where `pred` holds and `on_false` where it does not, leaf by leaf.
 
     Both trees are computed, and one is kept: infinities in the other do not leak.
@@ -38,10 +38,10 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from duotone.scale import select
+        >>> from duotone.scale import select_tree
         >>> old = {"w": jnp.array([1.0, 2.0]), "step": jnp.array(3)}
         >>> new = {"w": jnp.array([jnp.nan, 2.5]), "step": jnp.array(4)}
-        >>> select(jnp.array(False), new, old)["w"].tolist()
+        >>> select_tree(jnp.array(False), new, old)["w"].tolist()
         [1.0, 2.0]
     """
     pred = check_predicate(pred, "pred")
@@ -64,13 +64,13 @@ def pairs(on_true: Any, on_false: Any) -> list[tuple[Any, Any, bool]]:
         between; where not, either will do.
 
     Raises:
-        ArgumentError: as :func:`select` does.
+        ArgumentError: as :func:`select_tree` does.
     """
     paths_and_new, structure = tree_flatten_with_path(on_true)
     old, old_structure = tree_flatten(on_false)
     if structure != old_structure:
         raise ArgumentError(
-            "select needs two trees of the same structure, such as the parameters before and "
+            "select_tree needs two trees of the same structure, such as the parameters before and "
             f"after an update; {_first_difference(on_true, on_false)}."
         )
     return [
@@ -102,9 +102,9 @@ def _check_leaf(path: str, new: Any, old: Any) -> bool:
     new_type, old_type = jax.typeof(new), jax.typeof(old)
     if (new_type.shape, new_type.dtype) != (old_type.shape, old_type.dtype):
         raise ArgumentError(
-            f"select: leaf {path or '(the whole tree)'} is {new_type.str_short()} in on_true and "
-            f"{old_type.str_short()} in on_false. Both must have one shape and dtype: convert the "
-            "new value with .astype(old.dtype), or find what changed it."
+            f"select_tree: leaf {path or '(the whole tree)'} is {new_type.str_short()} in on_true "
+            f"and {old_type.str_short()} in on_false. Both must have one shape and dtype: convert "
+            "the new value with .astype(old.dtype), or find what changed it."
         )
     return new_type.dtype != jax.dtypes.float0  # holds no information, and no operation takes it
 
@@ -118,9 +118,9 @@ def _check_same_static(path: str, new: Any, old: Any) -> None:
     if type(new) is type(old) and bool(new == old):
         return
     raise ArgumentError(
-        f"select: leaf {path or '(the whole tree)'} is {new!r} in on_true and {old!r} in on_false. "
-        "Only arrays can be chosen inside a compiled step; make other leaves equal, or take them "
-        "out of the trees."
+        f"select_tree: leaf {path or '(the whole tree)'} is {new!r} in on_true and {old!r} in "
+        "on_false. Only arrays can be chosen inside a compiled step; make other leaves equal, or "
+        "take them out of the trees."
     )
 
 

@@ -43,7 +43,7 @@ from duotone.regions import keep_full
 from duotone.scale.finite import AxisName, all_finite, check_axis_name, unfollowed_axes
 from duotone.scale.gradient import ScaledGrad
 from duotone.scale.leaves import is_inexact
-from duotone.scale.selection import pairs, select
+from duotone.scale.selection import pairs, select_tree
 
 
 class SkipState(NamedTuple):
@@ -274,7 +274,7 @@ def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]
     with keep_full():
         if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()
-            return select(finite, done, keep(done))
+            return select_tree(finite, done, keep(done))
         if not isinstance(finite, Tracer) and finite.is_fully_addressable:
             return _where_known(bool(finite), run, keep)
         done = None

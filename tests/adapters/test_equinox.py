@@ -195,7 +195,7 @@ def train_step(model: Net, state: eqx.nn.State, opt_state: Any, blow_up: Any, x:
 
     out = TX.compute_gradients(loss, params, opt_state, has_aux=True)
     params, opt_state = TX.apply_gradients(out, params, opt_state)
-    state = duotone.select(out.finite, out.aux, state)
+    state = duotone.select_tree(out.finite, out.aux, state)
     return eqx.combine(params, static), state, opt_state, out.value
 
 

@@ -96,7 +96,7 @@ TX = wrap(optax.adam(optax.linear_schedule(1e-2, 1e-3, 10)), dtype="float16")
 def train_step(params: Any, state: Any, opt_state: Any, blow_up: Any) -> Any:
     out = TX.compute_gradients(loss_fn, params, opt_state, state, X, Y, blow_up, has_aux=True)
     params, opt_state = TX.apply_gradients(out, params, opt_state)
-    return params, duotone.select(out.finite, out.aux, state), opt_state, out.value
+    return params, duotone.select_tree(out.finite, out.aux, state), opt_state, out.value
 
 
 def test_a_skipped_step_changes_nothing():

@@ -450,7 +450,7 @@ def test_more_bad_arguments():
 
 def test_the_monitor_takes_the_optimizer(caplog):
     model, optimizer = made(optax.sgd(0.1), dtype="float16")
-    monitor = duotone.Monitor(optimizer, every=1, warn_after=3)
+    monitor = duotone.LossScaleMonitor(optimizer, every=1, warn_after=3)
     assert optimizer.alarm.warn_after == 3
     with caplog.at_level(logging.INFO, "duotone"):
         monitor(optimizer, 0)

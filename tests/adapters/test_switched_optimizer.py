@@ -1,4 +1,4 @@
-"""``duotone.optimizer``: plain, or switched to mixed precision by the environment."""
+"""``optimizer_from_environment``: plain, or switched to mixed precision by the environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nothing_set(monkeypatch):
 
 def made(**arguments):
     """The optimizer, its first state, and whether its gradients hold float16 dots."""
-    opt = duotone.optimizer(optax.sgd(0.5), **arguments)
+    opt = duotone.optimizer_from_environment(optax.sgd(0.5), **arguments)
     state = opt.init(PARAMS)
     program = str(jax.make_jaxpr(lambda p, s: opt.compute_gradients(loss, p, s, X))(PARAMS, state))
     assert "dot_general" in program
@@ -100,23 +100,23 @@ def test_a_checkpoint_moves_between_the_two(monkeypatch):
 def test_a_bad_value_names_the_variable(monkeypatch):
     monkeypatch.setenv("DUOTONE_ENABLE", "yes")
     with pytest.raises(EnvironmentVariableError, match="DUOTONE_ENABLE is 'yes'"):
-        duotone.optimizer(optax.sgd(0.5))
+        duotone.optimizer_from_environment(optax.sgd(0.5))
 
 
 def test_a_keras_optimizer(monkeypatch):
     bare = keras.optimizers.SGD(0.1)
-    assert duotone.optimizer(bare) is bare
+    assert duotone.optimizer_from_environment(bare) is bare
     monkeypatch.setenv("DUOTONE_ENABLE", "1")
     monkeypatch.setenv("DUOTONE_DTYPE", "float16")
-    both = duotone.optimizer(keras.optimizers.SGD(0.1))
+    both = duotone.optimizer_from_environment(keras.optimizers.SGD(0.1))
     assert both.half == "float16"
     assert both.metrics()["loss_scale"] == 2.0**15
     monkeypatch.setenv("DUOTONE_ENABLE_LOSS_SCALING", "0")
-    rewritten = duotone.optimizer(keras.optimizers.SGD(0.1))
+    rewritten = duotone.optimizer_from_environment(keras.optimizers.SGD(0.1))
     assert rewritten.half == "float16"
     assert rewritten.metrics()["loss_scale"] == 1
     monkeypatch.setenv("DUOTONE_ENABLE", "0")
     monkeypatch.setenv("DUOTONE_ENABLE_LOSS_SCALING", "1")
-    scaled = duotone.optimizer(keras.optimizers.SGD(0.1))
+    scaled = duotone.optimizer_from_environment(keras.optimizers.SGD(0.1))
     assert scaled.half is None
     assert scaled.metrics()["loss_scale"] == 2.0**15

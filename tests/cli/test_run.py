@@ -49,7 +49,7 @@ def test_a_keras_script_is_rewritten_without_a_change_of_its_source(tmp_path):
 
 SAYS = """
     import jax.numpy as jnp, optax, duotone
-    state = duotone.optimizer(optax.sgd(0.1), dtype="float16").init(jnp.ones(2))
+    state = duotone.optimizer_from_environment(optax.sgd(0.1), dtype="float16").init(jnp.ones(2))
     print(type(state.loss_scale).__name__, float(state.loss_scale.value))
     print(duotone.Policy(deny_add=["erf"]).merged_with_environment().describe())
 """
@@ -169,7 +169,7 @@ def test_it_shows_what_was_rewritten(tmp_path):
             import logging
             logging.basicConfig(format="own: %(message)s")
         def loss(w): return jnp.sum((w @ w) ** 2)
-        opt = duotone.optimizer(optax.sgd(0.1), dtype="float16")
+        opt = duotone.optimizer_from_environment(optax.sgd(0.1), dtype="float16")
         w = jnp.ones((8, 8))
         opt.minimize(loss, w, opt.init(w))
     """
@@ -187,7 +187,7 @@ def test_a_module(tmp_path):
 def test_an_optimizer_of_the_script(tmp_path):
     source = """
         import jax.numpy as jnp, optax, duotone
-        opt = duotone.optimizer(optax.sgd(0.1), dtype="float16")
+        opt = duotone.optimizer_from_environment(optax.sgd(0.1), dtype="float16")
         print(type(opt.init(jnp.ones(2)).loss_scale).__name__)
     """
     done = run(tmp_path, source, "train.py")

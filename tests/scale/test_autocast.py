@@ -23,7 +23,7 @@ def loss_fn(params: Any, x: Any, y: Any) -> jax.Array:
 def step(loss_scale: Any, params: Any, x: Any, y: Any) -> Any:
     out = scaled_value_and_grad(loss_fn)(loss_scale, params, x, y)
     new = jax.tree.map(lambda p, g: p - 0.1 * g, params, out.grads)
-    return loss_scale.adjust(out.finite), duotone.select(out.finite, new, params), out
+    return loss_scale.adjust(out.finite), duotone.select_tree(out.finite, new, params), out
 
 
 def problem(scale_of_targets: float = 1.0) -> tuple[Any, Any, Any]:

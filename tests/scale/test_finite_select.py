@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.scale import all_finite, select
+from duotone.scale import all_finite, select_tree
 
 # ---- all_finite
 
@@ -75,7 +75,7 @@ def test_axis_name_of_the_wrong_type(wrong: Any):
         all_finite(jnp.ones(2), axis_name=wrong)
 
 
-# ---- select
+# ---- select_tree
 
 
 def test_every_leaf_is_kept_or_replaced_exactly():
@@ -96,10 +96,10 @@ def test_every_leaf_is_kept_or_replaced_exactly():
     new, old = tree(1), tree(2)
     static = {"activation": None, "name": None}
     for pred, kept in ((True, new), (False, old)):
-        out = select(pred, new, old)
+        out = select_tree(pred, new, old)
         assert out["activation"] is jax.nn.relu
         assert out["name"] == "adam"
-        compiled = jax.jit(lambda p: select(p, new | static, old | static))(pred)
+        compiled = jax.jit(lambda p: select_tree(p, new | static, old | static))(pred)
         for got in (out, compiled):
             np.testing.assert_array_equal(
                 jax.random.key_data(got["key"]), jax.random.key_data(kept["key"])
@@ -113,22 +113,22 @@ def test_every_leaf_is_kept_or_replaced_exactly():
 def test_infinities_of_the_tree_not_chosen_do_not_leak():
     bad = {"w": jnp.full(4, jnp.nan, jnp.float16)}
     good = {"w": jnp.arange(4, dtype=jnp.float16)}
-    np.testing.assert_array_equal(select(False, bad, good)["w"], good["w"])
+    np.testing.assert_array_equal(select_tree(False, bad, good)["w"], good["w"])
 
 
 def test_inside_vmap_each_row_chooses():
-    out = jax.vmap(select)(jnp.array([True, False]), jnp.ones((2, 3)), jnp.zeros((2, 3)))
+    out = jax.vmap(select_tree)(jnp.array([True, False]), jnp.ones((2, 3)), jnp.zeros((2, 3)))
     assert out.tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
 def test_weak_and_strong_types_of_one_dtype_meet():
-    assert float(select(jnp.asarray(True), 2.0, jnp.float32(3))) == 2
+    assert float(select_tree(jnp.asarray(True), 2.0, jnp.float32(3))) == 2
 
 
 @pytest.mark.parametrize("wrong", [1, None, jnp.ones(2, bool), jnp.asarray(1)])
 def test_pred_must_be_one_boolean(wrong: Any):
     with pytest.raises(ArgumentTypeError, match="pred must be one boolean"):
-        select(wrong, jnp.ones(2), jnp.ones(2))
+        select_tree(wrong, jnp.ones(2), jnp.ones(2))
 
 
 @pytest.mark.parametrize(
@@ -142,22 +142,22 @@ def test_pred_must_be_one_boolean(wrong: Any):
 )
 def test_trees_of_another_structure(new: Any, old: Any, message: str):
     with pytest.raises(ArgumentError, match=message):
-        select(True, new, old)
+        select_tree(True, new, old)
 
 
 def test_a_leaf_of_another_dtype_is_named():
     new, old = {"w": [jnp.ones(3, jnp.float32)]}, {"w": [jnp.ones(3, jnp.float16)]}
     with pytest.raises(ArgumentError, match=r"leaf \['w'\]\[0\] is float32\[3\].*float16\[3\]"):
-        select(True, new, old)
+        select_tree(True, new, old)
     fixed = jax.tree.map(lambda n, o: n.astype(o.dtype), new, old)  # the advice
-    assert select(True, fixed, old)["w"][0].dtype == jnp.float16
+    assert select_tree(True, fixed, old)["w"][0].dtype == jnp.float16
 
 
 def test_a_leaf_of_another_shape_is_named():
     with pytest.raises(ArgumentError, match=r"\(the whole tree\) is float32\[3\].*float32\[1\]"):
-        select(True, jnp.ones(3), jnp.ones(1))
+        select_tree(True, jnp.ones(3), jnp.ones(1))
 
 
 def test_a_leaf_that_is_no_array_must_be_the_same():
     with pytest.raises(ArgumentError, match="Only arrays can be chosen"):
-        select(True, {"name": "adam"}, {"name": "sgd"})
+        select_tree(True, {"name": "adam"}, {"name": "sgd"})

@@ -18,7 +18,7 @@ from duotone.adapters.optax import wrap
 from duotone.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from duotone.scale import DynamicLossScale, NoLossScale
-from duotone.scale.monitor import WARN_AFTER, Monitor
+from duotone.scale.monitor import WARN_AFTER, LossScaleMonitor
 
 PARAMS = jnp.float32(1)
 BAD, GOOD = jnp.float32(jnp.nan), jnp.float32(0)
@@ -41,7 +41,7 @@ def lines(caplog: Any, level: int = logging.INFO) -> list[str]:
 
 def test_a_line_when_something_changed_and_no_other(caplog):
     tx = optimizer()
-    monitor = Monitor(tx, every=10)
+    monitor = LossScaleMonitor(tx, every=10)
     state = after(tx, [])
     with caplog.at_level(logging.INFO, "duotone"):
         for step in range(30):
@@ -58,7 +58,7 @@ def test_a_line_when_something_changed_and_no_other(caplog):
 
 def test_an_optimizer_that_is_not_wrapped_is_refused_by_name():
     with pytest.raises(ArgumentTypeError, match=r"duotone\.nnx\.Optimizer.* has no loss scale"):
-        Monitor(optax.sgd(0.1))
+        LossScaleMonitor(optax.sgd(0.1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -71,7 +71,7 @@ def test_metrics_name_the_dtype(dtype):
 
 def test_a_training_that_begins_again_is_read_at_once(caplog):
     tx = optimizer()
-    monitor = Monitor(tx, every=100)
+    monitor = LossScaleMonitor(tx, every=100)
     with caplog.at_level(logging.INFO, "duotone"):
         monitor(after(tx, []), 500)
         monitor(after(tx, [BAD]), 3)
@@ -101,7 +101,7 @@ class FlaxLike:
 @pytest.mark.parametrize("make", [Scalars, FlaxLike])
 def test_scalars_go_to_a_writer(make):
     tx, writer = optimizer(), make()
-    monitor = Monitor(tx, every=2, writer=writer)
+    monitor = LossScaleMonitor(tx, every=2, writer=writer)
     for step in range(3):
         monitor(after(tx, [BAD]), step)
     assert writer.seen[:4] == [
@@ -118,7 +118,7 @@ def test_scalars_go_to_a_writer(make):
 def test_tensorboard_reads_what_was_written(tmp_path: Path):
     pytest.importorskip("tensorboard")
     tx = optimizer()
-    monitor = Monitor(tx, every=1, logdir=tmp_path / "new" / "run")
+    monitor = LossScaleMonitor(tx, every=1, logdir=tmp_path / "new" / "run")
     state = after(tx, [])
     for step in range(3):
         state = after(tx, [BAD], state)
@@ -145,12 +145,12 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path):
 def test_without_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'duotone\[tensorboard\]'"):
-        Monitor(logdir=tmp_path)
+        LossScaleMonitor(logdir=tmp_path)
 
 
 def test_one_warning_when_the_scale_is_stuck(caplog):
     tx = optimizer(initial=2.0)
-    monitor = Monitor(tx, every=1, warn_after=3)
+    monitor = LossScaleMonitor(tx, every=1, warn_after=3)
     state = after(tx, [BAD])  # the scale still had somewhere to go
     assert int(state.stuck) == 0
     with caplog.at_level(logging.WARNING, "duotone"):
@@ -210,7 +210,7 @@ def test_a_scale_that_never_moves_is_stuck_from_the_first_skip(loss_scale):
 
 def test_without_an_optimizer_any_state_is_watched(caplog):
     tx = optax.chain(optax.clip(1.0), enable(optax.sgd(0.1), NoLossScale()))
-    monitor = Monitor(every=1, warn_after=1)
+    monitor = LossScaleMonitor(every=1, warn_after=1)
     state = tx.init(PARAMS)
     _, state = tx.update(BAD, state, PARAMS)
     with caplog.at_level(logging.INFO, "duotone"):
@@ -232,13 +232,13 @@ def test_without_an_optimizer_any_state_is_watched(caplog):
 )
 def test_refusals(arguments, kind, says):
     with pytest.raises(kind, match=says):
-        Monitor(**arguments)
+        LossScaleMonitor(**arguments)
 
 
 def test_refusals_of_a_call():
     tx = optimizer()
     with pytest.raises(ArgumentTypeError, match="step must be a whole number"):
-        Monitor(tx)(after(tx, []), "3")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentTypeError, match="Monitor: the state must be"):
-        Monitor(tx)(optax.sgd(0.1).init(PARAMS), 0)
-    Monitor(tx)(after(tx, []), jnp.int32(3))  # a step counter of the training state
+        LossScaleMonitor(tx)(after(tx, []), "3")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentTypeError, match="LossScaleMonitor: the state must be"):
+        LossScaleMonitor(tx)(optax.sgd(0.1).init(PARAMS), 0)
+    LossScaleMonitor(tx)(after(tx, []), jnp.int32(3))  # a step counter of the training state

@@ -21,7 +21,7 @@ from duotone.scale import (
     NoLossScale,
     all_finite,
     scaled_value_and_grad,
-    select,
+    select_tree,
 )
 
 HALF_ULP = 2.0**-11  # relative spacing of float16, half a unit
@@ -116,7 +116,7 @@ def test_small_true_gradients_are_not_cut_to_the_half_type_again():
 def overflow_step(state: Any, w: Any, momentum: Any, x: Any) -> Any:
     out = scaled_value_and_grad(lambda w: jnp.sum((w * x).astype(jnp.float32)))(state, w)
     new = (w - 0.1 * out.grads.astype(w.dtype), 0.9 * momentum + out.grads)
-    return state.adjust(out.finite), *select(out.finite, new, (w, momentum)), out
+    return state.adjust(out.finite), *select_tree(out.finite, new, (w, momentum)), out
 
 
 def test_an_overflow_skips_the_step_and_the_next_scale_fits():
@@ -171,7 +171,7 @@ def test_a_float16_loss_is_not_multiplied_in_float16():
 def test_a_good_step_after_170_bad_ones_does_not_destroy_the_weights():
     def step(state: LossScale, w: Any, x: Any) -> Any:
         out = scaled_value_and_grad(lambda w, x: jnp.sum((w * x).astype(jnp.float32)))(state, w, x)
-        return state.adjust(out.finite), select(out.finite, w - 0.1 * out.grads, w)
+        return state.adjust(out.finite), select_tree(out.finite, w - 0.1 * out.grads, w)
 
     run = jax.jit(step)
     state, w = DynamicLossScale(), jnp.ones(3)
@@ -198,7 +198,9 @@ def test_accumulation_survives_a_change_of_scale():
     for x in (1.0, 2.0, np.inf, 3.0, 6.0):  # the scale changes at each of them
         out = grad_fn(state, w, x)
         updates, new_tx = tx.update(out.grads, tx_state, w)
-        w, tx_state = select(out.finite, (optax.apply_updates(w, updates), new_tx), (w, tx_state))
+        w, tx_state = select_tree(
+            out.finite, (optax.apply_updates(w, updates), new_tx), (w, tx_state)
+        )
         state = state.adjust(out.finite)
         taken += bool(out.finite)
     assert taken == 4
@@ -212,7 +214,9 @@ def test_schedules_see_only_the_steps_that_were_taken():
     for x in (np.nan, 1.0, np.inf, np.nan, 1.0, 1.0):
         out = scaled_value_and_grad(lambda w, x: w * x)(state, w, x)
         updates, new_tx = tx.update(out.grads, tx_state, w)
-        w, tx_state = select(out.finite, (optax.apply_updates(w, updates), new_tx), (w, tx_state))
+        w, tx_state = select_tree(
+            out.finite, (optax.apply_updates(w, updates), new_tx), (w, tx_state)
+        )
         state = state.adjust(out.finite)
     assert float(w) == -2
     assert int(state.skipped) == 3

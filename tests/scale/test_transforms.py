@@ -20,7 +20,7 @@ from duotone.scale import (
     NoLossScale,
     all_finite,
     scaled_value_and_grad,
-    select,
+    select_tree,
 )
 
 EVERY_SCALE = [
@@ -40,7 +40,7 @@ def step(loss_scale: Any, w: Any, count: Any, x: Any) -> Any:
     """The training step of the documentation, with an optimizer's step counter."""
     out = scaled_value_and_grad(loss_fn)(loss_scale, w, x)
     new = (w - 0.5 * out.grads, count + 1)
-    w, count = select(out.finite, new, (w, count))
+    w, count = select_tree(out.finite, new, (w, count))
     return loss_scale.adjust(out.finite), w, count
 
 
@@ -214,7 +214,7 @@ def test_two_devices_agree():
     # a whole step: with the axis named or inferred, both devices skip, and stay equal
     def step(loss_scale, w, x, **options):
         out = scaled_value_and_grad(lambda w, x: jnp.sum(w * x), **options)(loss_scale, w, x)
-        return loss_scale.adjust(out.finite), select(out.finite, w - 0.1 * out.grads, w)
+        return loss_scale.adjust(out.finite), select_tree(out.finite, w - 0.1 * out.grads, w)
 
     for check_vma, options in ((True, {}), (False, {"axis_name": "data"})):
         mapped = jax.shard_map(

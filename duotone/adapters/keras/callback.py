@@ -15,7 +15,7 @@ import keras
 from duotone.adapters.keras.plans import wrapped_optimizers
 from duotone.adapters.keras.steps import said_of
 from duotone.errors import ArgumentError
-from duotone.scale.monitor import WARN_AFTER, Monitor
+from duotone.scale.monitor import WARN_AFTER, LossScaleMonitor
 
 logger = logging.getLogger("duotone")
 
@@ -64,9 +64,9 @@ class LossScaleCallback(keras.callbacks.Callback):
         super().__init__()
         if logdir is not None and writer is not None:
             raise ArgumentError("LossScaleCallback: give logdir or writer, not both")
-        Monitor(warn_after=warn_after, writer=writer)  # refuses what it cannot take, now
+        LossScaleMonitor(warn_after=warn_after, writer=writer)  # refuses what it cannot take, now
         self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
-        self._monitors: dict[str, Monitor] = {}
+        self._monitors: dict[str, LossScaleMonitor] = {}
         self._shown = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -113,8 +113,8 @@ class LossScaleCallback(keras.callbacks.Callback):
         for monitor in self._monitors.values():
             monitor.close()
 
-    def _monitor(self, optimizer: Any, count: int) -> Monitor:
+    def _monitor(self, optimizer: Any, count: int) -> LossScaleMonitor:
         logdir = self._logdir
         if logdir is not None and count > 1:
             logdir = Path(logdir) / optimizer.name  # a run of its own for each
-        return Monitor(optimizer, 1, logdir, self._writer, self._warn_after)
+        return LossScaleMonitor(optimizer, 1, logdir, self._writer, self._warn_after)

@@ -34,7 +34,7 @@ from duotone.adapters.keras import hooks, refusals, settings
 from duotone.adapters.keras.plans import Wrapped
 from duotone.errors import ArgumentError
 from duotone.policy import Policy
-from duotone.scale import DynamicLossScale, all_finite, select
+from duotone.scale import DynamicLossScale, all_finite, select_tree
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, read
 
@@ -149,7 +149,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return MixedPrecisionState(None, rule, self.last_finite.value, self.stuck.value)
 
     def mixed_precision_state(self) -> MixedPrecisionState:
-        """:meth:`state`, under the name by which ``duotone.Monitor`` asks any optimizer."""
+        """:meth:`state`, under the name by which a ``LossScaleMonitor`` asks any optimizer."""
         return self.state()
 
     def metrics(self) -> dict[str, float | int | bool | str]:
@@ -215,7 +215,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         with keras.StatelessScope(state_mapping=list(zip(state, before, strict=True))) as scope:
             self.inner_optimizer.apply(unscaled, trainable_variables)
         after = [scope.get_current_value(variable) for variable in state]
-        for variable, value in zip(state, select(finite, after, before), strict=True):
+        for variable, value in zip(state, select_tree(finite, after, before), strict=True):
             variable.assign(value)
         self._set(advance(loss_scale, None, finite))
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import keras
 
 from duotone.adapters.keras.plans import optimizers_of
-from duotone.scale import DynamicLossScale, select
+from duotone.scale import DynamicLossScale, select_tree
 
 
 def settled(
@@ -57,7 +57,7 @@ def settled(
     empty = _empty_metrics(model, metrics)
     # NaN that a skipped step left in metrics without a batch: begin again.
     kept = slots[position] | _sound(metrics, empty)
-    metrics = select(kept, metrics, empty)
+    metrics = select_tree(kept, metrics, empty)
     result = step((trainable, others, slots, metrics), *args, **kwargs)
     if not isinstance(result, tuple) or len(result) != 2 or _form(result[1]) != form:
         return result
@@ -66,11 +66,11 @@ def settled(
     new_slots = _fitted(optimizer, slots, new_slots, logs, taken)
     keep = _restored(model)
     new_others = [
-        select(taken, new, old) if restored else new
+        select_tree(taken, new, old) if restored else new
         for new, old, restored in zip(new_others, others, keep, strict=True)
     ]
     counts = taken | _sound(new_metrics, empty) | _same(metrics, empty)
-    return logs, (new_trainable, new_others, new_slots, select(counts, new_metrics, metrics))
+    return logs, (new_trainable, new_others, new_slots, select_tree(counts, new_metrics, metrics))
 
 
 def _fitted(
@@ -91,7 +91,7 @@ def _fitted(
     fitted = rule.fitted_to(loss, taken, before.last_finite)
     place = next(i for i, v in enumerate(optimizer.variables) if v is optimizer.dynamic_scale)
     lowered = fitted.value < rule.value
-    value = select(lowered, fitted.adjust(taken).value, new_slots[place])
+    value = select_tree(lowered, fitted.adjust(taken).value, new_slots[place])
     return [*new_slots[:place], value, *new_slots[place + 1 :]]
 
 

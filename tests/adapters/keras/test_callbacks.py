@@ -19,7 +19,7 @@ from duotone import mixed
 from duotone.adapters.keras import LossScaleCallback
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.scale import DynamicLossScale
-from duotone.scale.monitor import Monitor
+from duotone.scale.monitor import LossScaleMonitor
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, values
 
 X, Y = data()
@@ -174,7 +174,7 @@ def test_bad_settings(settings, error):
 def test_the_monitor_takes_the_optimizer(caplog):
     """Outside ``fit``, in a loop over ``train_on_batch``."""
     model = compiled()
-    monitor = Monitor(model.optimizer, every=1)
+    monitor = LossScaleMonitor(model.optimizer, every=1)
     with caplog.at_level(logging.INFO, "duotone"):
         monitor(model.optimizer, 0)
         model.train_on_batch(bad(X), Y)
