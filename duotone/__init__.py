@@ -23,6 +23,7 @@ from duotone._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from duotone._weights import CastParams
+    from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
     from duotone.api import Explanation, autocast, explain
     from duotone.calibration import Calibration
     from duotone.compiled import CompiledRecord, compile_for
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         LossScale,
         NoLossScale,
         ScaledGrad,
+        SkipState,
         all_finite,
         dynamic_loss_scale,
         fixed_loss_scale,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         skip_nonfinite,
     )
     from duotone.scale.monitor import LossScaleMonitor
+    from duotone.targets import Target
 
 __all__ = [
     "Calibration",
@@ -61,10 +64,14 @@ __all__ = [
     "FixedLossScale",
     "LossScale",
     "LossScaleMonitor",
+    "Minimized",
     "MixedPrecisionLossScaleOptimizer",
+    "MixedPrecisionOptimizer",
     "NoLossScale",
     "Policy",
     "ScaledGrad",
+    "SkipState",
+    "Target",
     "all_finite",
     "autocast",
     "calibrate",
@@ -85,6 +92,7 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "_weights": "CastParams",
+    "adapters.optax": "Minimized MixedPrecisionOptimizer",
     "api": "Explanation autocast explain",
     "calibration": "Calibration",
     "compiled": "CompiledRecord compile_for",
@@ -96,9 +104,10 @@ _NAMES_BY_MODULE = {
     "measuring": "calibrate",
     "policy": "Policy",
     "regions": "keep_full keep_half",
-    "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad all_finite "
-    "dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",
+    "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad SkipState "
+    "all_finite dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",
     "scale.monitor": "LossScaleMonitor",
+    "targets": "Target",
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names.split()}
 

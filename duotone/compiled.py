@@ -45,7 +45,7 @@ def compile_for(
             device at hand).
         *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
         target: ``"h200"``, ``"h100"``, ``"a100"``, ``"l4"``, ``"v100"``, ``"t4"``, ``"v5e"``,
-            ``"v5p"``, ``"v6e"`` or ``"cpu"``, the CPU at hand.
+            ``"v5p"``, ``"v6e"``, ``"cpu"`` (the CPU at hand), or a :class:`Target`.
         **kwargs: its keyword arguments. For a function that has one named ``target`` itself, pass
             ``functools.partial(fn, target=...)``.
 

@@ -36,7 +36,7 @@ def enable_mixed_precision_graph_rewrite(
 
     * **Optax**: an optimizer that is still a ``GradientTransformationExtraArgs`` and has
       ``minimize``, ``compute_gradients`` and ``apply_gradients`` besides
-      (:class:`duotone.adapters.optax.MixedPrecisionOptimizer`).
+      (:class:`duotone.MixedPrecisionOptimizer`).
     * **Keras on JAX**: an optimizer for ``model.compile``; ``fit``, ``evaluate`` and ``predict`` of
       that model are rewritten.
 

@@ -29,7 +29,7 @@ from duotone.scale.choice import dynamic_loss_scale, fixed_loss_scale, make_loss
 from duotone.scale.finite import all_finite
 from duotone.scale.gradient import ScaledGrad, scaled_value_and_grad
 from duotone.scale.selection import select_tree
-from duotone.scale.skip import skip_nonfinite
+from duotone.scale.skip import SkipState, skip_nonfinite
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "LossScale",
     "NoLossScale",
     "ScaledGrad",
+    "SkipState",
     "all_finite",
     "dynamic_loss_scale",
     "fixed_loss_scale",

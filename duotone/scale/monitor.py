@@ -99,9 +99,9 @@ class LossScaleMonitor:
         if optimizer is not None and not isinstance(getattr(optimizer, "alarm", None), StuckAlarm):
             raise ArgumentTypeError(
                 "LossScaleMonitor: optimizer must be what enable_mixed_precision_graph_rewrite "
-                "returned (of an Optax or a Keras optimizer), a duotone.nnx.Optimizer, or None; got "
-                f"a {type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}, which "
-                "has no loss scale."
+                "returned (of an Optax or a Keras optimizer), a duotone.nnx.Optimizer, or None; "
+                f"got a {type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}, "
+                "which has no loss scale."
             )
         self._every = _positive("every", every)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm

@@ -37,10 +37,17 @@ class Target:
         memory: bytes of main memory.
         launch: seconds that one kernel costs beside its work.
         capability: CUDA compute capability.
-        options: for the compiler, before duotone's own; ``dataclasses.replace(find_target("h200"),
-            options={"xla_gpu_enable_triton_gemm": False})`` is a target as well.
+        options: for the compiler, before duotone's own.
         topology: of a TPU, the name of the smallest topology that has the device.
         source: where the figures come from.
+
+    Example:
+        >>> import dataclasses
+        >>> from duotone.targets import find_target
+        >>> options = {"xla_gpu_enable_triton_gemm": False}
+        >>> without_triton = dataclasses.replace(find_target("h200"), options=options)
+        >>> without_triton.half, without_triton.memory > 140e9
+        ('bfloat16', True)
     """
 
     name: str
