@@ -7,7 +7,8 @@ against float64 by many draws of its inputs. Most are evaluated equation by equa
 milliseconds; one in forty is compiled as well. A finding is an error more than three times that of
 half by hand, a result that is not finite where by hand it is, another type, an exception; and a
 process that ended or hung. ``--minimise SEED`` cuts a finding down and prints a program that shows
-it by itself.
+it by itself. ``--rows FILE`` keeps every row as it comes; a later run with that file judges only
+the seeds that it lacks, and its result is of all rows in the file.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,30 +39,27 @@ from benchmarks.fuzzing.work import case_of
 QUESTION = "Is a random program, painted, as good as the same in half by hand?"
 COMMAND = "python -m benchmarks.fuzz"
 _ROOT = Path(__file__).parent.parent
-_PATIENCE = 120.0
+_PATIENCE = 600.0
 """Seconds that one program may take."""
 _BATCH = 400
 """Programs of one process: what it compiled is never freed otherwise."""
 
 
-def _worker_command(first: int, stride: int, stop: int) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.fuzzing.work", *map(str, (first, stride, stop))]
+def _worker_command(seeds: Sequence[int]) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.fuzzing.work", *map(str, seeds)]
 
 
 @dataclasses.dataclass
 class _Worker:
-    """A process that judges ``start``, ``start + stride``, ..."""
+    """A process that judges ``seeds``, those judged taken away."""
 
-    start: int
-    stride: int
-    stop: int
+    seeds: deque[int]
     lines: queue.Queue[tuple[_Worker, str | None]]
     since: float = 0.0
 
     def launch(self) -> None:
-        """Starts the process at ``start``."""
-        stop = min(self.stop, self.start + self.stride * _BATCH)
-        command = _worker_command(self.start, self.stride, stop)
+        """Starts the process at the first of ``seeds``."""
+        command = _worker_command(list(self.seeds)[:_BATCH])
         self.process = subprocess.Popen(
             command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -85,34 +83,38 @@ class _Worker:
             return None
         kind = "hung" if time.monotonic() - self.since > _PATIENCE else "aborted"
         text = next((line for line in said if "Cannot" in line or "rror" in line), f"exit {code}")
-        row = {"seed": self.start, "kind": kind, "text": text[:200], "steps": [], "ratio": 0.0}
-        self.start += self.stride
-        return row
+        seed = self.seeds.popleft()
+        return {"seed": seed, "kind": kind, "text": text[:200], "steps": [], "ratio": 0.0}
 
 
-def run(first: int, programs: int, minutes: float, workers: int) -> list[dict[str, Any]]:
-    """Judges programs in several processes; rows as of :func:`benchmarks.fuzzing.work.judged`."""
+def run(
+    seeds: Sequence[int], minutes: float, workers: int, keep: Callable[[dict[str, Any]], None]
+) -> None:
+    """Judges programs in several processes.
+
+    ``keep`` is given each row of :func:`benchmarks.fuzzing.work.judged` as it comes.
+    """
     lines: queue.Queue[tuple[_Worker, str | None]] = queue.Queue()
-    running = [_Worker(first + i, workers, first + programs, lines) for i in range(workers)]
-    rows: list[dict[str, Any]] = []
+    shares = [deque(seeds[i::workers]) for i in range(workers)]
+    running = [_Worker(share, lines) for share in shares if share]
+    judged = found = 0
     until = time.monotonic() + 60 * minutes
     shown = TextColumn("{task.completed}/{task.total} programs, {task.fields[found]} findings")
     with Progress(*Progress.get_default_columns(), shown, TimeElapsedColumn()) as progress:
-        task = progress.add_task("fuzz", total=programs, found=0)
+        task = progress.add_task("fuzz", total=len(seeds), found=0)
         for worker in running:
             worker.launch()
         while running and time.monotonic() < until:
             row = _next(lines, running)
             if row is not None:
-                rows.append(row)
-                found = sum(is_finding(row) for row in rows)
-                progress.update(task, completed=len(rows), found=found)
+                keep(row)
+                judged, found = judged + 1, found + is_finding(row)
+                progress.update(task, completed=judged, found=found)
                 if is_finding(row):
                     progress.console.print(f"{row['seed']}: {row['kind']}: {row['text']}")
     for worker in running:
         worker.process.kill()
         worker.ended()
-    return rows
 
 
 def _next(lines: Any, running: list[_Worker]) -> dict[str, Any] | None:
@@ -126,10 +128,11 @@ def _next(lines: Any, running: list[_Worker]) -> dict[str, Any] | None:
         return None
     if line is not None:
         row = json.loads(line)
-        worker.start, worker.since = row["seed"] + worker.stride, time.monotonic()
+        worker.seeds.popleft()
+        worker.since = time.monotonic()
         return row
     row = worker.ended()
-    if worker.start < worker.stop:
+    if worker.seeds:
         worker.launch()
     else:
         running.remove(worker)
@@ -203,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first program's")
     parser.add_argument("--minutes", type=float, default=40.0, help="no longer than this")
     parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="keeps rows; goes on from them")
     parser.add_argument("--minimise", type=int, metavar="SEED", help="cut one program down instead")
     given = parser.parse_args(arguments)
     if given.minimise is not None:
@@ -210,8 +214,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{verdict.kind}: {verdict.text}\n\n{reproducer(case)}")
         return
     start = time.monotonic()
-    rows = run(given.seed, given.programs, given.minutes, given.workers)
+    rows = _rows_in(given.rows)
+    known = {row["seed"] for row in rows}
+    seeds = [s for s in range(given.seed, given.seed + given.programs) if s not in known]
+    run(seeds, given.minutes, given.workers, lambda row: _keep(row, rows, given.rows))
     write(result_of(rows, time.monotonic() - start))
+
+
+def _rows_in(path: Path | None) -> list[dict[str, Any]]:
+    """Rows that earlier runs kept in a file."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _keep(row: dict[str, Any], rows: list[dict[str, Any]], path: Path | None) -> None:
+    rows.append(row)
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One process of :mod:`benchmarks.fuzz`: judges programs and prints a row of JSON for each.
 
-``python -m benchmarks.fuzzing.work FIRST STRIDE STOP``
+``python -m benchmarks.fuzzing.work SEED ...``
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def judged(seed: int) -> dict[str, Any]:
 def main() -> None:
     """Judges the programs that the command line names."""
     logging.getLogger("duotone").setLevel(logging.ERROR)
-    first, stride, stop = map(int, sys.argv[1:4])
-    for seed in range(first, stop, stride):
+    for seed in map(int, sys.argv[1:]):
         print(json.dumps(judged(seed)), flush=True)
 
 

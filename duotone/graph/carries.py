@@ -31,6 +31,7 @@ from duotone.graph.classes import Classes
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
 from duotone.graph.lists import Entry, Kind, Taint
 from duotone.graph.rules import Rule
+from duotone.graph.terms import is_one, is_scaled, moved
 
 LONG = 64
 """Iterations after which any carry that is added to is a sum of many terms."""
@@ -149,44 +150,21 @@ class _Loop:
         entry = self.entry(node)
         if entry.additive:
             others = [v for at, v in enumerate(node.inputs) if at != slot]
-            return True, any(self._is_scaled(value) for value in others)
+            return True, any(is_scaled(self.graph, self.classes, value) for value in others)
         if node.op in _SCATTERS and slot == 0:
             return True, False
         if node.op in _SCALES and (node.op == "mul" or slot == 0) and node.listed_as != "square":
-            return True, self._is_one(node.inputs[1 - slot])
+            return True, is_one(self.graph, self.classes, node.inputs[1 - slot])
         if node.op in _JOINS or (entry.commutes and node.op != "loop.stack"):
             return False, False
         return None
-
-    def _is_one(self, value: int) -> bool:
-        """Whether it is a single number, broadcast or not."""
-        return self._moved(value).size == 1
-
-    def _is_scaled(self, value: int) -> bool:
-        """Whether a single number scales it."""
-        found = self._moved(value)
-        if found.producer < 0 or found.size == 1:
-            return False
-        node = self.graph.nodes[found.producer]
-        one = node.op == "mul" and any(self._is_one(v) for v in node.inputs)
-        return one or (node.op == "div" and self._is_one(node.inputs[1]))
-
-    def _moved(self, value: int) -> Value:
-        """Where a value comes from, through what only moves it."""
-        found = self.graph.values[value]
-        while found.producer >= 0:
-            node = self.graph.nodes[found.producer]
-            if len(node.inputs) != 1 or not self.entry(node).commutes or node.op == "loop.slice":
-                break
-            found = self.graph.values[node.inputs[0]]
-        return found
 
     def is_over_layers(self) -> bool:
         """Whether dots read weights of each iteration, and no others that stay the same."""
         own = False
         for node in self.nodes:
             if self.classes.nodes[node.index].kind is Kind.ALLOW:
-                read = [self._moved(value) for value in node.inputs]
+                read = [moved(self.graph, self.classes, value) for value in node.inputs]
                 if any(self._is_own(value) for value in read):
                     own = True
                 elif any(value.body not in self.bodies for value in read):
@@ -198,7 +176,9 @@ class _Loop:
         if value.producer < 0 or value.body not in self.bodies:
             return False
         node = self.graph.nodes[value.producer]
-        return node.op == "loop.slice" and self._moved(node.inputs[0]).producer < 0
+        return (
+            node.op == "loop.slice" and moved(self.graph, self.classes, node.inputs[0]).producer < 0
+        )
 
     def ends_by_a_number(self) -> bool:
         """Whether a float32 number says when the loop ends, one that half would change."""
@@ -236,7 +216,7 @@ class _Loop:
                 queue += node.inputs[1:] if value.dtype == "bool" else ()
             elif any(self.graph.values[v].paintable for v in node.inputs):
                 numbers += node.inputs
-                origins = [self._moved(v) for v in node.inputs]
+                origins = [moved(self.graph, self.classes, v) for v in node.inputs]
                 limited = limited or any(self._is_outside(origin) for origin in origins)
             else:
                 queue += node.inputs

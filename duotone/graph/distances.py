@@ -3,7 +3,8 @@
 ``sum(a**2) + sum(b**2) - 2 * a @ b.T`` is how squared distances are calculated by a dot:
 nearest neighbours, kernels, codebooks, optimal transport. Near points are what is left of large
 terms, of which half has no digits: the nearest code is another one, and a kernel is no longer
-positive.
+positive. A dot of what follows from distances with the same points again is full as well: the
+gradient of distances, which is ``sum(g) * a - g @ b``, and centres of clusters.
 
 Who calls this: :mod:`duotone.graph.amendments`.
 """
@@ -19,6 +20,7 @@ from duotone.graph.lists import Kind
 from duotone.graph.rules import Rule
 
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
+_AGAIN = "multiplies what follows from squared distances with the same points: it may cancel"
 _SQUARES = frozenset({"square", "integer_pow", "mul"})
 _SUMS = frozenset({"reduce_sum", "sum_of_two"})
 _SCALES = frozenset({"mul", "div"})
@@ -36,14 +38,12 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     """
     graph = background.graph
     search = _Search(graph, classes)
-    found = (
-        node.index
-        for node in graph.nodes
-        if classes.nodes[node.index].kind is Kind.ALLOW
-        and len(node.inputs) == 2
-        and search.is_of_distances(node)
-    )
-    return classes.with_denied(dict.fromkeys(found, _REASON), Rule.DISTANCE)
+    reasons: dict[int, str] = {}
+    for node in graph.nodes:
+        allow = classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2
+        if allow and search.is_of_distances(node):
+            reasons |= dict.fromkeys(search.again(node), _AGAIN) | {node.index: _REASON}
+    return classes.with_denied(reasons, Rule.DISTANCE)
 
 
 class _Search:
@@ -59,6 +59,27 @@ class _Search:
             for value in self._added_to(dot)
             if self._graph.values[value].constant is None
         )
+
+    def again(self, dot: Node) -> list[int]:
+        """Allow operations that read an operand of a dot, and what follows from its result."""
+        values = self._graph.values
+        operands = {self._origin(value) for value in dot.inputs}
+        size = values[dot.outputs[0]].size
+        found, follow = list[int](), set(dot.outputs)
+        for node in self._graph.nodes[dot.index + 1 :]:
+            if follow.isdisjoint(node.inputs):
+                continue
+            follow.update(value for value in node.outputs if values[value].paintable)
+            if self._classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2:
+                pairs = (node.inputs, node.inputs[::-1])
+                if any(
+                    value in follow
+                    and values[value].size == size
+                    and self._origin(other) in operands
+                    for value, other in pairs
+                ):
+                    found.append(node.index)
+        return found
 
     def _added_to(self, dot: Node) -> list[int]:
         """What the result of a dot is added to, or subtracted from, itself left out."""

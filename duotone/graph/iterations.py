@@ -12,6 +12,11 @@ an activation left behind for each iteration, and a scan over layers reads weigh
                 no activation reads what follows from the carry, and
                 nothing on the way round is multiplied with an array of each iteration
 
+What follows by a choice counts as well: the centres of k-means lead to the nearest one of each
+point, and that to the centres. A bound is no activation where it ends a step of the carry, ``x =
+max(x - rate * (A @ x - b), 0)``: the projection of a projected gradient; nor one that only divides,
+``x / max(norm, epsilon)``.
+
 Denied are the dots of an iteration that read what follows from the carry, and all arithmetic on the
 way round. Most iterations solve something, so what leads to them and what reads their results is
 treated as of a solve (:mod:`duotone.graph.solves`, which follows).
@@ -31,6 +36,7 @@ from duotone.graph.classes import Classes
 from duotone.graph.graph import BodyKind, Graph, Node
 from duotone.graph.lists import Kind
 from duotone.graph.rules import Rule
+from duotone.graph.terms import is_one, is_scaled
 
 _REASON = "an iteration: what is rounded here comes back at every turn of the loop"
 _RATIONAL = frozenset(
@@ -39,6 +45,7 @@ _RATIONAL = frozenset(
 )
 """What is neither a dot, nor arithmetic, nor a move, and no activation either."""
 _PRODUCTS = frozenset({"mul", "div"})
+_OTHER = frozenset("select_n sort eq ne lt gt le ge".split())
 
 
 def keep_iterations(classes: Classes, background: Background) -> Classes:
@@ -78,7 +85,7 @@ class _Loop:
         self._graph, self._classes, self._body = graph, classes, body
         self._nodes = {node.index: node for node in nodes}
         slices = (n.index for n in nodes if n.op == "loop.slice" and n.body == body)
-        self._of_each = self._reach(slices, self._readers)
+        self._of_each = self._reach(slices, self._readers, choices=True)
         self._of_each |= {n.index for n in nodes if n.op == "loop.slice" and n.body == body}
 
     def denied(self) -> set[int]:
@@ -89,10 +96,12 @@ class _Loop:
                 continue
             if not self._graph.values[node.outputs[0]].paintable:
                 continue
-            behind = self._reach([node.index], self._readers)
-            way = behind & self._reach([node.index], self._makers)
+            behind = self._reach([node.index], self._readers, choices=True)
+            way = behind & self._reach([node.index], self._makers, choices=True)
             dots = {index for index in behind if self._kind(index) is Kind.ALLOW}
-            if way & dots and all(map(self._is_rational, behind)) and not self._is_gated(way):
+            if not way & dots or self._is_gated(way):
+                continue
+            if all(map(self._is_rational, behind - self._projections(node))):
                 arithmetic = {index for index in way if self._kind(index) is Kind.INFER}
                 found |= dots | arithmetic | {node.index}
         return found
@@ -103,25 +112,74 @@ class _Loop:
     def _is_rational(self, index: int) -> bool:
         """Whether a node is a dot, arithmetic, a move or a norm: no activation of an array."""
         node, entry = self._nodes[index], self._classes.nodes[index].entry
-        if all(self._graph.values[v].size == 1 for v in node.outputs):
+        made = [self._graph.values[v] for v in node.outputs]
+        if all(value.size == 1 or not value.paintable for value in made):
             return True
         arithmetic = entry.additive or node.op in _PRODUCTS or node.op in _RATIONAL
-        moves = entry.commutes and not (entry.bounds and len(set(node.inputs)) > 1)
-        other = node.op in ("select_n", "sort", "eq", "lt", "gt", "le", "ge", "ne")
+        bound = entry.bounds and len(set(node.inputs)) > 1
+        moves = entry.commutes and (not bound or self._is_guard(node))
         structural = node.op.startswith(("loop.", "branch.", "call.", "shard."))
-        known = arithmetic or moves or other or structural or node.listed_as in _RATIONAL
+        known = (
+            arithmetic or moves or node.op in _OTHER or structural or node.listed_as in _RATIONAL
+        )
         return known or self._kind(index) is Kind.ALLOW
 
+    def _is_guard(self, bound: Node) -> bool:
+        """Whether what a bound gives only divides: ``x / max(norm, epsilon)``."""
+        queue = [(bound.outputs[0], reader) for reader in self._readers(bound)]
+        for value, reader in queue:
+            node = self._nodes.get(reader)
+            if node is None:
+                return False
+            if node.op == "div" and node.inputs[1] == value != node.inputs[0]:
+                continue
+            if len(node.inputs) != 1 or not (
+                node.op in ("sqrt", "rsqrt") or self._classes.nodes[reader].entry.commutes
+            ):
+                return False
+            queue += [(node.outputs[0], following) for following in self._readers(node)]
+        return bool(queue)
+
     def _is_gated(self, way: Iterable[int]) -> bool:
-        """Whether something on the way is multiplied with an array that each iteration has."""
+        """Whether an array that each iteration has multiplies something on the way, or picks it."""
+        gates = self._of_each - set(way)
         for index in way:
             node = self._nodes[index]
-            if node.op in _PRODUCTS:
-                for value in node.inputs:
-                    held = self._graph.values[value]
-                    if held.size > 1 and held.producer in self._of_each - set(way):
-                        return True
+            chosen = node.inputs[:1] if node.op == "select_n" else ()
+            for value in node.inputs if node.op in _PRODUCTS else chosen:
+                held = self._graph.values[value]
+                if held.size > 1 and held.producer in gates:
+                    return True
         return False
+
+    def _projections(self, carry: Node) -> set[int]:
+        """Bounds of what a carry becomes by a step: the carry and what one number scales."""
+        found, queue = set[int](), [(value, False) for value in carry.outputs]
+        seen = set(queue)
+        while queue:
+            value, stepped = queue.pop()
+            for reader, slot in self._graph.consumers[value]:
+                node = self._nodes.get(reader)
+                step = None if node is None else self._step(node, slot)
+                if node is None or step is None:
+                    continue
+                if stepped and self._classes.nodes[reader].entry.bounds:
+                    found.add(reader)
+                new = {(made, stepped or step) for made in node.outputs} - seen
+                seen |= new
+                queue += new
+        return found
+
+    def _step(self, node: Node, slot: int) -> bool | None:
+        """Whether a node adds to an operand what a number scales; ``None`` where it ends a step."""
+        entry = self._classes.nodes[node.index].entry
+        others = [value for at, value in enumerate(node.inputs) if at != slot]
+        if entry.additive:
+            return any(is_scaled(self._graph, self._classes, value) for value in others)
+        if node.op in _PRODUCTS:
+            one = (node.op == "mul" or slot == 0) and len(others) == 1
+            return False if one and is_one(self._graph, self._classes, others[0]) else None
+        return False if entry.commutes or node.op in ("abs", "neg", "loop.carry") else None
 
     def _readers(self, node: Node) -> Iterable[int]:
         return (reader for v in node.outputs for reader, _ in self._graph.consumers[v])
@@ -129,15 +187,24 @@ class _Loop:
     def _makers(self, node: Node) -> Iterable[int]:
         return (self._graph.values[v].producer for v in node.inputs)
 
-    def _reach(self, starts: Iterable[int], next_to: Callable[[Node], Iterable[int]]) -> set[int]:
-        """Nodes of this loop reached from some by way of floating point numbers."""
+    def _reach(
+        self,
+        starts: Iterable[int],
+        next_to: Callable[[Node], Iterable[int]],
+        *,
+        choices: bool = False,
+    ) -> set[int]:
+        """Nodes of this loop reached from some by way of floating point numbers.
+
+        With ``choices`` also by way of what was chosen by them: whole numbers and truth values.
+        """
         found, queue = set[int](), deque(starts)
         while queue:
             for index in next_to(self._nodes[queue.popleft()]):
                 if index in found or index not in self._nodes:
                     continue
                 node = self._nodes[index]
-                if any(self._graph.values[v].paintable for v in node.outputs):
+                if choices or any(self._graph.values[v].paintable for v in node.outputs):
                     found.add(index)
                     queue.append(index)
         return found

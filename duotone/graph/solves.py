@@ -7,11 +7,14 @@ features with the dots around its solve in bfloat16 chose another class for 88 %
 ::
 
     before  = from operands of solves back to the next allow operations, these included, and on
-              through products of several matrices: F @ P @ F.T
+              through products of several matrices, F @ P @ F.T, and of one with itself and with
+              weights: X.T @ (weights * (X @ v)), a Hessian by its products
     behind  = from results of solves on to the next allow operations, these included, and through
               what is linear on to further ones: Zq @ (Z.T @ solution)
     beside  = from what is multiplied with or added to what is behind, back to one more dot: the
               kernel between test and training points
+    again   = dots of what follows from a solve with an argument that a dot around it read: the
+              gradient of a kernel or a Gram matrix of data
     states  = in a loop, all that reads a carry that comes from a solve of this loop: filters,
               Newton's method, evolution strategies
 
@@ -45,6 +48,7 @@ from duotone.graph.rules import Rule
 _BEFORE = "leads to a factorisation or a solve, which magnifies its error"
 _BEHIND = "multiplies what a factorisation or a solve gave: large terms that may cancel"
 _BESIDE = "is multiplied with or added to what a factorisation or a solve gave, which may cancel"
+_AGAIN = "multiplies what follows from a solve with what led to it: a gradient, which may cancel"
 _STATE = "reads a state of this loop that comes from a factorisation or a solve"
 _LINEAR = frozenset({"neg", "loop.carry", "loop.accumulator"})
 _SCALES = frozenset({"mul", "div"})
@@ -68,7 +72,8 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     walks = _Walks(graph, classes)
     exact = [node for node in solves if walks.data.isdisjoint(node.inputs)]
     solves = [node for node in solves if not walks.data.isdisjoint(node.inputs)]
-    before = walks.before(v for node in solves for v in node.inputs)
+    operands = [value for node in solves for value in node.inputs]
+    before = walks.before(operands)
     behind = walks.on(v for node in solves for v in node.outputs)
     products, sums = walks.products(behind)
     behind |= products
@@ -76,9 +81,11 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     beside = walks.back(meeting, walks.keeps_errors)
     behind |= walks.on(v for node in exact for v in node.outputs)
     states = walks.states(solves)
+    again = walks.again(walks.back(operands), beside, solves)
     reasons: dict[int, str] = {}
     for found, reason in (
         (states, _STATE),
+        (again, _AGAIN),
         (beside, _BESIDE),
         (behind, _BEHIND),
         (before, _BEFORE),
@@ -129,8 +136,97 @@ class _Walks:
             operands = [v for i in dots for v in self._nodes[i].inputs]
             new = self.back(operands, self._is_linear) - found
             new = new if any(map(self._is_dot, new)) else set()
+            for index in dots:
+                new |= self._weighted(self._nodes[index])
+            new -= found
             found |= new
         return found
+
+    def _weighted(self, dot: Node) -> set[int]:
+        """What leads linearly to a dot from one that reads the same matrix, weights on the way."""
+        found = set[int]()
+        matrices = {self._origin(value) for value in dot.inputs}
+        for value in dot.inputs:
+            new = self.back([value], self._is_weighted)
+            for index in new:
+                node = self._nodes[index]
+                if self._is_dot(index) and not matrices.isdisjoint(map(self._origin, node.inputs)):
+                    found |= self._linear_way(node, new)
+        return found
+
+    def again(
+        self, first: Iterable[int], beside: Iterable[int], solves: Iterable[Node]
+    ) -> set[int]:
+        """Dots of arguments that dots around solves read with what has such a dot's size.
+
+        Args:
+            first: nodes up to the first dots before solves. Features that a network gave to these
+                are no arguments: its gradients stay half.
+            beside: further nodes; their dots count that read an argument of those.
+            solves: what solves.
+        """
+        points = {v for i in first if self._is_dot(i) for v in self._arguments(self._nodes[i])}
+        sizes = dict[int, set[int]]()
+        for index in filter(self._is_dot, {*first, *beside} if points else ()):
+            node = self._nodes[index]
+            read = self._arguments(node)
+            for value in read if not points.isdisjoint(read) else ():
+                sizes.setdefault(value, set()).add(self._values[node.outputs[0]].size)
+        follow = {value for node in solves for value in node.outputs}
+        found = set[int]()
+        for node in self._nodes if sizes else ():
+            if follow.isdisjoint(node.inputs):
+                continue
+            follow.update(value for value in node.outputs if _counts(self._values[value]))
+            if self._is_dot(node.index) and len(node.inputs) == 2:
+                for value, other in (node.inputs, node.inputs[::-1]):
+                    size = self._values[value].size
+                    if value in follow and size in sizes.get(self._origin(other), ()):
+                        found.add(node.index)
+        return found
+
+    def _arguments(self, dot: Node) -> set[int]:
+        """Arguments of the program that a dot reads, moved or scaled."""
+        origins = map(self._origin, dot.inputs)
+        return {v for v in origins if self._values[v].producer < 0 and _counts(self._values[v])}
+
+    def _linear_way(self, dot: Node, nodes: Collection[int]) -> set[int]:
+        """A dot and those of some nodes that follow from it alone; none if not linearly so."""
+        found, follow = {dot.index}, set(dot.outputs)
+        for node in self._nodes[dot.index + 1 :]:
+            own = follow.intersection(node.inputs)
+            if not own:
+                continue
+            follow.update(node.outputs)
+            if node.index not in nodes or self._is_dot(node.index):
+                continue
+            times = sum(value in own for value in node.inputs)
+            twice = node.op in _SCALES and times > 1
+            size = self._values[node.outputs[0]].size
+            others = (self._streams & set(node.inputs)) - own
+            added = self._entry(node).additive and any(
+                self._values[value].size >= size for value in others
+            )
+            if twice or added or (node.op == "select_n" and node.inputs[0] in own):
+                return set()
+            found.add(node.index)
+        return found
+
+    def _is_weighted(self, node: Node) -> bool:
+        if node.op in _SCALES or node.op == "select_n" or self._entry(node).additive:
+            return True
+        return self._is_linear(node)
+
+    def _origin(self, value: int) -> int:
+        """Where a value comes from, through what only moves it or scales it by one number."""
+        while (producer := self._values[value].producer) >= 0:
+            node = self._nodes[producer]
+            rest = [v for v in node.inputs if not self._is_number(v, node)]
+            scaled = node.op in _SCALES and len(node.inputs) == 2
+            if len(rest) != 1 or not (scaled or (len(node.inputs) == 1 and self._moves(node))):
+                break
+            (value,) = rest
+        return value
 
     def _readers(self, value: int) -> Collection[int]:
         return [reader for reader, _ in self._graph.consumers[value]]
@@ -186,6 +282,8 @@ class _Walks:
         """
         if self._moves(node) or node.op in _LINEAR:
             return True
+        if node.op == "select_n":  # a branch under vmap; a mask is none
+            return self._is_number(node.inputs[0], node)
         if node.op in _SCALES:
             return any(self._is_number(value, node) for value in node.inputs)
         streams = [v for v in node.inputs if v in self._streams and v not in marked]

@@ -36,6 +36,8 @@ SUMS = Program(
     ("v4",),
 )
 
+ROW = {"seed": 1, "kind": "good", "text": "", "steps": ["dot", "sum"], "ratio": 1.0}
+
 
 @pytest.fixture
 def sums_in_half(monkeypatch):
@@ -116,8 +118,9 @@ def test_a_process_that_ends_is_a_finding_that_names_the_seed(monkeypatch):
     monkeypatch.setattr(
         fuzz, "_worker_command", lambda *_: [sys.executable, "-c", "import os; os.abort()"]
     )
-    (row,) = fuzz.run(7, 1, 1.0, 1)
-    assert (row["seed"], row["kind"]) == (7, "aborted")
+    rows = []
+    fuzz.run([7], 1.0, 1, rows.append)
+    assert [(row["seed"], row["kind"]) for row in rows] == [(7, "aborted")]
 
 
 def test_a_process_that_hangs_is_one_too(monkeypatch):
@@ -125,14 +128,61 @@ def test_a_process_that_hangs_is_one_too(monkeypatch):
     monkeypatch.setattr(
         fuzz, "_worker_command", lambda *_: [sys.executable, "-c", "while True: pass"]
     )
-    (row,) = fuzz.run(7, 1, 1.0, 1)
-    assert (row["seed"], row["kind"]) == (7, "hung")
+    rows = []
+    fuzz.run([7], 1.0, 1, rows.append)
+    assert [(row["seed"], row["kind"]) for row in rows] == [(7, "hung")]
+
+
+def test_a_run_goes_on_from_the_rows_that_were_kept(monkeypatch, tmp_path):
+    kept = tmp_path / "rows"
+    kept.write_text(json.dumps({**ROW, "seed": 6}) + "\n")
+    results = []
+    monkeypatch.setattr(fuzz, "write", results.append)
+    text = json.dumps({**ROW, "seed": 5})
+    monkeypatch.setattr(fuzz, "_worker_command", lambda seeds: ["echo", text] if seeds else [])
+    fuzz.main(["--seed", "5", "--programs", "2", "--workers", "1", "--rows", str(kept)])
+    assert [json.loads(line)["seed"] for line in kept.read_text().splitlines()] == [6, 5]
+    assert results[0].figures["programs"] == 2
+
+
+def _attention_of_equals():
+    """Seed 3671: rows that attend to equals, so that the second attention's gradients are 0."""
+    (first, second) = [
+        Line(
+            made,
+            "linear attention",
+            f"linear_attention({seen}, {q}, {k})",
+            (5, 4),
+        )
+        for made, seen, q, k in (("v1", "v0", "w2", "w3"), ("v2", "v1", "w5", "w6"))
+    ]
+    weights = {name: Input((4, 4), "weight") for name in ("w2", "w3", "w5", "w6")}
+    return Program(
+        {"x0": Input((5, 4), "normal"), **weights},
+        (
+            Line("v0", "exp of large", "jnp.exp(jnp.clip(x0, -8.0, 8.0)) * 1e-3", (5, 4)),
+            first,
+            second,
+        ),
+        ("v2",),
+    )
+
+
+def test_of_a_gradient_that_is_all_rounding_only_the_size_counts(monkeypatch):
+    case = Case(_attention_of_equals(), FORMS[2], "float16", 0)
+    assert judge(case).kind == "good"
+
+    def planted(way):
+        painted = lambda f: duotone.autocast(f, dtype=way)  # noqa: E731
+        return lambda f: lambda *args: painted(f)(*args) + 1e-2 * args[-1].sum()
+
+    monkeypatch.setattr(judging, "painter", planted)
+    assert judge(case).kind == "worse"
 
 
 def test_the_table_counts_operations_and_findings():
-    row = {"seed": 1, "kind": "good", "text": "", "steps": ["dot", "sum"], "ratio": 1.0}
-    worse = {**row, "seed": 2, "kind": "worse", "text": "ratio 9"}
-    result = fuzz.result_of([row, worse], 1.0)
+    worse = {**ROW, "seed": 2, "kind": "worse", "text": "ratio 9"}
+    result = fuzz.result_of([ROW, worse], 1.0)
     assert [bar.kept for bar in result.bars] == [False]
     assert result.figures["operations"]["dot"]["in findings"] == 1
     assert result.figures["operations"]["sum"]["programs"] == 2

@@ -69,6 +69,31 @@ def orthogonal(a: Any) -> Any:
     return lax.fori_loop(0, a.shape[1], step, jnp.zeros_like(a))
 
 
+def projected(a: Any, b: Any) -> Any:
+    """A quadratic program in a box, by projected gradient."""
+    step = lambda _, x: jnp.clip(x - 0.3 * (a @ x - b), -0.5, 0.5)  # noqa: E731
+    return lax.fori_loop(0, 200, step, jnp.zeros_like(b))
+
+
+def shrunk(a: Any, b: Any) -> Any:
+    """The lasso, by soft thresholds."""
+
+    def step(_: Any, x: Any) -> Any:
+        x = x - 0.3 * (a @ x - b)
+        return jnp.sign(x) * jnp.maximum(jnp.abs(x) - 0.03, 0)
+
+    return lax.fori_loop(0, 200, step, jnp.zeros_like(b))
+
+
+def clustered(x: Any, centres: Any) -> Any:
+    def step(centres: Any, _: Any) -> Any:
+        nearest = jnp.argmin(distances(x, centres), 1)
+        mine = jax.nn.one_hot(nearest, centres.shape[0], dtype=x.dtype)
+        return (mine.T @ x) / jnp.maximum(mine.sum(0)[:, None], 1), None
+
+    return lax.scan(step, centres, None, length=8)[0]
+
+
 def distances(x: Any, y: Any) -> Any:
     return jnp.sum(x**2, -1)[:, None] + jnp.sum(y**2, -1) - 2 * x @ y.T
 
@@ -91,6 +116,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "recurrence": (recurrence, (DENSE, SIDES)),
     "shares": (shares, (DENSE, SIDES)),
     "orthogonal": (orthogonal, (DENSE,)),
+    "projected": (projected, (SYMMETRIC, SIDES)),
+    "shrunk": (shrunk, (SYMMETRIC, SIDES)),
+    "clustered": (clustered, (POINTS, CODES[:5])),
     "distances": (distances, (POINTS, CODES)),
     "distances in another order": (distances_in_another_order, (POINTS, CODES)),
     "distances by dots": (distances_by_dots, (POINTS, CODES)),
@@ -104,10 +132,28 @@ def test_results_are_as_good_as_float32s(name: str, half: str) -> None:
     check(function, duotone.autocast(function, dtype=half, policy=FORCE), args)
 
 
+def discrepancy(x: Any, y: Any) -> Any:
+    """The maximum mean discrepancy of two samples, by Gaussian kernels."""
+    mean = lambda a, b: jnp.mean(jnp.exp(-0.02 * distances(a, b)))  # noqa: E731
+    return mean(x, x) + mean(y, y) - 2 * mean(x, y)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_gradients_of_distances_are_as_good_as_float32s(half: str) -> None:
+    gradient = jax.grad(discrepancy, (0, 1))
+    check(gradient, duotone.autocast(gradient, dtype=half, policy=FORCE), (POINTS, CODES))
+
+
 def recurrent(w: Any, u: Any, x: Any) -> Any:
     def step(h: Any, seen: Any) -> Any:
         return jnp.tanh(h @ w + seen @ u), None
 
+    return lax.scan(step, jnp.zeros((4, 24), x.dtype), x)[0].sum()
+
+
+def rectified(w: Any, u: Any, x: Any) -> Any:
+    """Its backward loop picks by a mask of each iteration."""
+    step = lambda h, seen: (jax.nn.relu(h @ w + seen @ u), None)  # noqa: E731
     return lax.scan(step, jnp.zeros((4, 24), x.dtype), x)[0].sum()
 
 
@@ -146,6 +192,7 @@ def trained(w: Any, u: Any, x: Any) -> Any:
 WIDE, SEEN = _normal(24, 96) / 5, _normal(6, 4, 24)
 NETWORKS = {
     "recurrent": (recurrent, (DENSE / 5, DENSE / 5, SEEN)),
+    "rectified": (rectified, (DENSE / 5, DENSE / 5, SEEN)),
     "gated": (gated, (WIDE, WIDE, SEEN)),
     "layered": (layered, (np.stack([DENSE / 5] * 6), SEEN[0])),
     "recomputed": (recomputed, (np.stack([DENSE / 5] * 6), SEEN[0])),

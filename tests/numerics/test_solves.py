@@ -184,6 +184,43 @@ def newton(a: Any) -> Any:
     return lax.fori_loop(0, 6, step, jnp.zeros(a.shape[0], a.dtype))
 
 
+def exponentials(a: Any) -> Any:
+    """Branches that vmap makes choices of stand between a product and its exponential."""
+    return jax.vmap(exponential)(jnp.stack([a, a.T]))
+
+
+def bayesian(a: Any) -> Any:
+    """A logistic regression by Newton's method, its Hessian by products, and its variances."""
+    y = (a[:, 0] > 0).astype(a.dtype)
+
+    def energy(w: Any) -> Any:
+        logits = a @ w
+        return jnp.sum(jnp.logaddexp(0.0, logits) - y * logits) + 0.5 * jnp.sum(w**2)
+
+    def step(w: Any, _: Any) -> Any:
+        return w - jnp.linalg.solve(jax.hessian(energy)(w), jax.grad(energy)(w)), None
+
+    mode = lax.scan(step, jnp.zeros(a.shape[1], a.dtype), None, length=8)[0]
+    return mode, jnp.diag(jnp.linalg.inv(jax.hessian(energy)(mode)))
+
+
+def kernel_ridge(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def fitted(x: Any, y: Any, at: Any) -> Any:
+        gram = kernel(x, x) + 0.1 * jnp.eye(x.shape[0])
+        return kernel(at, x) @ jnp.linalg.solve(gram, y)
+
+    return fitted
+
+
+def cubic(a: Any, b: Any) -> Any:
+    return (1 + a @ b.T / a.shape[1]) ** 3
+
+
+def gaussian(a: Any, b: Any) -> Any:
+    square = jnp.sum(a**2, 1)[:, None] - 2 * a @ b.T + jnp.sum(b**2, 1)
+    return jnp.exp(-0.05 * square)
+
+
 def root(a: Any) -> Any:
     a = a @ a.T + 2 * jnp.eye(a.shape[0])
 
@@ -220,6 +257,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "regulator": (regulator, (SQUARE,)),
     "newton": (newton, (SQUARE,)),
     "root": (root, (SQUARE,)),
+    "exponentials": (exponentials, (SQUARE,)),
+    "bayesian": (bayesian, (TALL,)),
+    "cubic kernel ridge": (kernel_ridge(cubic), (TALL, Y, TALL[::-2] / 2)),
+    "gaussian kernel ridge": (kernel_ridge(gaussian), (TALL, Y, TALL[::-2] / 2)),
 }
 NO_GRADIENT = frozenset({"filtered", "process by dot"})
 """Where float32's own gradient has no digit right, and where one part is all cancellation that no
