@@ -60,21 +60,9 @@ trace that is to collect is not read from one. Set and read it through
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
 _OWN = (
-    "_jax.py",
-    "_renamed.py",
-    "_weights.py",
-    "adapters",
-    "api.py",
-    "compiled.py",
-    "gradients.py",
-    "inference.py",
-    "jaxpr",
-    "mixed.py",
-    "regions.py",
-    "road.py",
-    "scale",
-    "targets",
-)
+    "_jax.py _renamed.py _weights.py adapters api.py compiled.py gradients.py inference.py jaxpr "
+    "mixed.py regions.py road.py scale targets"
+).split()
 _LIBRARIES = {"site-packages", "dist-packages"}
 for _name in _OWN:
     _source_info.register_exclusion(str(_HERE / _name))

@@ -51,6 +51,19 @@ def test_one_line_at_the_first_call_and_never_again(caplog: pytest.LogCaptureFix
     assert line.endswith("saves no time here: CPUs calculate float16 in float32")
 
 
+def test_dots_with_a_precision_of_their_own_are_named_with_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with jax.default_matmul_precision("highest"):
+        jax.jit(duotone.autocast(loss, dtype="bfloat16")).lower(W, X)
+        record = duotone.explain(loss, W, X, dtype="bfloat16")
+    (line,) = lines(caplog)
+    assert "2 dot_general (a precision was asked for" in line
+    assert "jax_default_matmul_precision" in line
+    assert "2 of 2 allow operations are left alone: a precision was asked for" in str(record)
+    assert "left alone" not in str(duotone.explain(loss, W, X, dtype="bfloat16"))
+
+
 def test_it_says_what_gains_nothing_and_why(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,10 @@ NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 """The attributes of most nodes."""
 
 
+PRECISION = "the user asked for precision"
+"""How :attr:`Node.fixed` begins where a precision other than JAX's default was asked for."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
     """An operation.

@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from duotone import _jax
-from duotone.graph.graph import FULL_DTYPE, Value
+from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
 
 LINEAR_ALGEBRA = tuple(
     "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
@@ -178,7 +178,7 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
     asked = precision if isinstance(precision, tuple) else (precision,)
     if any(p is not None and p is not jax.lax.Precision.DEFAULT for p in asked):
         shown = "/".join(str(getattr(p, "name", p)) for p in asked)
-        return name, f"the user asked for precision {shown}"
+        return name, f"{PRECISION} {shown}"
     return listed_as, ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from duotone.graph.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Graph, Paint
+from duotone.graph.graph import PRECISION, STRUCTURAL, Graph, Paint
 from duotone.graph.lists import Kind
 from duotone.graph.painting import Painting
 
@@ -18,6 +18,11 @@ _WHY = {
     "device": "gains nothing from half here",
 }
 """Why an allow operation is full, by rule; other rules are named."""
+ASKED = (
+    "a precision was asked for, which is kept: half without precision= and without "
+    "jax_default_matmul_precision, which some libraries set"
+)
+"""Why an allow operation with a precision of its own is full, and the remedy."""
 
 
 def first_line(
@@ -49,14 +54,14 @@ def first_line(
     halves = [painting.compute[node.index] is Paint.HALF for node in nodes]
     share = sum(f for f, is_half in zip(flops, halves, strict=True) if is_half)
     full = Counter(
-        (node.op, painting.rules[node.index])
+        (node.op, ASKED if node.fixed.startswith(PRECISION) else painting.rules[node.index])
         for node, is_half in zip(nodes, halves, strict=True)
         if not is_half and classes.nodes[node.index].listed is Kind.ALLOW
     )
     line = f"{what}: {half} on {device}: {sum(halves)} of {len(nodes)} operations"
     line += f" and {share / (sum(flops) or 1.0):.1%} of FLOPs in half"
     stays = [
-        f"{count} {op} ({_WHY.get(rule, f'rule {rule}')})"
+        f"{count} {op} ({rule if rule == ASKED else _WHY.get(rule, f'rule {rule}')})"
         for (op, rule), count in full.most_common()
     ]
     if stays:

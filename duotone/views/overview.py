@@ -18,9 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from duotone.graph.graph import PRECISION
 from duotone.graph.record import OperationRecord, Record
 from duotone.graph.rules import Rule
 from duotone.views.columns import columns, fitted
+from duotone.views.line import ASKED
 from duotone.views.sources import short_function
 from duotone.views.text import amount
 
@@ -98,6 +100,9 @@ def _totals(record: Record) -> Iterator[str]:
     )
     casts = f"{s.casts_inserted} casts inserted"
     yield casts + (f"; {s.recomputed} operations calculated again" if s.recomputed else "")
+    asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
+    if asked and 2 * asked >= s.allow_total:
+        yield f"{asked} of {s.allow_total} on the allow list are left alone: {ASKED}"
     if s.rewritten:
         yield f"{s.rewritten} operations stand in programs that are rewritten inside of this one"
     if s.unlisted:
