@@ -42,13 +42,9 @@ _NAMES = {
     "hand_on_full": "paint",
     "check_painting": "check",
     "cast_beforehand": "paint",
-    "plan_trilinear": "plan",
-    "unrounded": "plan",
+    "find_reforms": "plan",
     "plan_casts": "plan",
-    "plan_epilogues": "plan",
     "plan_residuals": "plan",
-    "plan_factors": "plan",
-    "plan_picks": "plan",
 }
 """Functions that ``duotone.road`` calls, by stage; painters and the rewriter are clocked apart."""
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from duotone.errors import EnvironmentVariableError
+from duotone.graph.reforms.registry import REFORMS
 
 Painter = Literal["duotone", "mincut", "tensorflow"]
 Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
@@ -58,23 +59,23 @@ class Variable(NamedTuple):
 
     Attributes:
         field: The field of :class:`~duotone.policy.Policy` that it sets.
-        original: TensorFlow's name, or None.
-        old: The name that TensorFlow used before, or None.
         duotone: duotone's name, which is read instead of the others.
         takes: The accepted values, in words; error messages and the docs quote it.
         effect: What it does, in words.
         example: A value that it takes.
         parse: Called with the variable's name and value; returns the value of the field.
+        original: TensorFlow's name, or None.
+        old: The name that TensorFlow used before, or None.
     """
 
     field: str
-    original: str | None
-    old: str | None
     duotone: str
     takes: str
     effect: str
     example: str
     parse: Callable[[str, str], Any]
+    original: str | None = None
+    old: str | None = None
 
 
 class MathVariable(NamedTuple):
@@ -186,40 +187,35 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
     return entries
 
 
+_REFORMS_TAKES = "names of reforms separated by commas, such as factors,picks (empty: none)"
+
+
+def _parse_reforms(name: str, value: str) -> frozenset[str]:
+    entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+    for entry in sorted(entries.difference(REFORMS)):
+        (near,) = difflib.get_close_matches(entry, REFORMS, n=1, cutoff=0.0)
+        problem = f"{entry!r} is no reform, {near!r} is the nearest"
+        raise environment_error(name, value, problem, _REFORMS_TAKES)
+    return entries
+
+
+def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str, str], Any]:
+    """Parses one of some words; None for an empty value, where that is taken."""
+
+    def parse(name: str, value: str) -> str | None:
+        if not value.strip() and "(empty" in takes:
+            return None
+        for choice in choices:
+            if value.strip().lower() == choice.lower():
+                return choice
+        raise environment_error(name, value, problem, takes)
+
+    return parse
+
+
 _LEVEL_TAKES = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]} (empty: none)"
-
-
-def _parse_level(name: str, value: str) -> Level | None:
-    if not value.strip():
-        return None
-    for level in LEVELS:
-        if value.strip().upper() == level:
-            return level
-    raise environment_error(name, value, "no such level", _LEVEL_TAKES)
-
-
 _PAINTER_TAKES = f"{', '.join(PAINTERS[:-1])} or {PAINTERS[-1]}"
-
-
-def _parse_painter(name: str, value: str) -> Painter:
-    for painter in PAINTERS:
-        if value.strip().lower() == painter:
-            return painter
-    raise environment_error(name, value, "no such painter", _PAINTER_TAKES)
-
-
 _MATH_TAKES = f"{', '.join(MATHS[:-1])} or {MATHS[-1]} (empty: left to JAX)"
-
-
-def _parse_math(name: str, value: str) -> Math | None:
-    if not value.strip():
-        return None
-    for math in MATHS:
-        if value.strip().lower() == math:
-            return math
-    raise environment_error(name, value, "no such arithmetic", _MATH_TAKES)
-
-
 _BOOLEAN_TAKES = "0, 1, true or false"
 
 
@@ -306,17 +302,15 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         field="level",
         original=f"{_TENSORFLOW_PREFIX}LEVEL",
-        old=None,
         duotone="DUOTONE_LEVEL",
         takes=_LEVEL_TAKES,
         effect="how far the rewrite goes",
         example="TENSOR_CORES_ONLY",
-        parse=_parse_level,
+        parse=_one_of(LEVELS, "no such level", _LEVEL_TAKES),
     ),
     Variable(
         field="ignore_performance",
         original=f"{_TENSORFLOW_PREFIX}IGNORE_PERFORMANCE",
-        old=None,
         duotone="DUOTONE_IGNORE_PERFORMANCE",
         takes=_BOOLEAN_TAKES,
         effect="rewrites also where half precision is not faster",
@@ -326,7 +320,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         field="log_path",
         original=f"{_TENSORFLOW_PREFIX}LOG_PATH",
-        old=None,
         duotone="DUOTONE_LOG_PATH",
         takes=_FOLDER_TAKES,
         effect="writes the graph before and after, and the paint buckets, into the folder",
@@ -336,7 +329,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         field="log_decisions",
         original="TF_CPP_VMODULE",
-        old=None,
         duotone="DUOTONE_VMODULE",
         takes=_VMODULE_TAKES,
         effect="from level 2 on, logs one line per painting decision",
@@ -345,24 +337,28 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         field="painter",
-        original=None,
-        old=None,
         duotone=PAINTER,
         takes=_PAINTER_TAKES,
         effect="who paints: duotone's rules, they and a minimum cut, or TensorFlow's four passes",
         example="tensorflow",
-        parse=_parse_painter,
+        parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
+    ),
+    Variable(
+        field="reforms_remove",
+        duotone="DUOTONE_REFORMS_REMOVE",
+        takes=_REFORMS_TAKES,
+        effect="switches reforms off: nothing is carried out in that other form",
+        example="factors,picks",
+        parse=_parse_reforms,
     ),
     *(
         Variable(
             field=field,
-            original=None,
-            old=None,
             duotone=f"DUOTONE_{field.upper()}",
             takes=_MATH_TAKES,
             effect=effect,
             example="tf32",
-            parse=_parse_math,
+            parse=_one_of(MATHS, "no such arithmetic", _MATH_TAKES),
         )
         for field, effect in (
             ("float32_math", "how float32 dots and convolutions calculate inside"),

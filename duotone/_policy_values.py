@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from duotone._environment import folder_problem
-from duotone.errors import PolicyError, PolicyTypeError
+from duotone.calibration import Calibration
+from duotone.errors import PolicyError, PolicyTypeError, shown
+from duotone.graph.reforms.registry import REFORMS
 
 StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 """Name patterns and bounds, as a policy keeps them."""
@@ -72,6 +74,31 @@ def strings(field: str, value: object) -> tuple[str, ...]:
     if isinstance(value, (set, frozenset)):
         entries.sort()
     return tuple(dict.fromkeys(entries))
+
+
+def reforms(value: object) -> frozenset[str]:
+    """The names of reforms; raises if one is none, with the one that was probably meant."""
+    entries = strings("reforms_remove", value)
+    for entry in entries:
+        if entry not in REFORMS:
+            (near,) = difflib.get_close_matches(entry, REFORMS, n=1, cutoff=0.0)
+            raise PolicyError(
+                f"Policy(reforms_remove=...) names {entry!r}: there is no such reform. Did you "
+                f"mean {near!r}? There are {', '.join(REFORMS)}."
+            )
+    return frozenset(entries)
+
+
+def calibrations(value: Any) -> Calibration | tuple[Calibration, ...] | None:
+    """What ``duotone.calibrate`` returned, one or several."""
+    found = tuple(value) if isinstance(value, list) else value
+    several = found if isinstance(found, tuple) else () if found is None else (found,)
+    if not all(isinstance(measured, Calibration) for measured in several):
+        raise PolicyTypeError(
+            f"Policy(calibration={shown(value)}): it takes what duotone.calibrate or "
+            "Calibration.load returned, a list of such, or None."
+        )
+    return found
 
 
 def folder(value: object) -> Path:

@@ -38,10 +38,12 @@ from duotone._policy_file import read_policy_file
 from duotone._policy_text import FILE, VARIABLE, described
 from duotone._policy_values import (
     StatedRanges,
+    calibrations,
     check_boolean,
     check_choice,
     check_names,
     folder,
+    reforms,
     stated_ranges,
     strings,
 )
@@ -50,6 +52,7 @@ from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError, 
 
 LISTS = ("allow", "infer", "deny", "clear")
 LIST_FIELDS = tuple(f"{which}_{edit}" for which in LISTS for edit in ("add", "remove"))
+SET_FIELDS = (*LIST_FIELDS, "reforms_remove")
 PATTERN_FIELDS = ("keep_full", "keep_half")
 
 
@@ -96,13 +99,13 @@ class Policy:
             such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``. One that
             matches nothing is logged once.
         keep_half: Name-scope patterns whose operations are painted half.
+        reforms_remove: Names of the reforms to switch off; ``docs/reforms.md`` lists them.
         float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
             ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
             ``"exact"``. Dtypes stay as they are. None leaves it to JAX. See ``docs/policy.md``.
         convolution_math: The same for convolutions alone, where they differ from dots.
-        ranges: What arguments and results of operations can be: ``{name: (low, high)}``. A name is
-            a shell pattern over arguments (``"images"``, ``"params/*/kernel"``) and over operations
-            by name scope, as for `keep_full`. See ``docs/ranges.md``.
+        ranges: What arguments and results of operations can be: ``{name: (low, high)}``; names are
+            patterns (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
         calibration: What :func:`duotone.calibrate` measured for the function. Or a list of several:
             that of the painted program counts, and a program that none is of is painted without,
             which is logged once.
@@ -139,6 +142,7 @@ class Policy:
     clear_remove: frozenset[str] = frozenset()
     keep_full: tuple[str, ...] = ()
     keep_half: tuple[str, ...] = ()
+    reforms_remove: frozenset[str] = frozenset()
     float32_math: Math | None = None
     convolution_math: Math | None = None
     ranges: StatedRanges = ()
@@ -166,6 +170,7 @@ class Policy:
             clear_remove: Iterable[str] = (),
             keep_full: Iterable[str] = (),
             keep_half: Iterable[str] = (),
+            reforms_remove: Iterable[str] = (),
             float32_math: Math | None = None,
             convolution_math: Math | None = None,
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
@@ -200,14 +205,9 @@ class Policy:
             object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))
         for field in PATTERN_FIELDS:
             object.__setattr__(self, field, strings(field, getattr(self, field)))
+        object.__setattr__(self, "reforms_remove", reforms(self.reforms_remove))
         object.__setattr__(self, "ranges", stated_ranges(self.ranges))
-        if isinstance(self.calibration, list):
-            object.__setattr__(self, "calibration", tuple(self.calibration))
-        if not all(isinstance(measured, Calibration) for measured in self.calibrations):
-            raise PolicyTypeError(
-                f"Policy(calibration={shown(self.calibration)}): it takes what duotone.calibrate "
-                "or Calibration.load returned, a list of such, or None."
-            )
+        object.__setattr__(self, "calibration", calibrations(self.calibration))
         if self.log_path is not None:
             object.__setattr__(self, "log_path", folder(self.log_path))
         self._check_list_edits()
@@ -250,13 +250,13 @@ class Policy:
         changes: dict[str, Any] = {}
         origins = list(self._origins)
         for field, value, source in found:
-            if field in LIST_FIELDS or field in PATTERN_FIELDS:
+            if field in SET_FIELDS or field in PATTERN_FIELDS:
                 for entry in sorted(value):
                     if entry in getattr(self, field):  # asked for here too, not only out there
                         origins += [_Origin(field, entry, s) for s in self._sources(field, entry)]
                     origins.append(_Origin(field, entry, source))
                 known = changes.get(field, getattr(self, field))
-                changes[field] = known | value if field in LIST_FIELDS else (*known, *value)
+                changes[field] = known | value if field in SET_FIELDS else (*known, *value)
             elif field == "ranges":  # name by name
                 changes[field] = dict(value) | dict(self.ranges)
                 origins.append(_Origin(field, "", source))

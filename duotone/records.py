@@ -48,7 +48,7 @@ def _alone(painted: Painted) -> Record:
         painted.painting,
         painted.plan,
         painted.half,
-        painted.plans.recompute,
+        painted.reforms,
     )
 
 

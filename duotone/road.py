@@ -5,9 +5,9 @@
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes
              ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes
              ─ paint, hand_on_full ─► Painting
-             ─ cast_beforehand ─► Graph, Painting ─ plan_trilinear, unrounded ─► Painting
-             ─ plan_casts ─► CastPlan ─ plan_epilogues, plan_residuals, plan_factors, plan_picks
-             ─► Plans ─ rewrite ─► jaxpr ─ run ─► results
+             ─ cast_beforehand ─► Graph, Painting ─ find_reforms ─► Reforms, Painting
+             ─ plan_casts ─► CastPlan ─ plan_residuals ─► Recompute ─ rewrite ─► jaxpr
+             ─ run ─► results
 
 Each stage takes earlier values and returns a new one; graphs, classes and paintings are checked.
 Who calls this: :mod:`duotone.api`.
@@ -27,20 +27,17 @@ from duotone.errors import RewriteError
 from duotone.graph.amendments import AMENDMENTS, OF_ANY_PAINTER
 from duotone.graph.background import Background
 from duotone.graph.beforehand import cast_beforehand
-from duotone.graph.casts import CastPlan, Hold, plan_casts
+from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
 from duotone.graph.declining import hand_on_full
-from duotone.graph.epilogues import plan_epilogues
-from duotone.graph.factors import plan_factors
-from duotone.graph.graph import HALF_TYPES, Boundary, Graph, HalfType, Paint, check_graph
+from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint, check_graph
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
-from duotone.graph.picks import plan_picks
-from duotone.graph.plans import Plans
 from duotone.graph.ranges import NO_RANGES, find_ranges
+from duotone.graph.reforms.registry import Reforms, find_reforms, switched_on
+from duotone.graph.reforms.view import View
 from duotone.graph.residuals import plan_residuals
 from duotone.graph.rules import Rule
-from duotone.graph.trilinear import Trilinears, plan_trilinear, unrounded
 from duotone.graph.worth import NOTHING_GAINS
 from duotone.jaxpr import custom, half_rules, nested  # noqa: F401  (register the forms)
 from duotone.jaxpr.build import build
@@ -58,7 +55,7 @@ class Painted:
     classes: Classes
     painting: Painting
     plan: CastPlan
-    plans: Plans
+    reforms: Reforms
     half: HalfType
     forms: DeviceForms
 
@@ -115,37 +112,16 @@ def paint_jaxpr(
         graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:weights])
         built = Built(check_graph(graph), built.program)
         painting = check_painting(painting, graph)
-    anew = policy.painter != "tensorflow" and not forms.worth.only_allow
-    trilinear = Trilinears()
-    if anew and forms.finishes:
-        trilinear = plan_trilinear(graph, painting, ranges.of)
-        painting = check_painting(unrounded(painting, trilinear), graph)
-    plan = plan_casts(graph, classes, painting, hold=forms.holds)
-    plans = _plans(graph, classes, painting, forms, trilinear) if anew else Plans()
+    any_painter = policy.painter == "tensorflow" or forms.worth.only_allow
+    on = switched_on(forms.reforms, policy.reforms_remove, any_painter=any_painter)
+    reforms, painting = find_reforms(View(graph, classes, painting, ranges.of), on)
+    view = View(graph, classes, check_painting(painting, graph), ranges.of)
+    plan = plan_casts(graph, classes, painting, on)
+    joined = frozenset(reforms.named("epilogues"))
+    reforms = dataclasses.replace(reforms, recompute=plan_residuals(view, on, joined))
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
-    return Painted(built, classes, painting, plan, plans, half, forms)
-
-
-def _plans(
-    graph: Graph, classes: Classes, painting: Painting, forms: DeviceForms, trilinear: Trilinears
-) -> Plans:
-    """What a device gains from carrying out in another form."""
-    joined = plan_epilogues(graph, classes, painting) if forms.joins else frozenset()
-    return Plans(
-        plan_residuals(
-            graph,
-            classes,
-            painting,
-            joined,
-            kept=forms.kept,
-            firm=forms.holds is Hold.NOTHING,
-        ),
-        plan_factors(graph, classes, painting, forms.factors),
-        trilinear,
-        plan_picks(graph, painting) if forms.picks else {},
-        joined,
-    )
+    return Painted(built, classes, painting, plan, reforms, half, forms)
 
 
 def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
@@ -163,7 +139,7 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
         painted.plan,
         painted.half.name,
         repaint,
-        painted.plans,
+        painted.reforms,
         painted.forms.dots,
         dict(painted.forms.math),
     )
@@ -209,8 +185,9 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> Painted:
     classes = classify(graph, lists_of(policy, half), half, Pins((), ()))
     full = (Paint.FULL,) * len(graph.nodes)
     painting = check_painting(Painting(full, full, (Rule.OFF,) * len(full), {}), graph)
-    plan = plan_casts(graph, classes, painting, hold=Hold.NOTHING)
-    return Painted(built, classes, painting, plan, Plans(), half, device_forms(policy, half, False))
+    plan = plan_casts(graph, classes, painting)
+    forms = device_forms(policy, half, False)
+    return Painted(built, classes, painting, plan, Reforms(), half, forms)
 
 
 def carry_out(

@@ -60,7 +60,7 @@ def test_dots_with_a_precision_of_their_own_are_named_with_the_remedy(
     (line,) = lines(caplog)
     assert "2 dot_general (a precision was asked for" in line
     assert "jax_default_matmul_precision" in line
-    assert "2 of 2 allow operations are left alone: a precision was asked for" in str(record)
+    assert "2 of 2 on the allow list are left alone: a precision was asked for" in str(record)
     assert "left alone" not in str(duotone.explain(loss, W, X, dtype="bfloat16"))
 
 

@@ -17,6 +17,7 @@ from duotone.calibration import Calibration
 from duotone.errors import (
     ArgumentTypeError,
     DuotoneError,
+    EnvironmentVariableError,
     PolicyError,
     PolicyTypeError,
     UnknownOperationError,
@@ -125,6 +126,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
     values = {
         "painter": "tensorflow",
         "level": "UNSAFE_FORCE_ALL",
+        "reforms_remove": ["factors"],
         "float32_math": "tf32",
         "convolution_math": "exact",
         "ranges": {"x": (0, 1)},
@@ -136,6 +138,17 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
             is_list = field.name in LIST_FIELDS + PATTERN_FIELDS
             value = ["exp"] if is_list else values.get(field.name, True)
             assert make(**{field.name: value}).describe() != Policy().describe(), field.name
+
+
+def test_a_reform_that_there_is_not_is_named_with_the_nearest():
+    with pytest.raises(PolicyError, match=r"'factor': there is no such reform.*mean 'factors'"):
+        Policy(reforms_remove=["factor"])
+    with pytest.raises(EnvironmentVariableError, match=r"REFORMS_REMOVE.*'pick' is.*'picks'"):
+        merge(DUOTONE_REFORMS_REMOVE="factors,pick")
+    environ = {"DUOTONE_REFORMS_REMOVE": "factors, hold_parts"}
+    merged = Policy(reforms_remove=["picks"]).merged_with_environment(environ)
+    assert merged.reforms_remove == {"picks", "factors", "hold_parts"}
+    assert "without factors, hold_parts, picks" in merged.describe()
 
 
 def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):

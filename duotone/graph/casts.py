@@ -10,7 +10,6 @@ Who calls this: ``duotone.road``; front ends carry the plan out.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Sequence
 
 from duotone.graph.classes import Classes
@@ -19,20 +18,16 @@ from duotone.graph.lists import Kind, Pointwise
 from duotone.graph.painting import Painting
 from duotone.graph.rules import Rule
 
+HOLD_WIDENED, HOLD_PARTS = "hold_widened", "hold_parts"
+"""The reforms by which half values are read where they are in memory, see :class:`Cast`.
 
-class Hold(enum.Enum):
-    """Which half values a device gains from reading where they are in memory, see :class:`Cast`."""
-
-    NOTHING = "nothing"
-    WIDENED = "widened"
-    """What dots or copies gave in half and several operations widen, and operands of dots. A
-    compiler would rather widen it once, in memory, for all of them."""
-    PARTS = "parts"
-    """What is put together of parts (the gradient of slices: padded and added up), where dots read
-    it in half and sums in full (the gradient of the bias). A compiler drops the rounding for a sum,
-    so it would put the parts together twice, once for the sum alone. Likewise what several dots add
-    up to (the gradient behind queries, keys and values), if several operations widen it and none
-    reads it half: the last dot's kernel would write the sum in float32."""
+By the first, what dots or copies gave in half and several operations widen, and operands of dots: a
+compiler would rather widen it once, in memory, for all of them. By the second, what is put together
+of parts (the gradient of slices: padded and added up), where dots read it in half and sums in full
+(the gradient of the bias): a compiler drops the rounding for a sum, so it would put the parts
+together twice, once for the sum alone. Likewise what several dots add up to (the gradient behind
+queries, keys and values), if several operations widen it and none reads it half: the last dot's
+kernel would write the sum in float32."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,8 +43,8 @@ class Cast:
         exact: to full, of a value from which an operation selects in half. A compiler may drop the
             rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
             above 0, or far below it for every element.
-        held: to full, of a value that is in memory in half, as the device gains from reading it:
-            see :class:`Hold`.
+        held: to full, of a value that is in memory in half: the reform by which it is read there,
+            :data:`HOLD_WIDENED` or :data:`HOLD_PARTS`; empty for most.
     """
 
     value: int
@@ -58,7 +53,7 @@ class Cast:
     readers: tuple[int, ...]
     free: bool
     exact: bool
-    held: bool
+    held: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class CastPlan:
 
 
 def plan_casts(
-    graph: Graph, classes: Classes, painting: Painting, *, hold: Hold = Hold.NOTHING
+    graph: Graph, classes: Classes, painting: Painting, on: frozenset[str] = frozenset()
 ) -> CastPlan:
     """Plans the casts that ``painting`` needs.
 
@@ -84,7 +79,7 @@ def plan_casts(
         graph: the program.
         classes: what each node is.
         painting: its colours.
-        hold: what the device gains from holding.
+        on: the names of the reforms in effect.
 
     Returns:
         The fewest casts for these colours.
@@ -112,15 +107,19 @@ def plan_casts(
             readers.setdefault((value, wants, 0), []).append(-1)
     selected = _selected_in_half(graph, classes, painting)
 
-    def holds(value: int, nodes: Sequence[int]) -> bool:
-        if hold is Hold.WIDENED:
-            several = len({node for node in nodes if node >= 0}) > 1
-            in_memory = several and _is_in_memory(graph, classes, value)
-            return in_memory or _is_operand(graph, painting, value)
-        return hold is Hold.PARTS and (
+    def held_by(value: int, nodes: Sequence[int]) -> str:
+        several = len({node for node in nodes if node >= 0}) > 1
+        if HOLD_WIDENED in on and (
+            (several and _is_in_memory(graph, classes, value))
+            or _is_operand(graph, painting, value)
+        ):
+            return HOLD_WIDENED
+        if HOLD_PARTS in on and (
             _are_sums_of_parts(graph, classes, painting, value, nodes)
             or _is_sum_of_dots(graph, classes, painting, value, nodes)
-        )
+        ):
+            return HOLD_PARTS
+        return ""
 
     casts = tuple(
         Cast(
@@ -130,7 +129,7 @@ def plan_casts(
             tuple(nodes),
             free=_is_literal(graph.values[value]),
             exact=to is Paint.FULL and value in selected,
-            held=to is Paint.FULL and holds(value, nodes),
+            held=held_by(value, nodes) if to is Paint.FULL else "",
         )
         for (value, to, body), nodes in readers.items()
     )

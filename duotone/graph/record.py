@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from duotone.graph.classes import Classes
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
 from duotone.graph.lists import Kind
 from duotone.graph.painting import Painting
-from duotone.graph.residuals import NOTHING, Recompute
+from duotone.graph.reforms.registry import Reforms, told
 from duotone.graph.rules import Rule
 
 
@@ -50,6 +51,8 @@ class OperationRecord:
             result; what that costs is in none of the figures.
         reads: indices of the operations whose results it reads; what only carries a value into or
             out of a nested program is passed through.
+        reforms: in what other form it is carried out, or its result kept: the name of each reform
+            in effect (``docs/reforms.md`` lists them) and what it does here.
         rewritten: whether it stands in a program that duotone rewrites where it stands, inside of
             the function explained: this is how it runs there.
     """
@@ -73,6 +76,7 @@ class OperationRecord:
     recomputed: bool = False
     reads: tuple[int, ...] = ()
     rewritten: bool = False
+    reforms: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,7 +104,10 @@ class CastRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """Totals. FLOPs and bytes are split by the precision an operation computes in."""
+    """Totals. FLOPs and bytes are split by the precision an operation computes in.
+
+    ``reforms`` counts the operations that each reform concerns.
+    """
 
     half_dtype: str
     operations_half: int
@@ -116,6 +123,7 @@ class Summary:
     unlisted: dict[str, int]
     recomputed: int = 0
     rewritten: int = 0
+    reforms: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def flops_half_share(self) -> float:
@@ -178,7 +186,11 @@ class Record:
 
 def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where records have tuples."""
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+
+    def tuples(value: Any) -> Any:
+        return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+    return {key: tuples(value) for key, value in entry.items()}
 
 
 def make_record(
@@ -187,7 +199,7 @@ def make_record(
     painting: Painting,
     plan: CastPlan,
     half: HalfType,
-    recompute: Recompute = NOTHING,
+    reforms: Reforms | None = None,
 ) -> Record:
     """Puts the stages' values together.
 
@@ -197,12 +209,14 @@ def make_record(
         painting: the colours.
         plan: the casts.
         half: the half type.
-        recompute: what is calculated again.
+        reforms: what is carried out in another form; none if omitted.
 
     Returns:
         The record.
     """
-    again = frozenset[int]().union(*recompute.again.values())
+    reforms = reforms or Reforms()
+    again = reforms.recompute.again_anywhere
+    forms = told(graph, plan, reforms)
     real = [cast for cast in plan.casts if not cast.free]
     made_for: dict[int, int] = {}
     for cast in real:
@@ -215,6 +229,7 @@ def make_record(
             painting,
             made_for.get(node.index, 0),
             not again.isdisjoint(node.outputs),
+            forms.get(node.index, ()),
         )
         for node in graph.nodes
         if node.op not in STRUCTURAL
@@ -274,6 +289,7 @@ def _operation(
     painting: Painting,
     casts: int,
     recomputed: bool,
+    reforms: tuple[tuple[str, str], ...],
 ) -> OperationRecord:
     rule = painting.rules[node.index]
     detail = painting.details.get(node.index, "")
@@ -299,6 +315,7 @@ def _operation(
         casts=casts,
         recomputed=recomputed,
         reads=makers(graph, node.inputs),
+        reforms=reforms,
     )
 
 
@@ -341,4 +358,5 @@ def summarize(
         unlisted=unlisted,
         recomputed=sum(o.recomputed for o in operations),
         rewritten=sum(o.rewritten for o in operations),
+        reforms=dict(Counter(name for o in operations for name, _ in o.reforms)),
     )

@@ -35,16 +35,11 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from duotone.graph.classes import Classes
-from duotone.graph.graph import RESHAPES, SMALL, STRUCTURAL, Graph, Node, Paint, Value
-from duotone.graph.levels import find_levels
+from duotone.graph.graph import RESHAPES, SMALL, STRUCTURAL, Graph, Node, Value
 from duotone.graph.lists import Pointwise
-from duotone.graph.painting import Painting
-
-KEPT = frozenset({Pointwise.DEAR, Pointwise.DEAREST})
-"""The operations whose results most compilers keep."""
+from duotone.graph.reforms.view import View
 
 _LONGEST_CHAIN = 48
 _EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
@@ -94,10 +89,30 @@ class Recompute:
     halved: frozenset[int] = frozenset()
     firm: frozenset[int] = frozenset()
 
+    @property
+    def again_anywhere(self) -> frozenset[int]:
+        """The values that are calculated again somewhere."""
+        return frozenset().union(*self.again.values())
+
+    def told(self, on: frozenset[str]) -> Iterator[tuple[int, str, str]]:
+        """For each value that is not as it was: the value, the name of the reform, and why.
+
+        Args:
+            on: the names of the reforms in effect.
+        """
+        again = "recompute" if "recompute" in on else "recompute_dearest"
+        for value in sorted(self.again_anywhere):
+            if value in self.products:
+                yield value, "quotients", "not kept: calculated again from its quotient and its sum"
+            else:
+                yield value, again, "not kept: calculated again for later readers"
+        for value in sorted(self.firm):
+            yield value, "firm_roots", "rounded for all that read it, not for some"
+
     def nodes(self, graph: Graph) -> set[int]:
         """The nodes that must be carried out one by one: readers, and what they read comes from."""
         found = {reader for reader, _ in self.reads}
-        for value in frozenset().union(*self.again.values()):
+        for value in self.again_anywhere:
             maker = graph.values[value].producer
             found.add(maker)
             found.update(graph.values[operand].producer for operand in graph.nodes[maker].inputs)
@@ -108,36 +123,39 @@ NOTHING = Recompute({}, {}, {})
 
 
 def plan_residuals(
-    graph: Graph,
-    classes: Classes,
-    painting: Painting,
-    joined: frozenset[int] = frozenset(),
-    *,
-    kept: frozenset[Pointwise] = KEPT,
-    firm: bool = False,
+    view: View, on: frozenset[str], joined: frozenset[int] = frozenset()
 ) -> Recompute:
     """Finds the values that are cheaper to calculate again than to keep.
 
     Args:
-        graph: the program.
-        classes: what each node is.
-        painting: its colours.
+        view: the program.
+        on: the names of the reforms in effect: what the device's compiler keeps
+            (``recompute``, ``recompute_dearest``), whether ``quotients`` are taken, and whether it
+            leaves the rounding of what is read at once out (``firm_roots``).
         joined: additions that the operation before them carries out.
-        kept: the operations whose results the device's compiler keeps.
-        firm: whether that compiler leaves the rounding of what is read at once out.
 
     Returns:
         The reads that take a second calculation, and what that needs.
     """
-    found = _Planner(graph, classes, painting, joined, kept).plan()
-    if not firm:
+    dear = {kind for kind, names in _KEPT.items() if not on.isdisjoint(names)}
+    if not dear:
+        return NOTHING
+    found = _Planner(view, joined, dear, quotients="quotients" in on).plan()
+    if "firm_roots" not in on:
         return found
     exponential = (
         found.roots[place]
         for place, values in found.again.items()
-        if any(_grows(graph, value) for value in values - found.products.keys())
+        if any(_grows(view.graph, value) for value in values - found.products.keys())
     )
     return dataclasses.replace(found, firm=frozenset().union(*exponential))
+
+
+_KEPT = {
+    Pointwise.DEAR: ("recompute",),
+    Pointwise.DEAREST: ("recompute", "recompute_dearest"),
+}
+"""By kind of operation: the reforms by which its result, which a compiler would keep, is not."""
 
 
 def _grows(graph: Graph, value: int) -> bool:
@@ -158,20 +176,16 @@ class _Planner:
     """The analysis of one program; values are looked at in program order."""
 
     def __init__(
-        self,
-        graph: Graph,
-        classes: Classes,
-        painting: Painting,
-        joined: frozenset[int],
-        dear: frozenset[Pointwise],
+        self, view: View, joined: frozenset[int], dear: Collection[Pointwise], *, quotients: bool
     ) -> None:
-        self.graph = graph
-        self.classes = classes
-        self.painting = painting
+        self.view = view
+        self.graph = graph = view.graph
+        self.classes = view.classes
         self.joined = joined
         self.dear = dear
+        self.quotients = quotients
         self.readers = graph.consumers
-        self.levels = find_levels(graph, classes)
+        self.levels = view.levels
         nodes = self.levels.nodes
         self.furthest = [max((nodes[r] for r, _ in rs), default=0) for rs in self.readers]
         self.kept: set[int] = {value for value, _ in graph.outputs}
@@ -256,7 +270,8 @@ class _Planner:
         here = all(self._may_read_again(reader, node.body) for reader in far)
         # A key, a token or a reference is not hidden from the compiler.
         numbers = all(self._bytes(root) for root in roots)
-        if needed and here and numbers and (product := self._product(node, value, far)):
+        may = self.quotients and needed and here and numbers
+        if may and (product := self._product(node, value, far)):
             self.products[value.index] = product
             chain, roots, needed = {value.index}, {product.quotient}, 0
         if not (here and roots and numbers) or needed > self._bytes(value.index):
@@ -305,8 +320,7 @@ class _Planner:
 
     def _is_read_half(self, value: int) -> bool:
         """Whether all that read a value read it in half."""
-        paints = self.painting.compute
-        return all(paints[reader] is Paint.HALF for reader, _ in self.readers[value])
+        return all(self.view.computes_half(reader) for reader, _ in self.view.readers(value))
 
     def _may_read_again(self, reader: int, body: int) -> bool:
         node = self.graph.nodes[reader]
@@ -357,6 +371,4 @@ class _Planner:
         return self.classes.nodes[producer].entry.pointwise
 
     def _bytes(self, value: int) -> int:
-        held = self.graph.values[value]
-        half = self.graph.stored(self.painting.store, held) is Paint.HALF
-        return held.bytes(half=half)
+        return self.view.value(value).bytes(half=self.view.is_stored_half(value))

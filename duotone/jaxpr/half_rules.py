@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 
@@ -21,9 +20,8 @@ from duotone.graph.graph import FULL_DTYPE, RESHAPES, Node, Paint
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.exact_forms import exact_form
 from duotone.jaxpr.orders import AS_IT_IS, Orders
-from duotone.jaxpr.picks import picked
 from duotone.jaxpr.program import Step
-from duotone.jaxpr.reductions import factored, of_shares, trilinear
+from duotone.jaxpr.reforms import carried_out
 from duotone.jaxpr.rewrite import Env, Rewriter, form, is_host_array
 from duotone.jaxpr.weights import DotForm, of_halves, of_weight
 
@@ -34,50 +32,25 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
-    results = _planned(r, step, env)
-    if results is None:
+
+    def own(operands: Sequence[Any]) -> list[Any]:
+        computes_full = r.painting.compute[node] is Paint.FULL
+        return (_in_full if computes_full else _in_half)(r, step, env, operands)
+
+    reform = r.reforms.by_node.get(node)
+    if reform is not None:
+        results = [carried_out(r, step, env, reform, lambda operands: own(operands)[0])]
+    else:
         operands = [
-            r.read(r.source(env, node, value), value, _asked(r, node, slot, value))
+            r.read(r.source(env, node, value), value, r.wanted(node, slot))
             for slot, value in enumerate(step.inputs)
         ]
-        results = exact_form(r.graph, step, operands)
-        if results is None:
-            computes_full = r.painting.compute[node] is Paint.FULL
-            how = _joined if node in r.plans.joined else _in_full if computes_full else _in_half
-            results = how(r, step, env, operands)
+        results = exact_form(r.graph, step, operands) or own(operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
         (paint, r.match(array, var.aval, paint))
         for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
     ]
-
-
-def _planned(r: Rewriter, step: Step, env: Env) -> list[Any] | None:
-    """The results of a node that is carried out in another form; ``None`` for others."""
-    (node,) = step.nodes
-    plans = r.plans
-    if node in plans.trilinear.sums:
-        return [trilinear(r, step, env, plans.trilinear.sums[node])]
-    if node in plans.trilinear.shares:
-        shares = plans.trilinear.shares[node]
-        return [of_shares(r, step, env, shares, lambda x: _in_half(r, step, env, x)[0])]
-    if node in plans.factored:
-        return [factored(r, step, env, plans.factored[node])]
-    if node in plans.picked:
-        return [picked(r, step, env, plans.picked[node])]
-    return None
-
-
-def _asked(r: Rewriter, node: int, slot: int, value: int) -> Paint:
-    """The precision in which a node reads an operand."""
-    return r.stored(value) if node in r.plans.joined else r.wanted(node, slot)
-
-
-def _joined(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """A sum in half, which the convolution before it adds up; its derivative is in full."""
-    shape = step.eqn.outvars[0].aval.shape
-    wide = [jax.numpy.broadcast_to(operand, shape) for operand in operands]
-    return _jax.bind(step.eqn, [lax.convert_element_type(x, r.half) for x in wide])
 
 
 def _in_full(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:

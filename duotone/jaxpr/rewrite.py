@@ -30,7 +30,7 @@ from duotone.errors import RewriteError
 from duotone.graph.casts import CastPlan
 from duotone.graph.graph import BodyKind, Boundary, Graph, Node, Paint
 from duotone.graph.painting import Painting
-from duotone.graph.plans import Plans
+from duotone.graph.reforms.registry import Reforms
 from duotone.jaxpr.constants import constant_in_half, is_large_constant
 from duotone.jaxpr.exact_forms import may_have_exact_form
 from duotone.jaxpr.instead import instead
@@ -93,7 +93,7 @@ class Rewriter:
         half: the half dtype.
         largest: the largest number that it holds.
         repaint: paints a derivative rule by the same policy.
-        plans: what is carried out in another form than it was written in.
+        reforms: what is carried out in another form than it was written in.
         dots: the form in which dots with half operands are bound, see :mod:`duotone.jaxpr.dots`.
         math: by operation, the algorithm or precision in which it calculates where it stays full.
         bound_once: calls what many steps call with operands of the same types.
@@ -106,7 +106,7 @@ class Rewriter:
         plan: CastPlan,
         half: Any,
         repaint: Repaint,
-        plans: Plans,
+        reforms: Reforms,
         dots: str = "plain",
         math: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -116,8 +116,8 @@ class Rewriter:
         self.plan = plan
         self.half = np.dtype(half)
         self.repaint = repaint
-        self.plans = plans
-        self.recompute = plans.recompute
+        self.reforms = reforms
+        self.recompute = reforms.recompute
         self.dots = dots
         self.math = math
         self.bound_once = _jax.BoundOnce()
@@ -125,7 +125,7 @@ class Rewriter:
         self._held = {cast.value for cast in plan.casts if cast.held}
         self.largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
-        apart = plans.nodes(self.graph) | _casting_inside(plan, self.graph)
+        apart = reforms.nodes(self.graph) | _casting_inside(plan, self.graph)
         touched = (
             int(
                 Paint.HALF in pair

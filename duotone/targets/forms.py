@@ -16,11 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from duotone.graph.casts import Hold
-from duotone.graph.factors import Take
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
-from duotone.graph.lists import Pointwise
-from duotone.graph.residuals import KEPT
+from duotone.graph.reforms.registry import BY_NAME
 from duotone.graph.worth import EVERYTHING, Worth
 from duotone.targets.assumed import assumed
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
@@ -39,18 +36,8 @@ class DeviceForms:
         math: how float32 dots and convolutions calculate, see :mod:`duotone.targets.math`: the name
             of an algorithm or a precision by operation. Not of the device alone: filled in by
             :func:`current_forms`.
-        holds: which half values are read where they are in memory. On a CPU it gains nothing, and
-            keeps the compiler from dropping the rounding. On a TPU dots calculate their operands
-            themselves, and would have to have most of them written instead.
-        factors: of which sums that is multiplied afterwards which all terms have in common.
-        finishes: whether the kernel of a dot calculates on with its float32 sums, up to what is
-            stored (:mod:`duotone.graph.trilinear`).
-        kept: the operations whose results the compiler keeps for the backward pass, though they
-            follow from what is in memory. A TPU's calculates nearly all of them again.
-        picks: whether what a gather picks from must be in memory. On a GPU gathers calculate it
-            themselves.
-        joins: whether convolutions add what is added to their results themselves, if it is half. On
-            TPUs they do whatever its type.
+        reforms: the names of what is carried out in another form there, see
+            :mod:`duotone.graph.reforms`.
     """
 
     device: str
@@ -58,14 +45,15 @@ class DeviceForms:
     worth: Worth
     source: str
     math: tuple[tuple[str, str], ...] = ()
-    holds: Hold = Hold.NOTHING
-    factors: Take = Take.NOTHING
-    finishes: bool = False
-    kept: frozenset[Pointwise] = KEPT
-    picks: bool = False
-    joins: bool = False
+    reforms: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        assert self.reforms <= BY_NAME.keys(), self.reforms - BY_NAME.keys()
 
 
+_CPU = frozenset({"recompute", "quotients", "firm_roots"})
+"""Of a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
+once. Holding gains nothing there, and would keep the compiler from that."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
 TABLE = {
     "gpu": DeviceForms(
@@ -74,20 +62,18 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        holds=Hold.WIDENED,
-        factors=Take.ALL,
-        joins=True,
+        reforms=frozenset({"recompute", "quotients", "hold_widened", "factors", "epilogues"}),
     ),
     "tpu": DeviceForms(
         "TPU",
         PLAIN,
         EVERYTHING,
         "compiled programs (benchmarks/painter.py)",
-        holds=Hold.PARTS,
-        factors=Take.PASSING,
-        finishes=True,
-        kept=frozenset({Pointwise.DEAREST}),
-        picks=True,
+        # Dots and convolutions calculate their operands themselves, and the kernel of a dot goes
+        # on with its float32 sums; a gather's operand must be in memory.
+        reforms=frozenset(
+            {"recompute_dearest", "hold_parts", "passing_factors", "trilinear", "picks"}
+        ),
     ),
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,
@@ -100,20 +86,23 @@ TABLE = {
             only_allow=True,
         ),
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
+        reforms=_CPU,
     ),
     "cpu": DeviceForms(
         "CPU",
         WIDENED,
         EVERYTHING,
         "no bfloat16 instructions: the backend would calculate in float32 or fail",
+        reforms=_CPU,
     ),
     "cpu-float16": DeviceForms(
         "CPU",
         PLAIN,
         EVERYTHING,
         "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
+        reforms=_CPU,
     ),
-    "other": DeviceForms("other device", PLAIN, EVERYTHING, "nothing is known"),
+    "other": DeviceForms("other device", PLAIN, EVERYTHING, "nothing is known", reforms=_CPU),
 }
 """By kind of device."""
 

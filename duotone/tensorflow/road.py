@@ -206,7 +206,8 @@ def _settings(
 
 def _check_policy(policy: Policy) -> None:
     """Refuses what a policy says and this road does not know, rather than pass over it."""
-    for field in ("keep_half", "ranges", "calibration", "float32_math", "convolution_math"):
+    math = ("float32_math", "convolution_math")
+    for field in ("keep_half", "reforms_remove", "ranges", "calibration", *math):
         if getattr(policy, field):
             raise PolicyError(
                 f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "

@@ -32,8 +32,8 @@ _MOST_REASONS = 6
 _NUMBER = re.compile(r"\d+")
 _UNNAMED = "(no scope)"
 _WORDS = {rule.value: rule.words for rule in Rule}
-GLOSSARY = "docs/rules.md"
-"""Where each rule is told in full."""
+GLOSSARY, REFORMS = "docs/rules.md", "docs/reforms.md"
+"""Where each rule and each reform is told in full."""
 
 
 @dataclasses.dataclass
@@ -98,8 +98,10 @@ def _totals(record: Record) -> Iterator[str]:
         f"FLOPs in half: {s.flops_half_share:.1%} of {amount(s.flops_half + s.flops_full)}; bytes "
         f"{amount(moved, 'B')}, {amount(s.bytes_original, 'B')} in float32"
     )
-    casts = f"{s.casts_inserted} casts inserted"
-    yield casts + (f"; {s.recomputed} operations calculated again" if s.recomputed else "")
+    yield f"{s.casts_inserted} casts inserted"
+    if s.reforms:
+        named = ", ".join(f"{count} {name}" for name, count in sorted(s.reforms.items()))
+        yield f"in another form, or not kept ({REFORMS}): {named}"
     asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
     if asked and 2 * asked >= s.allow_total:
         yield f"{asked} of {s.allow_total} on the allow list are left alone: {ASKED}"

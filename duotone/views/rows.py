@@ -98,8 +98,8 @@ class Rows:
         for rule in dict.fromkeys(o.rule for o in self.operations):
             if rule in _WORDS:
                 yield Text(f"{rule}: {_WORDS[rule]}", style="dim")
-        if any(o.recomputed for o in self.operations):
-            yield Text("again: what reads it late calculates it again", style="dim")
+        for name, why in dict(pair for o in self.operations for pair in o.reforms).items():
+            yield Text(f"+{name}: {why}", style="dim")
 
 
 def _path(o: OperationRecord) -> str:
@@ -112,8 +112,8 @@ def _of(o: OperationRecord) -> Sequence[str]:
     paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
     detail = o.reason.removeprefix(_WORDS.get(o.rule, "")).removeprefix(": ")
     because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
-    if o.recomputed:
-        because = because.replace(o.rule, f"{o.rule}, again", 1)
+    marks = "".join(f" +{name}" for name, _ in o.reforms)
+    because = because.replace(o.rule, o.rule + marks, 1)
     return o.operation, result, paint, short_source(o.source).rsplit("/", 1)[-1], because
 
 

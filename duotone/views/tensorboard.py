@@ -204,6 +204,7 @@ def _add_operation(
                 "runs": str(o.runs),
                 "FLOPs": f"{o.flops:.6g}",
                 "bytes": f"{o.bytes} ({o.bytes_full} in float32)",
+                **dict(o.reforms),
             },
         ),
     )

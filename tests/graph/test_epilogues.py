@@ -47,7 +47,7 @@ def carried_out(function: Callable[..., Any], *args: Any, device: str = "gpu") -
 
 def test_a_bias_between_convolutions_is_added_in_half() -> None:
     painted = painted_for(biased, X, BIAS)
-    (node,) = painted.plans.joined
+    (node,) = painted.reforms.named("epilogues")
     assert painted.painting.rules[node] == "mixed"
     program = jax.make_jaxpr(rewriter_of(painted, Policy()))(X, BIAS)
     (addition,) = [eqn for eqn in program.eqns if eqn.primitive.name == "add"]
@@ -94,9 +94,9 @@ def of_the_same_size(x: Any, bias: Any) -> Any:
 
 @pytest.mark.parametrize("function", [read_by_two, behind_a_dot, of_the_same_size])
 def test_what_is_no_epilogue(function: Callable[..., Any]) -> None:
-    assert not painted_for(function, X, BIAS).plans.joined
+    assert not painted_for(function, X, BIAS).reforms.named("epilogues")
 
 
 @pytest.mark.parametrize("device", ["cpu", "tpu"])
 def test_other_devices_add_in_full(device: str) -> None:
-    assert not painted_for(biased, X, BIAS, device=device).plans.joined
+    assert not painted_for(biased, X, BIAS, device=device).reforms.named("epilogues")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duotone.graph.casts import Hold, plan_casts
+from duotone.graph.casts import HOLD_WIDENED, plan_casts
 from duotone.graph.graph import Boundary, Paint
 from duotone.graph.lists import Entry, Kind
 from tests.graph.tiny import ENTRIES, SUMS, Tiny
@@ -405,8 +405,8 @@ def test_an_operand_of_dots_is_held_for_its_sums() -> None:
     gradient = t.op("mul", h, t.op("exp", h))
     t.returns(t.dot(gradient, t.input(64)), t.op("sum", gradient, size=4))
     painted = t.paint(entries=SUMS)
-    plan = plan_casts(painted.graph, painted.classes, painted.painting, hold=Hold.WIDENED)
-    assert [cast.held for cast in plan.casts if cast.value == gradient] == [True]
+    plan = plan_casts(painted.graph, painted.classes, painted.painting, frozenset({HOLD_WIDENED}))
+    assert [cast.held for cast in plan.casts if cast.value == gradient] == [HOLD_WIDENED]
     assert not any(cast.held for cast in painted.plan.casts)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from duotone.graph.graph import HALF_TYPES
+from duotone.graph.reforms.reform import Reform
 from duotone.policy import Policy
 from duotone.road import Painted, paint_jaxpr
 from duotone.targets.forms import TABLE
@@ -21,6 +22,11 @@ LABELS = jnp.zeros((2, 8), jnp.int32)
 def painted(function: Any, *args: Any, device: str = "tpu", **policy: Any) -> Painted:
     jaxpr = jax.make_jaxpr(function)(*args)
     return paint_jaxpr(jaxpr, Policy(**policy), HALF_TYPES["bfloat16"], forms=TABLE[device])
+
+
+def made(reform: Reform) -> list[int]:
+    """The values that are calculated after picking."""
+    return [step.to[0] for step in reform.steps if step.name == "made"]
 
 
 def taken(values: Any, labels: Any) -> Any:
@@ -41,18 +47,20 @@ def indexed(weights: Any, x: Any, labels: Any) -> Any:
 def test_the_loss_of_a_language_model_picks_from_its_logits(function: Any) -> None:
     found = painted(function, WEIGHTS, X, LABELS)
     graph = found.built.graph
-    ((node, picked),) = found.plans.picked.items()
+    ((node, picked),) = found.reforms.named("picks").items()
     assert graph.nodes[node].op == "gather"
-    assert picked.chain[-1] == graph.nodes[node].inputs[0]
-    made = [graph.nodes[graph.values[value].producer].op for value in picked.chain]
-    assert made == ["sub", "sub"]
-    (root,) = picked.roots
-    assert graph.nodes[graph.values[root].producer].op == "dot_general"
+    chain = made(picked)
+    assert chain[-1] == graph.nodes[node].inputs[0]
+    assert [graph.nodes[graph.values[value].producer].op for value in chain] == ["sub", "sub"]
+    read = [graph.values[step.to[0]] for step in picked.steps if step.name == "read"]
+    large = [v for v in read if v.size == graph.values[chain[-1]].size and v.index not in chain]
+    (root,) = large
+    assert graph.nodes[root.producer].op == "dot_general"
 
 
 def test_the_same_in_a_gradient_and_in_a_loop() -> None:
     gradient = painted(jax.value_and_grad(loss), WEIGHTS, X, LABELS)
-    assert len(gradient.plans.picked) == 1
+    assert len(gradient.reforms.named("picks")) == 1
 
     def looped(weights: Any, x: Any, labels: Any) -> Any:
         def body(total: Any, each: Any) -> tuple[Any, None]:
@@ -60,16 +68,16 @@ def test_the_same_in_a_gradient_and_in_a_loop() -> None:
 
         return jax.lax.scan(body, 0.0, (x[:, None], labels[:, None]))[0]
 
-    assert len(painted(looped, WEIGHTS, X, LABELS).plans.picked) == 1
+    assert len(painted(looped, WEIGHTS, X, LABELS).reforms.named("picks")) == 1
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu", "cpu-bfloat16"])
 def test_not_where_a_gather_calculates_its_operand(device: str) -> None:
-    assert not painted(loss, WEIGHTS, X, LABELS, device=device).plans.picked
+    assert not painted(loss, WEIGHTS, X, LABELS, device=device).reforms.named("picks")
 
 
 def test_not_by_tensorflows_rules() -> None:
-    assert not painted(loss, WEIGHTS, X, LABELS, painter="tensorflow").plans.picked
+    assert not painted(loss, WEIGHTS, X, LABELS, painter="tensorflow").reforms.named("picks")
 
 
 def _many(weights: Any, x: Any, labels: Any) -> Any:
@@ -109,11 +117,11 @@ def _reshaped(weights: Any, x: Any, labels: Any) -> Any:
     "function", [_many, _filled, _hides_nan, _read_once, _of_each_class, _reshaped]
 )
 def test_what_is_picked_as_it_was_written(function: Any) -> None:
-    assert not painted(function, WEIGHTS, X, LABELS).plans.picked
+    assert not painted(function, WEIGHTS, X, LABELS).reforms.named("picks")
 
 
 def test_not_from_full_values() -> None:
-    assert not painted(loss, WEIGHTS, X, LABELS, keep_full=["dot_general"]).plans.picked
+    assert not painted(loss, WEIGHTS, X, LABELS, keep_full=["dot_general"]).reforms.named("picks")
 
 
 def test_a_prior_of_each_class_where_all_axes_are_indexed() -> None:
@@ -123,5 +131,5 @@ def test_a_prior_of_each_class_where_all_axes_are_indexed() -> None:
         rows, columns = jnp.ogrid[:2, :8]
         return values[rows, columns, labels]
 
-    (picked,) = painted(function, WEIGHTS, X, LABELS).plans.picked.values()
-    assert len(picked.chain) == 3
+    (picked,) = painted(function, WEIGHTS, X, LABELS).reforms.named("picks").values()
+    assert len(made(picked)) == 3

@@ -8,6 +8,7 @@ import pytest
 
 from duotone.graph.graph import Paint, bytes_of
 from duotone.graph.record import Record, make_record
+from duotone.graph.reforms.registry import Reforms
 from duotone.graph.residuals import Recompute
 from duotone.graph.rules import Rule
 from tests.graph.tiny import FLOAT16, Tiny
@@ -121,7 +122,8 @@ def test_what_is_calculated_again_is_marked_and_counted() -> None:
     t.returns(t.op("mystery", e))
     p = t.paint()
     plan = Recompute({(2, e): 0}, {0: frozenset({e})}, {0: frozenset({h})})
-    record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16, plan)
+    reforms = Reforms(frozenset({"recompute"}), recompute=plan)
+    record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16, reforms)
     assert [o.recomputed for o in record.operations] == [False, True, False]
     assert record.summary.recomputed == 1
     data = json.loads(record.to_json())

@@ -13,7 +13,8 @@ import pytest
 from duotone.graph import levels, residuals
 from duotone.graph.graph import Paint
 from duotone.graph.lists import Entry, Kind, Pointwise
-from duotone.graph.residuals import KEPT, NOTHING, Recompute, plan_residuals
+from duotone.graph.reforms.view import View
+from duotone.graph.residuals import NOTHING, Recompute, plan_residuals
 from tests.graph.tiny import ENTRIES, Painted, Tiny
 
 _KINDS = {
@@ -28,11 +29,16 @@ _ENTRIES = tuple(
 )
 
 
+def residuals_of(painted: Painted, name: str = "recompute") -> Recompute:
+    view = View(painted.graph, painted.classes, painted.painting)
+    return plan_residuals(view, frozenset({name, "quotients"}))
+
+
 def planned(
-    t: Tiny, painter: str = "duotone", kept: frozenset[Pointwise] = KEPT
+    t: Tiny, painter: str = "duotone", name: str = "recompute"
 ) -> tuple[Painted, Recompute]:
     painted = t.paint(painter, entries=_ENTRIES)
-    return painted, plan_residuals(painted.graph, painted.classes, painted.painting, kept=kept)
+    return painted, residuals_of(painted, name)
 
 
 def again(plan: Recompute) -> set[int]:
@@ -115,7 +121,7 @@ def test_what_the_compiler_does_not_keep_is_left_to_it() -> None:
         t = Tiny()
         a = t.op(op, t.dot())
         behind(t, a)
-        return again(planned(t, kept=frozenset({Pointwise.DEAREST}))[1])
+        return again(planned(t, name="recompute_dearest")[1])
 
     assert not plan("tanh")
     assert len(plan("log")) == 1
@@ -263,7 +269,7 @@ def test_whether_values_are_equal_is_asked_of_the_first_ones() -> None:
     t.goes_on(t.op("select", again_later, far_a))
     entries = (*_ENTRIES, same)
     painted = t.paint(entries=entries)
-    plan = plan_residuals(painted.graph, painted.classes, painted.painting)
+    plan = residuals_of(painted)
     assert a in again(plan)
     assert mask not in again(plan)
 
@@ -272,7 +278,7 @@ def test_whether_values_are_equal_is_asked_of_the_first_ones() -> None:
     (far,) = behind(t, a)
     t.goes_on(t.op("select", t.op("same", t.dot(far, t.input()), a, dtype="bool"), far))
     painted = t.paint(entries=entries)
-    assert plan_residuals(painted.graph, painted.classes, painted.painting) == NOTHING
+    assert residuals_of(painted) == NOTHING
 
 
 def test_a_long_way_is_not_gone_twice() -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from duotone.graph.graph import HALF_TYPES
+from duotone.graph.reforms.reform import Reform
 from duotone.policy import Policy
 from duotone.road import Painted, paint_jaxpr
 from duotone.targets.forms import TABLE
@@ -97,22 +98,26 @@ def painted(
     return paint_jaxpr(jaxpr, policy or Policy(), HALF_TYPES[half], forms=forms)
 
 
+def read_by(reform: Reform) -> list[int]:
+    return [step.to[0] for step in reform.steps if step.name == "read"]
+
+
 @pytest.mark.parametrize("attention", MATCHED)
 def test_the_gradient_of_an_attention(attention: Attention) -> None:
     found = painted(gradient(attention), *ARRAYS)
-    graph, plans = found.built.graph, found.plans.trilinear
-    (plan,), (shares,) = plans.sums.values(), plans.shares.values()
-    dot, summed = graph.values[plan.result], graph.nodes[plan.summed]
-    assert {dot.producer} == set(plans.shares)
-    assert graph.values[plan.operand].shape == dot.shape
-    assert graph.nodes[shares.division].op == "div"
-    for node in (dot.producer, summed.index):
+    graph, reforms = found.built.graph, found.reforms.named("trilinear")
+    shares, total = (graph.nodes[node] for node in sorted(reforms))
+    assert (shares.op, total.op) == ("dot_general", "reduce_sum")
+    (result,) = shares.outputs
+    plain, operand, read = read_by(reforms[total.index])[:3]
+    assert (plain, read) == (total.inputs[0], result)
+    assert graph.values[operand].shape == graph.values[result].shape
+    for node in reforms[total.index].full:
         assert found.painting.rules[node] == "unrounded"
         assert str(found.painting.store[node]) == "full"
         assert str(found.painting.compute[node]) == "half"
-    (total,) = plans.sums
-    added, left = graph.nodes[total].inputs[0], graph.nodes[total].outputs[0]
-    assert graph.values[added].size == 64 * graph.values[left].size
+    left = graph.values[total.outputs[0]]
+    assert graph.values[plain].size == 64 * left.size
 
 
 def divided_later(q: Any, k: Any, v: Any) -> Any:
@@ -175,7 +180,7 @@ def few_keys(q: Any, k: Any, v: Any) -> Any:
 )
 def test_what_is_another_sum_stays(attention: Attention) -> None:
     found = painted(gradient(attention), *ARRAYS)
-    assert not found.plans.trilinear.nodes
+    assert not found.reforms.named("trilinear")
     assert "unrounded" not in found.painting.rules
 
 
@@ -188,15 +193,17 @@ def test_another_operand_is_another_form() -> None:
         product = jnp.einsum("bqhd,bkhd->bhqk", q, k + v)
         return out.sum(), (shares * product).sum(-1)
 
-    assert not painted(function, *ARRAYS).plans.trilinear.nodes
+    assert not painted(function, *ARRAYS).reforms.named("trilinear")
 
 
 def test_only_where_the_kernel_of_a_dot_calculates_on() -> None:
     function = gradient(plain)
-    assert not painted(function, *ARRAYS, device="gpu").plans.trilinear.nodes
-    assert not painted(function, *ARRAYS, device="cpu").plans.trilinear.nodes
-    assert painted(function, *ARRAYS, half="float16").plans.trilinear.nodes
-    assert not painted(function, *ARRAYS, policy=Policy(painter="tensorflow")).plans.trilinear.nodes
+    assert not painted(function, *ARRAYS, device="gpu").reforms.named("trilinear")
+    assert not painted(function, *ARRAYS, device="cpu").reforms.named("trilinear")
+    assert painted(function, *ARRAYS, half="float16").reforms.named("trilinear")
+    assert not painted(function, *ARRAYS, policy=Policy(painter="tensorflow")).reforms.named(
+        "trilinear"
+    )
 
 
 @pytest.mark.parametrize("pinned", ["keep_full", "keep_half"])
@@ -205,11 +212,11 @@ def test_what_the_user_decided_stays(pinned: str) -> None:
         with jax.named_scope("attend"):
             return plain(q, k, v)
 
-    assert painted(gradient(attention), *ARRAYS).plans.trilinear.nodes
+    assert painted(gradient(attention), *ARRAYS).reforms.named("trilinear")
     found = painted(
         gradient(attention), *ARRAYS, policy=Policy().replace(**{pinned: ("*attend*",)})
     )
-    assert not found.plans.trilinear.nodes
+    assert not found.reforms.named("trilinear")
 
 
 def test_sharded_types_stay() -> None:
@@ -218,7 +225,7 @@ def test_sharded_types_stay() -> None:
     with jax.set_mesh(mesh):
         arrays = [jax.device_put(x, jax.P("x")) for x in ARRAYS]
         found = painted(gradient(mapped), *arrays)
-    assert not found.plans.trilinear.nodes
+    assert not found.reforms.named("trilinear")
 
 
 def test_symbolic_shapes_stay() -> None:
@@ -227,7 +234,7 @@ def test_symbolic_shapes_stay() -> None:
         args = [jax.ShapeDtypeStruct(shape, jnp.float32)] * 3
         traced = jax.jit(gradient(plain)).trace(*args).jaxpr
         found = paint_jaxpr(traced, Policy(), HALF_TYPES["bfloat16"], forms=TABLE["tpu"])
-        assert not found.plans.trilinear.nodes
+        assert not found.reforms.named("trilinear")
 
 
 def test_whole_numbers_stay() -> None:
@@ -240,5 +247,5 @@ def test_whole_numbers_stay() -> None:
         return out, (shares * product).sum(-1)
 
     q, k, v = (x[0, :, 0] for x in ARRAYS)
-    assert painted(function, q, k, v, v).plans.trilinear.nodes
-    assert not painted(function, q, k, v.astype(jnp.int32), v).plans.trilinear.nodes
+    assert painted(function, q, k, v, v).reforms.named("trilinear")
+    assert not painted(function, q, k, v.astype(jnp.int32), v).reforms.named("trilinear")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone.graph.graph import HALF_TYPES, Paint
-from duotone.jaxpr import half_rules, picks
+from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr import expressions
+from duotone.jaxpr.reforms import taken as taken_of
 from duotone.jaxpr.rewrite import Rewriter
 from duotone.policy import Policy
 from duotone.road import paint_jaxpr, rewriter_of
@@ -30,11 +30,15 @@ HALVES = ("float16", "bfloat16")
 def both(function: Callable[..., Any], *args: Any, half: str = "bfloat16") -> list[Rewriter]:
     """The rewritten function, and the same without picks."""
     jaxpr = jax.make_jaxpr(function)(*args)
-    painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES[half], forms=TABLE["tpu"])
-    assert painted.plans.picked
-    without = dataclasses.replace(painted.plans, picked={})
-    plain = dataclasses.replace(painted, plans=without)
-    return [rewriter_of(each, Policy()) for each in (painted, plain)]
+    policies = (Policy(), Policy(reforms_remove=["picks"]))
+    painted, plain = (
+        paint_jaxpr(jaxpr, policy, HALF_TYPES[half], forms=TABLE["tpu"]) for policy in policies
+    )
+    assert painted.reforms.named("picks")
+    assert not plain.reforms.named("picks")
+    return [
+        rewriter_of(each, policy) for each, policy in zip((painted, plain), policies, strict=True)
+    ]
 
 
 def exposed(weights: Any, x: Any, labels: Any) -> Any:
@@ -103,11 +107,8 @@ def test_a_gradient_taken_later_adds_up_in_full(monkeypatch: pytest.MonkeyPatch)
     picked, plain = (_gradient_error(rewriter, weights) for rewriter in (with_picks, without))
     assert picked <= 1.01 * plain
 
-    def fault(r: Any, step: Any, env: Any, plan: Any) -> Any:
-        at = r.read(env, step.inputs[1], Paint.FULL)
-        return picks._calculated(r, step, env, plan, at)
-
-    monkeypatch.setattr(half_rules, "picked", fault)
+    own_derivative = {"instead": lambda plain, result: result}
+    monkeypatch.setattr(expressions, "_OPERATIONS", {**expressions._OPERATIONS, **own_derivative})
     assert _gradient_error(with_picks, weights) > 2 * picked
 
 
@@ -203,5 +204,5 @@ def test_taken_is_what_a_gather_of_the_broadcast_operand_takes() -> None:
     (eqn,) = named(jax.make_jaxpr(taken)(jnp.zeros((2, 8, 128)), LABELS), "gather")
     small = jnp.arange(16.0).reshape(2, 8, 1)
     at = LABELS[..., None, None]
-    got = picks._taken(eqn, small, at, (2, 8, 128))
+    got = taken_of(eqn, small, at)
     np.testing.assert_array_equal(got, small)

@@ -62,11 +62,12 @@ def test_reasons_have_words_and_shares_and_what_they_concern() -> None:
     assert "%" in row
 
 
-def test_what_is_calculated_again_is_counted() -> None:
+def test_reforms_are_counted() -> None:
     seen = record("block")
-    assert "again" not in shown(seen)[2]
-    again = dataclasses.replace(seen, summary=dataclasses.replace(seen.summary, recomputed=3))
-    assert shown(again)[2].endswith("; 3 operations calculated again")
+    assert not any("in another form" in line for line in shown(seen))
+    counted = {"residuals": 3, "held": 1}
+    other = dataclasses.replace(seen, summary=dataclasses.replace(seen.summary, reforms=counted))
+    assert shown(other)[3] == "in another form, or not kept (docs/reforms.md): 1 held, 3 residuals"
 
 
 def test_alike_scopes_are_one_line_with_their_numbers() -> None:

@@ -97,14 +97,16 @@ def test_no_line_is_longer_than_the_console(seen: duotone.Explanation) -> None:
     assert len([line for line in lines if line.startswith("  operationo")]) == len(operations)
 
 
-def test_what_is_calculated_again_says_so(seen: duotone.Explanation) -> None:
+def test_a_reform_is_marked_and_told_below(seen: duotone.Explanation) -> None:
+    told = (("residuals", "calculated again"),)
     operations = tuple(
-        dataclasses.replace(o, recomputed=o.operation == "exp") for o in seen.operations
+        dataclasses.replace(o, reforms=told if o.operation == "exp" else ())
+        for o in seen.operations
     )
-    lines = shown(Rows(dataclasses.replace(seen, operations=operations)))
-    (marked,) = (line for line in lines if "again" in line and not line.startswith("again:"))
+    lines = shown(Rows(dataclasses.replace(seen, operations=operations)), 100)
+    (marked,) = (line for line in lines if "+residuals" in line and not line.startswith("+"))
     assert marked.split()[0] == "exp"
-    assert lines[-1].startswith("again: ")
+    assert lines[-1] == "+residuals: calculated again"
 
 
 def test_str_is_what_is_printed(seen: duotone.Explanation) -> None:

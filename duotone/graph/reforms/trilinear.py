@@ -20,132 +20,31 @@ the left, where both come from one rounded array. On the right they must not ari
   ``dot(half(e), v) / sum(half(e))``, of shares that add up to 1 as they are. With exponentials of
   at most about 1, as those of a softmax are, nothing overflows on the way.
 
-Who calls this: :mod:`duotone.road`, for devices whose dots calculate on. Carried out by
-:mod:`duotone.jaxpr.reductions`.
+The derivatives of both are those of the original operations. For devices whose dots calculate on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from duotone.graph.factors import full_maker, is_common, parts_of
-from duotone.graph.graph import RESHAPES, SMALL, Graph, Node, Paint
+from duotone.graph.graph import RESHAPES, SMALL, Node, Paint
 from duotone.graph.labels import labels_of, renamed
-from duotone.graph.painting import Painting
-from duotone.graph.ranges.interval import Known
+from duotone.graph.reforms.factors import beside_sum, parts_of
+from duotone.graph.reforms.reform import NOBODY, Expression, Operation, Reform
+from duotone.graph.reforms.view import View
 from duotone.graph.rules import Rule
 
+NAME = "trilinear"
 _LARGEST = 2.0
 """Of exponentials less their maximum, rounding errors included."""
 _LONGEST_CHAIN = 16
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trilinear:
-    """The sum of products of shares with a dot, from the dot of the shares.
-
-    Attributes:
-        summed: the node of the dot in the original sum.
-        operand: what that dot reads and the other one does not, ``g``.
-        result: of the dot of the shares, as large as ``operand``.
-        axes: of both, to be summed.
-        order: of the axes that remain, the order in which the original sum has them.
-        factors: values to multiply the sum with, each with the node that reads it.
-        divisors: values to divide it by, likewise.
-        negative: whether the sum's sign changes.
-    """
-
-    summed: int
-    operand: int
-    result: int
-    axes: tuple[int, ...]
-    order: tuple[int, ...]
-    factors: tuple[tuple[int, int], ...]
-    divisors: tuple[tuple[int, int], ...]
-    negative: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shares:
-    """A dot of shares of a sum, to be divided by the sum behind it.
-
-    Attributes:
-        slot: where the dot reads the shares.
-        parts: what they are shares of the sum of.
-        division: the node that makes them shares.
-        axes: of the parts, added up by sum and dot.
-        order: of the axes that remain, the order in which the dot's result has them.
-        free: axes of the result that the other operand has.
-    """
-
-    slot: int
-    parts: int
-    division: int
-    axes: tuple[int, ...]
-    order: tuple[int, ...]
-    free: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trilinears:
-    """The plans of a program.
-
-    Attributes:
-        sums: by the node of the sum.
-        shares: by the node of the dot.
-    """
-
-    sums: Mapping[int, Trilinear] = dataclasses.field(default_factory=dict)
-    shares: Mapping[int, Shares] = dataclasses.field(default_factory=dict)
-
-    @property
-    def nodes(self) -> set[int]:
-        """What is carried out in another form."""
-        return {*self.sums, *self.shares}
-
-    @property
-    def reads(self) -> Iterator[int]:
-        """The values that are read for it."""
-        for plan in self.sums.values():
-            yield from (plan.operand, plan.result)
-            yield from (value for value, _ in (*plan.factors, *plan.divisors))
-        yield from (plan.parts for plan in self.shares.values())
-
-
-def plan_trilinear(graph: Graph, painting: Painting, known: Callable[[int], Known]) -> Trilinears:
-    """Finds sums of products with a dot that are less from another dot.
-
-    Args:
-        graph: the program.
-        painting: its colours.
-        known: the interval of a value, or ``None``.
-    """
-    sums: dict[int, Trilinear] = {}
-    shares: dict[int, Shares] = {}
-    for node in graph.nodes:
-        if node.op == "reduce_sum" and painting.is_full(node):
-            found = _Finder(graph, painting, known, node).find()
-            if found is not None:
-                sums[node.index], dot, plan = found
-                shares[dot] = plan
-    return Trilinears(sums, shares)
-
-
-def unrounded(painting: Painting, plans: Trilinears) -> Painting:
-    """The painting, with the dots that trilinear sums need handing on their float32 sums.
-
-    Args:
-        painting: of any painter.
-        plans: the trilinear sums.
-    """
-    store, rules = list(painting.store), list(painting.rules)
-    summed = {plan.summed for plan in plans.sums.values()}
-    for index in summed | set(plans.shares):
-        if store[index] is Paint.HALF:
-            store[index], rules[index] = Paint.FULL, Rule.UNROUNDED
-    return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
+def match(node: Node, view: View) -> Reform | None:
+    """A sum of products of shares with a dot, from the dot of the shares."""
+    return _Finder(node, view).find() if view.is_full(node) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,19 +69,13 @@ class _Term:
 class _Finder:
     """Looks behind one sum."""
 
-    def __init__(
-        self, graph: Graph, painting: Painting, known: Callable[[int], Known], node: Node
-    ) -> None:
-        self._graph = graph
-        self._painting = painting
-        self._known = known
+    def __init__(self, node: Node, view: View) -> None:
         self._node = node
-        axes = node.attributes.get("axes", ())
-        assert isinstance(axes, tuple)
-        self._axes = axes
+        self._view = view
+        self._axes = view.axes(node)
 
-    def find(self) -> tuple[Trilinear, int, Shares] | None:
-        """The plan for the sum, the dot of the shares and its plan; ``None`` if none pays."""
+    def find(self) -> Reform | None:
+        """The sum, and with it the dot of the shares; ``None`` if none pays."""
         if not self._added() >= SMALL:
             return None
         for whole in self._peeled(self._node.inputs[0]):
@@ -200,13 +93,12 @@ class _Finder:
 
     def _of_shares(
         self, summed: Node, order: Sequence[int], product: _Term, other: int
-    ) -> tuple[Trilinear, int, Shares] | None:
-        """The plans, if ``other`` is shares that another dot reads, or parts of such."""
+    ) -> Reform | None:
+        """The reform, if ``other`` is shares that another dot reads, or parts of such."""
         for rest in self._peeled(other):
             for shares, division in self._shares(rest):
-                for reader, slot in self._graph.consumers[shares.value]:
-                    dot = self._graph.nodes[reader]
-                    if self._is_dot(dot) and reader < self._node.index:
+                for dot, slot in self._view.readers(shares.value):
+                    if self._is_dot(dot) and dot.index < self._node.index:
                         term = product.times(shares)
                         found = self._matched(summed, order, dot, slot, term, division)
                         if found is not None:
@@ -215,33 +107,28 @@ class _Finder:
 
     def _added(self) -> float:
         """How many terms the sum has."""
-        return _elements(self._graph.values[self._node.inputs[0]].shape, self._axes)
+        return _elements(self._view.shape(self._node.inputs[0]), self._axes)
 
     def _maker(self, value: int) -> Node | None:
-        """The node that makes a value beside the sum."""
-        producer = self._graph.values[value].producer
-        if producer < 0 or self._graph.nodes[producer].body != self._node.body:
-            return None
-        return self._graph.nodes[producer]
+        return self._view.beside(self._node, value)
 
     def _full(self, value: int) -> Node | None:
-        """The node that makes a value beside the sum, if it is full as well."""
-        return full_maker(self._graph, self._painting, self._node, value)
+        return self._view.full_beside(self._node, value)
 
     def _is_dot(self, node: Node) -> bool:
         """Whether a node is a dot beside the sum that takes both operands in half, and no pin."""
         return (
             "labels" in node.attributes
             and node.body == self._node.body
-            and self._painting.compute[node.index] is Paint.HALF
-            and self._painting.rules[node.index] is not Rule.PINNED
+            and self._view.computes_half(node)
+            and self._view.painting.rules[node.index] is not Rule.PINNED
             and all(node.half_inputs)
         )
 
     def _alike(self, made: Node, *operands: int) -> bool:
         """Whether operands are as large as a node's result, instead of repeated to be so."""
-        values = self._graph.values
-        return all(values[each].shape == values[made.outputs[0]].shape for each in operands)
+        shape = self._view.shape(made.outputs[0])
+        return all(self._view.shape(operand) == shape for operand in operands)
 
     def _peeled(self, value: int) -> Iterator[_Term]:
         """A value, and what is left of it without one common factor after the other."""
@@ -257,7 +144,7 @@ class _Finder:
     def _without_factor(self, made: Node) -> _Term | None:
         if made.op == "div" and self._combines(made, *made.inputs):
             return _Term(made.inputs[0], divisors=((made.inputs[1], made.index),))
-        operand, factor = parts_of(self._graph, made, self._axes)
+        operand, factor = parts_of(self._view, made, self._axes)
         if operand is None:
             return None
         if factor is None:
@@ -266,9 +153,8 @@ class _Finder:
 
     def _combines(self, made: Node, operand: int, factor: int) -> bool:
         """Whether a node only combines ``operand`` with what is the same for all added up."""
-        values = self._graph.values
-        shape = values[made.outputs[0]].shape
-        return self._alike(made, operand) and is_common(values[factor].shape, shape, self._axes)
+        shape = self._view.shape(made.outputs[0])
+        return self._alike(made, operand) and self._view.is_common(factor, shape, self._axes)
 
     def _shares(self, term: _Term) -> Iterator[tuple[_Term, Node]]:
         """The value of ``term`` if it is shares, or shares of which it is the parts.
@@ -278,9 +164,8 @@ class _Finder:
         made = self._full(term.value)
         if made is not None and self._is_softmax(made):
             yield term, made
-        for reader, slot in self._graph.consumers[term.value]:
-            division = self._graph.nodes[reader]
-            if slot == 0 and self._painting.is_full(division) and self._is_softmax(division):
+        for division, slot in self._view.readers(term.value):
+            if slot == 0 and self._view.is_full(division) and self._is_softmax(division):
                 divisor = (division.inputs[1], division.index)
                 yield term.times(_Term(division.outputs[0], factors=(divisor,))), division
 
@@ -292,7 +177,7 @@ class _Finder:
         if division.op != "div" or not self._combines(division, *division.inputs):
             return False
         parts, total = division.inputs
-        exponential, known = self._full(parts), self._known(parts)
+        exponential, known = self._full(parts), self._view.known(parts)
         if exponential is None or exponential.op not in ("exp", "exp2"):
             return False
         if known is None or not known[1] <= _LARGEST:
@@ -307,21 +192,20 @@ class _Finder:
 
     def _unshaped(self, value: int) -> Node | None:
         """What makes the elements of a value, in this order."""
-        size = self._graph.values[value].size
+        size = self._view.value(value).size
         while (made := self._full(value)) is not None and made.op in RESHAPES:
             value = made.inputs[0]
-            if self._graph.values[value].size != size or "permutation" in made.attributes:
+            if self._view.value(value).size != size or "permutation" in made.attributes:
                 return None
         return made
 
     def _dot(self, value: int) -> tuple[Node | None, Sequence[int]]:
         """The dot that makes a value, and how its result is transposed."""
         made = self._maker(value)
-        order: Sequence[int] = range(len(self._graph.values[value].shape))
+        order: Sequence[int] = range(len(self._view.shape(value)))
         if made is not None and made.op == "transpose":
-            permutation = made.attributes["permutation"]
-            assert isinstance(permutation, tuple)
-            order, made = permutation, self._maker(made.inputs[0])
+            order = self._view.axes(made, "permutation")
+            made = self._maker(made.inputs[0])
         return (made if made is not None and self._is_dot(made) else None), order
 
     def _matched(
@@ -332,8 +216,8 @@ class _Finder:
         slot: int,
         term: _Term,
         division: Node,
-    ) -> tuple[Trilinear, int, Shares] | None:
-        """The plans, if the operands of both dots and the sum are those of one trilinear form.
+    ) -> Reform | None:
+        """The reform, if the operands of both dots and the sum are those of one trilinear form.
 
         Args:
             summed: the dot whose result is multiplied.
@@ -343,16 +227,16 @@ class _Finder:
             term: the shares and the factors.
             division: the node that makes the shares.
         """
-        values = self._graph.values
+        view, graph = self._view, self._view.graph
         shared, result = dot.inputs[1 - slot], dot.outputs[0]
         if shared not in summed.inputs:
             return None
         operand = summed.inputs[1 - summed.inputs.index(shared)]
-        if values[operand].shape != values[result].shape:
+        if view.shape(operand) != view.shape(result):
             return None
-        left, right, out = labels_of(self._graph, dot)
+        left, right, out = labels_of(graph, dot)
         mine, theirs = (left, right) if slot == 0 else (right, left)
-        names = renamed(self._graph, summed, shared, theirs, out)
+        names = renamed(graph, summed, shared, theirs, out)
         if names is None or [names[axis] for axis in order] != [*mine]:
             return None
         kept = [label for label in mine if label in out]
@@ -360,15 +244,64 @@ class _Finder:
             return None
         here = [label for label in out if label in kept]
         free = tuple(axis for axis, label in enumerate(out) if label not in kept)
-        if not _elements(values[result].shape, free) * SMALL <= self._added():
+        if not _elements(view.shape(result), free) * SMALL <= self._added():
             return None  # what is written in float32 would cost as much as is saved
         there = tuple(here.index(label) for label in kept)
         back = tuple(kept.index(label) for label in here)
-        plan = Trilinear(
-            summed.index, operand, result, free, there, term.factors, term.divisors, term.negative
+        return Reform(
+            NAME,
+            self._node.index,
+            f"from the {dot.op} that gave {view.value(result).size} elements, not of "
+            f"{view.value(summed.outputs[0]).size}",
+            self._sum(summed, operand, result, (free, there), term),
+            (summed.index, dot.index),
+            (
+                Reform(
+                    NAME,
+                    dot.index,
+                    "divided by the sum of what it reads, for a sum of its result",
+                    self._dot_of_shares(dot, slot, division, (back, free)),
+                ),
+            ),
         )
+
+    def _sum(
+        self,
+        summed: Node,
+        operand: int,
+        result: int,
+        axes: tuple[tuple[int, ...], tuple[int, ...]],
+        term: _Term,
+    ) -> tuple[Operation, ...]:
+        """The sum, along and then in the order of ``axes``, of products with a dot's result."""
+        node, view, write = self._node, self._view, Expression()
+        plain = write("own", write.read(node.inputs[0], node.index))
+        rounded = write("rounded", write.read(operand, summed.index))
+        products = write("multiply", rounded, write.read(result, NOBODY))
+        found = write("transpose", write("sum", products, to=axes[:1]), to=axes[1:])
+        for name, values in (("multiply", term.factors), ("divide", term.divisors)):
+            for value, reader in values:
+                found = write(name, found, beside_sum(view, write, node, value, reader))
+        write("instead", plain, write("negate", found) if term.negative else found)
+        return write.steps
+
+    def _dot_of_shares(
+        self, dot: Node, slot: int, division: Node, axes: tuple[tuple[int, ...], tuple[int, ...]]
+    ) -> tuple[Operation, ...]:
+        """The dot of the parts of a sum, divided by the sum.
+
+        Dot and sum read the same rounded parts, so that their shares add up to 1.
+        """
+        write, (back, free) = Expression(), axes
+        operands = [write.read(value, dot.index, Paint.HALF) for value in dot.inputs]
+        plain = write("own", *operands)
         parts = division.inputs[0]
-        return plan, dot.index, Shares(slot, parts, division.index, self._axes, back, free)
+        operands[slot] = write.read(parts, division.index, Paint.HALF)
+        rounded = write("rounded", write.read(parts, division.index))
+        total = write("transpose", write("sum", rounded, to=(self._axes,)), to=(back,))
+        wide = write("own", *operands)
+        write("instead", plain, write("divide", wide, write("expand", total, to=(free,))))
+        return write.steps
 
 
 def _elements(shape: Sequence[object], axes: Sequence[int]) -> float:

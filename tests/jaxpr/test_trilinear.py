@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone.graph.graph import Paint
-from duotone.jaxpr import half_rules, reductions
+from duotone.jaxpr import half_rules
 from duotone.jaxpr.rewrite import Rewriter
 from duotone.policy import Policy
 from duotone.road import rewriter_of
@@ -27,7 +26,7 @@ def rewritten(function: Any, *args: Any) -> Rewriter:
     A CPU's compiler drops roundings between two operations in float32.
     """
     found = painted(function, *args)
-    assert found.plans.trilinear.sums
+    assert found.reforms.named("trilinear")
     return rewriter_of(found, Policy())
 
 
@@ -99,19 +98,18 @@ def test_these_errors_tell_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -
     """Shares that do not add up to 1, a rounded result, a wrong sum."""
     good = ours("offset")
     if fault == "parts":
-        monkeypatch.setattr(reductions.lax, "reduce_precision", lambda x, *_: x)
-    elif fault == "result":
-        plan = half_rules.trilinear
-
-        def rounded(r: Any, step: Any, env: Any, of: Any) -> Any:
-            array = r.read(env, of.result, Paint.FULL)
-            env.write(of.result, Paint.FULL, array.astype(HALF).astype(jnp.float32))
-            return plan(r, step, env, of)
-
-        monkeypatch.setattr(half_rules, "trilinear", rounded)
+        monkeypatch.setattr(Rewriter, "rounded", lambda _, x: x)
     else:
-        plan = half_rules.trilinear
-        monkeypatch.setattr(half_rules, "trilinear", lambda *a: -plan(*a))
+        carried_out = half_rules.carried_out
+
+        def wrong(*args: Any) -> Any:
+            result = carried_out(*args)
+            shares = any(step.name == "expand" for step in args[3].steps)
+            if fault == "result" and shares:
+                return result.astype(HALF).astype(jnp.float32)
+            return -result if fault == "sign" and not shares else result
+
+        monkeypatch.setattr(half_rules, "carried_out", wrong)
     assert (ours("offset") > 2 * good).all()
 
 

@@ -1,0 +1,228 @@
+"""The registry: every reform by name, and the stage that finds those of a program.
+
+What has no ``match`` here is decided where it is carried out, and keeps the shape it has there; it
+is named, told of and switched off like the others. ``docs/reforms.md`` is generated from this.
+
+Who calls this: :mod:`duotone.road`. Who extends this: see :mod:`duotone.graph.reforms`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from duotone.graph.casts import CastPlan
+from duotone.graph.graph import Graph, Paint
+from duotone.graph.painting import Painting
+from duotone.graph.reforms import epilogues, factors, picks, trilinear
+from duotone.graph.reforms.reform import Match, Reform
+from duotone.graph.reforms.view import View
+from duotone.graph.residuals import NOTHING, Recompute
+from duotone.graph.rules import Rule
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the registry.
+
+    Attributes:
+        name: by which devices have it and policies switch it off.
+        identity: the formula, or what it does in place of what was written.
+        why: what it gains, in a sentence.
+        file: where it is, in ``duotone/``.
+        match: finds it at one node; ``None`` where it is decided as it is carried out.
+        operations: the names of the nodes that ``match`` is asked of.
+        every_painter: whether it holds for every painter: it depends on no colour of duotone's.
+    """
+
+    name: str
+    identity: str
+    why: str
+    file: str
+    match: Match | None = None
+    operations: tuple[str, ...] = ()
+    every_painter: bool = False
+
+
+REGISTRY = (
+    Entry(
+        "trilinear",
+        "sum over k of p[q,k] * dot(g, v)[q,k] = sum over d of g[q,d] * dot(p, v)[q,d]",
+        "the kernel of dot(g, v) calculates on, up to the gradient of an attention's scores",
+        "graph/reforms/trilinear.py",
+        trilinear.match,
+        ("reduce_sum",),
+    ),
+    Entry(
+        "factors",
+        "sum(-(g * s)) = -(s * sum(g))",
+        "gradients of a mean and of a bias become one sum, so g is read once less",
+        "graph/reforms/factors.py",
+        factors.match,
+        ("reduce_sum",),
+    ),
+    Entry(
+        "passing_factors",
+        "sum(-(g * s)) = -(s * sum(g)), of what goes on along no shortcut",
+        "likewise, where along shortcuts one sum less changes the compiler's order for the worse",
+        "graph/reforms/factors.py",
+        factors.match_passing,
+        ("reduce_sum",),
+    ),
+    Entry(
+        "picks",
+        "gather(x - m - s, at) = gather(x, at) - m - s",
+        "log-probabilities of all words are never written where one of each token is picked",
+        "graph/reforms/picks.py",
+        picks.match,
+        ("gather",),
+    ),
+    Entry(
+        "epilogues",
+        "half(conv(x, w)) + bias = half(conv(x, w) + half(bias)), stored half",
+        "the library adds the bias to its float32 sums, and no kernel adds it afterwards",
+        "graph/reforms/epilogues.py",
+        epilogues.match,
+        ("add", "add_any"),
+    ),
+    Entry(
+        "recompute",
+        "f(x) read again later = f(x) calculated again later, from an x that is in memory",
+        "what the backward pass reads of transcendental functions is not kept",
+        "graph/residuals.py",
+    ),
+    Entry(
+        "recompute_dearest",
+        "likewise, of the complementary error function alone",
+        "likewise, where the compiler repeats all other functions unasked",
+        "graph/residuals.py",
+    ),
+    Entry(
+        "quotients",
+        "e read again later = (e / s) * (s / sum(e / s)), for s = sum(e)",
+        "of a softmax neither exponentials nor scores are kept: dots read the quotient anyway",
+        "graph/residuals.py",
+    ),
+    Entry(
+        "firm_roots",
+        "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
+        "a compiler that leaves roundings out would compare exponentials of two different numbers",
+        "graph/residuals.py",
+    ),
+    Entry(
+        "hold_widened",
+        "float32(x) = float32(x as it is in memory, in half), for several readers of a dot's x",
+        "the compiler would widen x once, in memory, for all of them",
+        "graph/casts.py",
+        every_painter=True,
+    ),
+    Entry(
+        "hold_parts",
+        "likewise, for what is put together of parts or added up from several dots",
+        "the compiler would put the parts together twice, or write their sum in float32",
+        "graph/casts.py",
+        every_painter=True,
+    ),
+)
+"""Every reform. Those with a ``match`` are asked in this order, and the first one takes a node."""
+
+BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
+REFORMS = tuple(BY_NAME)
+"""Their names."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reforms:
+    """What is carried out in another form in one program.
+
+    Attributes:
+        on: the names of those that the device has and nobody switched off.
+        by_node: those that were found.
+        recompute: which reads take a value calculated again.
+    """
+
+    on: frozenset[str] = frozenset()
+    by_node: Mapping[int, Reform] = dataclasses.field(default_factory=dict)
+    recompute: Recompute = NOTHING
+
+    def named(self, name: str) -> dict[int, Reform]:
+        """Those of one name, by node."""
+        return {node: found for node, found in self.by_node.items() if found.name == name}
+
+    def nodes(self, graph: Graph) -> set[int]:
+        """The nodes that must be carried out one by one, whatever their colour.
+
+        Also those that make what a reform reads: it may be inside of a nested call otherwise.
+        """
+        makers = (found.makers(graph) for found in self.by_node.values())
+        return self.recompute.nodes(graph).union(self.by_node, *makers)
+
+
+def switched_on(
+    device: frozenset[str], removed: frozenset[str], *, any_painter: bool = False
+) -> frozenset[str]:
+    """The names of the reforms in effect.
+
+    Args:
+        device: those that it gains from.
+        removed: those that the policy switches off.
+        any_painter: only those that hold for every painter.
+    """
+    on = device - removed
+    return frozenset(name for name in on if BY_NAME[name].every_painter) if any_painter else on
+
+
+def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:
+    """Finds the reforms of a painted program.
+
+    Args:
+        view: the program.
+        on: the names of those to look for.
+
+    Returns:
+        The reforms, and the painting in which what they need unrounded is stored full.
+    """
+    found: dict[int, Reform] = {}
+    for entry in REGISTRY:
+        if entry.match is None or entry.name not in on:
+            continue
+        matched = [
+            reform
+            for operation in entry.operations
+            for node in view.by_operation.get(operation, ())
+            if node.index not in found and (reform := entry.match(node, view)) is not None
+        ]
+        for reform in matched:
+            found.update((each.node, each) for each in (reform, *reform.also))
+        if any(reform.full for reform in matched):
+            view = view.repainted(_unrounded(view.painting, matched))
+    return Reforms(on, found), view.painting
+
+
+def _unrounded(painting: Painting, reforms: list[Reform]) -> Painting:
+    """The painting, with what reforms need handing on its float32 sums."""
+    store, rules = list(painting.store), list(painting.rules)
+    for index in {node for reform in reforms for node in reform.full}:
+        if store[index] is Paint.HALF:
+            store[index], rules[index] = Paint.FULL, Rule.UNROUNDED
+    return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
+
+
+def told(graph: Graph, plan: CastPlan, reforms: Reforms) -> dict[int, tuple[tuple[str, str], ...]]:
+    """For each operation that a reform concerns, the name of each such reform and what it does.
+
+    Args:
+        graph: the program.
+        plan: its casts, some of which hold.
+        reforms: those of the program.
+    """
+    found: dict[int, list[tuple[str, str]]] = {}
+    for node, reform in sorted(reforms.by_node.items()):
+        found.setdefault(node, []).append((reform.name, reform.reason))
+    held = [(c.value, c.held, f"widened by each of {len(c.readers)} readers") for c in plan.casts]
+    for value, name, reason in (*reforms.recompute.told(reforms.on), *held):
+        producer = graph.values[value].producer
+        if name and producer >= 0 and (name, reason) not in found.setdefault(producer, []):
+            found[producer].append((name, reason))
+    return {node: tuple(said) for node, said in found.items() if said}
