@@ -68,7 +68,7 @@ class Dot(NamedTuple):
                 return lax.dot_general(lhs, rhs, dims)
             lhs, rhs = lhs.astype(half), rhs.astype(half)
             if form == "rows":
-                return rows_dot(lhs, rhs, dims, "float32", False)
+                return rows_dot(lhs, rhs, dims, "float32", ())
             result = half if form == "bf16 to bf16" else jnp.float32
             product = lax.dot_general(lhs, rhs, dims, preferred_element_type=result)
             return product.astype(jnp.float32)

@@ -30,6 +30,8 @@ from tests.jaxpr.test_held import BIAS as JOINT
 from tests.jaxpr.test_held import WEIGHTS as HEADS
 from tests.jaxpr.test_held import X as TOKENS
 from tests.jaxpr.test_held import attention
+from tests.jaxpr.test_orders import grouped
+from tests.jaxpr.test_sums import arguments, recurrent
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -40,6 +42,13 @@ def activated(function: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 SQUARE = (jnp.ones((32, 64)), jnp.ones((16, 32)))
+GROUPED = (jnp.ones((2, 16, 2, 4, 3)), jnp.ones((2, 16, 2, 3)), jnp.ones((2, 16, 2, 3)))
+
+
+def grouped_loss(*arrays: Any) -> Any:
+    return jnp.sum(jnp.sin(grouped(*arrays)))
+
+
 NORM: Program = (jax.grad(normed, argnums=(0, 1, 2)), (WEIGHTS, SCALE, BIAS, X))
 PROGRAMS: dict[str, Program] = {
     "trilinear": (gradient(plain), ARRAYS),
@@ -47,6 +56,9 @@ PROGRAMS: dict[str, Program] = {
     "passing_factors": NORM,
     "picks": (loss, (WORDS, STATES, LABELS)),
     "epilogues": (biased, (IMAGES, CHANNELS)),
+    "loop_sums": (jax.grad(recurrent), arguments()),
+    "dot_orders": (jax.grad(grouped_loss, argnums=(0, 1, 2)), GROUPED),
+    "swapped_rows": (jax.grad(lambda w, x: (x @ w).sum()), SQUARE),
     "recompute": (activated(jax.nn.gelu), SQUARE),
     "recompute_dearest": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),
     "quotients": (gradient(plain), ARRAYS),

@@ -58,7 +58,8 @@ def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
     terms = _terms([shape[axis] for axis in contracted])
-    if any(_jax.has_sharded_type(var.aval) for var in eqn.invars):
+    sharded = any(_jax.has_sharded_type(var.aval) for var in eqn.invars)
+    if sharded or eqn.params.get("out_sharding") is not None:
         return terms  # whoever moves such arrays must name their shardings
     return {**terms, "labels": _labels(eqn)}
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,11 +36,14 @@ from jax import lax
 from duotone import _jax
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE
+from duotone.graph.reforms.reform import Operation
 from duotone.jaxpr.bilinear import aval_of_linear, bilinear
+from duotone.jaxpr.expressions import evaluate
 from duotone.jaxpr.operations import OWN_DOT
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""
+Steps = tuple[Operation, ...]
 
 
 def precision(name: str) -> Any:
@@ -65,8 +68,25 @@ def takes_rows(*operands: Any) -> bool:
     return True
 
 
+def in_steps(
+    dot: Callable[[Any, Any, Dims], Any], lhs: Any, rhs: Any, numbers: Dims, steps: Steps
+) -> Any:
+    """A dot by the steps of its reform, or as it is if there are none.
+
+    Args:
+        dot: binds one of other operands and dimension numbers.
+        lhs: left operand.
+        rhs: right operand.
+        numbers: of the dot as it is.
+        steps: of the reform.
+    """
+    if not steps:
+        return dot(lhs, rhs, numbers)
+    return evaluate(steps, {"operand": (lhs, rhs).__getitem__, "contract": dot})
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, swapped: bool) -> Any:
+def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
     """A dot in the form ``rows``, with derivatives in the same form.
 
     Args:
@@ -74,25 +94,17 @@ def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, swapped: bool) -> A
         rhs: half.
         numbers: of the dot; hashable.
         dtype: of the result: float32, or half to round the float32 sums.
-        swapped: multiply right by left and transpose. The same numbers; the transpose costs nothing
-            where another one follows, as after JAX's weight gradients.
+        steps: of its reform; empty if it has none.
     """
-    if not swapped:
-        return _by_rows(lhs, rhs, numbers, dtype)
-    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
-    mirrored = ((rhs_contracted, lhs_contracted), (rhs_batch, lhs_batch))
-    product = _by_rows(rhs, lhs, mirrored, dtype)
-    batch, kept = len(rhs_batch), rhs.ndim - len(rhs_contracted)
-    order = (*range(batch), *range(kept, product.ndim), *range(batch, kept))
-    return lax.transpose(product, order)
+    return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
 
 
 @functools.partial(_rows_dot.defjvp, symbolic_zeros=True)
 def _rows_dot_derivative(
-    numbers: Dims, dtype: str, swapped: bool, primals: Any, tangents: Any
+    numbers: Dims, dtype: str, steps: Steps, primals: Any, tangents: Any
 ) -> tuple[Any, Any]:
     lhs, rhs = primals
-    result = rows_dot(lhs, rhs, numbers, dtype, swapped)
+    result = rows_dot(lhs, rhs, numbers, dtype, steps)
     pairs = ((tangents[0], rhs), (lhs, tangents[1]))
     parts = [
         half_product(*pair, numbers, dtype, str(lhs.dtype), ROWS)

@@ -21,6 +21,7 @@ from duotone.jaxpr.instead import instead
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": jnp.sum,
+    "add": lax.add,
     "multiply": jnp.multiply,
     "divide": jnp.divide,
     "negate": lax.neg,

@@ -15,11 +15,10 @@ from jax import lax
 
 from duotone import _jax
 from duotone.errors import RewriteError
-from duotone.graph.forms import PLAIN, ROWS, WIDENED
-from duotone.graph.graph import FULL_DTYPE, RESHAPES, Node, Paint
+from duotone.graph.forms import ROWS, WIDENED
+from duotone.graph.graph import FULL_DTYPE, RESHAPES, Paint
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.exact_forms import exact_form
-from duotone.jaxpr.orders import AS_IT_IS, Orders
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.reforms import carried_out
 from duotone.jaxpr.rewrite import Env, Rewriter, form, is_host_array
@@ -171,43 +170,28 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
     """A dot; the derivative in the form ``rows`` is its own."""
     if how.kind == ROWS:
-        return r.bound_once(rows_dot, operands, how.numbers, how.dtype, how.swapped)
+        return r.bound_once(rows_dot, operands, how.numbers, how.dtype, how.steps)
     lhs, rhs = operands
     return how.dot(lhs, rhs, how.dtype)
 
 
 def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
-    """How a dot is bound: as the device wants it, in the orders that the program has.
+    """How a dot is bound: as the device wants it, in the order of its reform if it has one.
 
     ``arrays`` says whether its operands may be moved (:func:`~duotone.jaxpr.dots.takes_rows`).
     """
     params = step.eqn.params
-    numbers = _hashable(params["dimension_numbers"])
     movable = arrays and params.get("out_sharding") is None
-    if r.dots == ROWS and movable:
-        swapped = _is_transposed_next(r, step, numbers)
-        return DotForm(ROWS, numbers, dtype, r.half.name, swapped)
+    reform = r.reforms.bound.get(step.nodes[0])
     return DotForm(
-        PLAIN if r.dots == PLAIN else WIDENED,
-        numbers,
+        WIDENED if r.dots == ROWS and not movable else r.dots,
+        _hashable(params["dimension_numbers"]),
         dtype,
         r.half.name,
-        orders=_orders(r, step) if r.dots == PLAIN and movable else AS_IT_IS,
+        () if reform is None else reform.steps,
         precision=params["precision"],
         out_sharding=params.get("out_sharding"),
     )
-
-
-def _orders(r: Rewriter, step: Step) -> Orders:
-    """By what the result is transposed next, and by what each operand was before."""
-    reader = r.only_reader(step.outputs[0])
-    after = None if reader is None or reader.op != "transpose" else _permutation(reader)
-    makers = [r.maker(value) for value in step.inputs]
-    left, right = (
-        None if maker is None or maker.op != "transpose" else _permutation(maker)
-        for maker in makers
-    )
-    return (after, left, right)
 
 
 _MOVES = RESHAPES - {"broadcast_in_dim"} | {"transpose"}
@@ -248,26 +232,6 @@ def _full_weight(r: Rewriter, env: Env, value: int) -> Any:
         return full
     step = r.step_of(value)
     return _jax.bind(step.eqn, [_full_weight(r, env, step.inputs[0])])[0]
-
-
-def _permutation(node: Node) -> tuple[int, ...]:
-    found = node.attributes["permutation"]
-    assert isinstance(found, tuple)
-    return found
-
-
-def _is_transposed_next(r: Rewriter, step: Step, dims: Any) -> bool:
-    """Whether the one reader of a dot moves what the right operand kept before what the left kept.
-
-    JAX writes the gradient of a weight so. Told by shapes: a square result counts as moved.
-    """
-    (contracted, _), (batch, _) = dims
-    reader = r.only_reader(step.outputs[0])
-    if batch or reader is None or reader.op != "transpose":
-        return False
-    shape = step.eqn.outvars[0].aval.shape
-    left = step.eqn.invars[0].aval.ndim - len(contracted)
-    return r.graph.values[reader.outputs[0]].shape == (*shape[left:], *shape[:left])
 
 
 def _hashable(dims: Any) -> Any:

@@ -18,7 +18,7 @@ from duotone import _jax
 from duotone.graph.graph import Paint
 from duotone.jaxpr.program import Program, Step
 from duotone.jaxpr.rewrite import Env, Rewriter, form
-from duotone.jaxpr.sums import DotSum, find_sums, stacked_operands, total
+from duotone.jaxpr.sums import stacked_operands, with_sums
 
 Results = Iterable[tuple[Paint, Any]]
 
@@ -132,15 +132,16 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         for value, node in zip(step.inputs[num_consts + num_carry :], slices, strict=True)
     ]
 
-    sums = find_sums(r, program, carries, step.eqn.params["length"])
-    apart = {found.carry for found in sums}
+    known = isinstance(step.eqn.params["length"], int)
+    by_node = r.reforms.by_node if known else {}
+    sums = {place: by_node[node] for place, node in enumerate(carries) if node in by_node}
 
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         inner = r.enter_loop(program.body, env)
         carried = iter(carry)
         # A sum that is made behind the loop is read by additions that nothing reads.
         whole = [
-            jax.numpy.zeros_like(array) if position in apart else next(carried)
+            jax.numpy.zeros_like(array) if position in sums else next(carried)
             for position, array in enumerate(first)
         ]
         arguments = zip(program.inputs[num_consts:], (*carries, *slices), [*whole, *x], strict=True)
@@ -155,13 +156,13 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
             r.match(r.read(inner, value, want), aval, want)
             for value, want, aval in zip(program.outputs, wants, local, strict=True)
         ]
-        carry = [array for k, array in enumerate(results[:num_carry]) if k not in apart]
-        return carry, [*results[num_carry:], *stacked_operands(r, sums, inner)]
+        carry = [array for k, array in enumerate(results[:num_carry]) if k not in sums]
+        return carry, [*results[num_carry:], *stacked_operands(r, sums.values(), inner)]
 
     params = step.eqn.params
     last, stacked = lax.scan(
         body,
-        [array for position, array in enumerate(first) if position not in apart],
+        [array for position, array in enumerate(first) if position not in sums],
         xs,
         length=params["length"],
         reverse=params["reverse"],
@@ -169,28 +170,8 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         _split_transpose=params.get("_split_transpose", False),
     )
     paints = [r.kept(node, 1) for node in carries] + [r.kept(node, 0) for node in stacks]
-    after, stacked = _with_sums(r, sums, first, last, stacked, len(stacks))
+    after, stacked = with_sums(r, sums, first, last, stacked)
     return zip(paints, [*after, *stacked], strict=True)
-
-
-def _with_sums(
-    r: Rewriter,
-    sums: Sequence[DotSum],
-    first: Sequence[Any],
-    last: Sequence[Any],
-    stacked: Any,
-    own: int,
-) -> tuple[list[Any], list[Any]]:
-    """All carries behind a loop, and the stacks that are its own."""
-    rest = list(stacked[own:])
-    made: dict[int, Any] = {}
-    for found in sums:
-        count = 2 * len(found.terms)
-        made[found.carry] = total(r, found, first[found.carry], rest[:count])
-        del rest[:count]
-    carried = iter(last)
-    after = [made[k] if k in made else next(carried) for k in range(len(first))]
-    return after, list(stacked[:own])
 
 
 @form("while")

@@ -37,21 +37,29 @@ def carried_out(r: Rewriter, step: Step, env: Env, reform: Reform, own: Own) -> 
         place = env if reader == NOBODY else r.source(env, reader, value)
         return r.read(place, value, r.stored(value) if paint is None else paint)
 
-    def made(*operands: Any) -> Any:
-        *arrays, value = operands
-        return _jax.bind(r.step_of(value).eqn, arrays)[0]
-
     return evaluate(
         reform.steps,
         {
             "read": read,
             "own": lambda *operands: own(operands),
-            "made": made,
+            "made": made_again(r),
             "take": lambda array, at: taken(step.eqn, array, at),
             "half": lambda array: lax.convert_element_type(array, r.half),
             "rounded": r.rounded,
         },
     )
+
+
+def made_again(r: Rewriter) -> Callable[..., Any]:
+    """Carries out the operation that makes a value, of other operands."""
+
+    def made(*operands: Any) -> Any:
+        *arrays, value = operands
+        eqn = r.step_of(value).eqn
+        with _jax.EquationContext(eqn):
+            return _jax.bind(eqn, arrays)[0]
+
+    return made
 
 
 def taken(eqn: _jax.Eqn, array: Any, at: Any) -> Any:

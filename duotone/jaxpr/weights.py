@@ -20,8 +20,8 @@ import jax
 from jax import lax
 
 from duotone.graph.forms import ROWS
-from duotone.jaxpr.dots import Dims, general_dot, half_product, is_zero, total
-from duotone.jaxpr.orders import AS_IT_IS, Orders, in_order
+from duotone.graph.reforms.reform import Operation
+from duotone.jaxpr.dots import Dims, general_dot, half_product, in_steps, is_zero, total
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,9 +33,8 @@ class DotForm:
         numbers: dimension numbers.
         dtype: of the result: float32, or half to round the float32 sums.
         half: of the operands.
-        swapped: of the form ``rows``.
-        orders: in which the program has the operands and the result; of the other forms.
-        precision: as the program has it; likewise.
+        steps: of the reform by which it has another order; none for the order of the program.
+        precision: as the program has it; not of the form ``rows``.
         out_sharding: likewise.
     """
 
@@ -43,8 +42,7 @@ class DotForm:
     numbers: Dims
     dtype: str
     half: str
-    swapped: bool = False
-    orders: Orders = AS_IT_IS
+    steps: tuple[Operation, ...] = ()
     precision: Any = None
     out_sharding: Any = None
 
@@ -57,12 +55,12 @@ class DotForm:
             precision=self.precision,
             out_sharding=self.out_sharding,
         )
-        return in_order(bound, (lhs, rhs), self.numbers, self.orders)
+        return in_steps(bound, lhs, rhs, self.numbers, self.steps)
 
     def product(self, lhs: Any, rhs: Any) -> Any:
         """The dot with transposes in the same form, of a full operand in full.
 
-        Of both forms of operands, so neither orders nor precision are the program's.
+        Of both forms of operands, so neither order nor precision is the program's.
         """
         return half_product(lhs, rhs, self.numbers, self.dtype, self.half, self.kind)
 

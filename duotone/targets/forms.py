@@ -47,11 +47,15 @@ class DeviceForms:
     math: tuple[tuple[str, str], ...] = ()
     reforms: frozenset[str] = frozenset()
 
-    def __post_init__(self) -> None:
-        assert self.reforms <= BY_NAME.keys(), self.reforms - BY_NAME.keys()
+
+def _names(text: str) -> frozenset[str]:
+    """Names of reforms; each is in the registry."""
+    return frozenset(BY_NAME[name].name for name in text.split())
 
 
-_CPU = frozenset({"recompute", "quotients", "firm_roots"})
+_EVERYWHERE = _names("loop_sums")
+"""What every device gains from."""
+_CPU = _EVERYWHERE | _names("recompute quotients firm_roots")
 """Of a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
 once. Holding gains nothing there, and would keep the compiler from that."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
@@ -62,7 +66,8 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        reforms=frozenset({"recompute", "quotients", "hold_widened", "factors", "epilogues"}),
+        reforms=_EVERYWHERE
+        | _names("recompute quotients hold_widened factors epilogues dot_orders"),
     ),
     "tpu": DeviceForms(
         "TPU",
@@ -71,9 +76,8 @@ TABLE = {
         "compiled programs (benchmarks/painter.py)",
         # Dots and convolutions calculate their operands themselves, and the kernel of a dot goes
         # on with its float32 sums; a gather's operand must be in memory.
-        reforms=frozenset(
-            {"recompute_dearest", "hold_parts", "passing_factors", "trilinear", "picks"}
-        ),
+        reforms=_EVERYWHERE
+        | _names("recompute_dearest hold_parts passing_factors trilinear picks dot_orders"),
     ),
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,
@@ -86,7 +90,7 @@ TABLE = {
             only_allow=True,
         ),
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
-        reforms=_CPU,
+        reforms=_CPU | {"swapped_rows"},
     ),
     "cpu": DeviceForms(
         "CPU",
@@ -100,9 +104,11 @@ TABLE = {
         PLAIN,
         EVERYTHING,
         "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
-        reforms=_CPU,
+        reforms=_CPU | {"dot_orders"},
     ),
-    "other": DeviceForms("other device", PLAIN, EVERYTHING, "nothing is known", reforms=_CPU),
+    "other": DeviceForms(
+        "other device", PLAIN, EVERYTHING, "nothing is known", reforms=_CPU | {"dot_orders"}
+    ),
 }
 """By kind of device."""
 

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from duotone.graph.reforms.dots import swapped as mirrored
 from duotone.jaxpr.dots import rows_dot
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import dtypes, half, named, traced
+from tests.jaxpr.test_orders import labelled
 
 X = jax.random.normal(jax.random.key(0), (64, 32))
 W = jax.random.normal(jax.random.key(1), (32, 16)) / 6
@@ -135,11 +137,12 @@ def full_dot(lhs, rhs, dims):
 def test_by_rows_the_sums_are_those_of_float32(name, swapped):
     lhs, rhs, dims = operands(name)
     exact = in_float64(lhs, rhs, dims)
+    steps = mirrored(labelled(lhs.shape, rhs.shape, dims)) if swapped else ()
     for function in (rows_dot, jax.jit(rows_dot, static_argnums=(2, 3, 4))):
-        result = function(*(lhs, rhs, dims, "float32", swapped))
+        result = function(lhs, rhs, dims, "float32", steps)
         assert (result.shape, result.dtype) == (exact.shape, jnp.float32)
         np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
-    rounded = rows_dot(lhs, rhs, dims, "bfloat16", swapped)
+    rounded = rows_dot(lhs, rhs, dims, "bfloat16", steps)
     assert rounded.dtype == jnp.bfloat16
     np.testing.assert_allclose(rounded.astype(np.float32), exact, rtol=2**-8, atol=1e-5)
 
@@ -150,7 +153,7 @@ def test_by_rows_derivatives_are_those_of_the_dot(name, result):
     lhs, rhs, dims = operands(name)
 
     def by_rows(lhs, rhs):
-        return rows_dot(lhs, rhs, dims, result, False)
+        return rows_dot(lhs, rhs, dims, result, ())
 
     cotangent = jax.random.normal(jax.random.key(4), by_rows(lhs, rhs).shape, jnp.bfloat16)
     _, pull = jax.vjp(by_rows, lhs, rhs)
@@ -175,9 +178,7 @@ def test_by_rows_its_backward_pass_can_be_mapped(name, places):
     lhs, rhs, dims = operands(name)
 
     def gradients(lhs, rhs):
-        return jax.grad(lambda *pair: rows_dot(*pair, dims, "float32", False).sum(), (0, 1))(
-            lhs, rhs
-        )
+        return jax.grad(lambda *pair: rows_dot(*pair, dims, "float32", ()).sum(), (0, 1))(lhs, rhs)
 
     stacked = [
         x if place is None else jnp.stack([x, x * 2, x * 3], place)
@@ -198,9 +199,7 @@ def test_by_rows_its_backward_pass_can_be_mapped(name, places):
 def test_by_rows_a_constant_operand_costs_no_backward_dot():
     lhs, rhs, dims = operands("forward")
     jaxpr = jax.make_jaxpr(
-        lambda w: jax.vjp(lambda w: rows_dot(lhs, w, dims, "float32", False), w)[1](
-            jnp.ones((5, 7))
-        )
+        lambda w: jax.vjp(lambda w: rows_dot(lhs, w, dims, "float32", ()), w)[1](jnp.ones((5, 7)))
     )(rhs)
     assert len(named(jaxpr, "duotone_dot")) == 1
 

@@ -13,7 +13,8 @@ import pytest
 from jax import lax
 
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.orders import operand_in_order, result_in_order
+from duotone.graph.reforms.dots import Dot, operand_in_order, result_in_order, swapped
+from duotone.jaxpr.dots import in_steps
 from duotone.policy import Policy
 from duotone.road import paint_jaxpr, rewriter_of
 from duotone.targets.forms import TABLE
@@ -26,6 +27,23 @@ def dot(lhs: Any, rhs: Any, dims: Any) -> Any:
     """Binds a dot and remembers it."""
     bound.append((lhs.shape, rhs.shape, dims))
     return lax.dot_general(lhs, rhs, dims)
+
+
+def labelled(left: tuple[int, ...], right: tuple[int, ...], dims: Any) -> Dot:
+    """The axes of a dot of operands of these shapes."""
+    contracted, batch = dims
+    theirs = [len(left) + axis for axis in range(len(right))]
+    for pair in dims:
+        for axis, label in zip(pair[1], pair[0], strict=True):
+            theirs[axis] = label
+    mine = [axis for axis in range(len(left)) if axis not in (*contracted[0], *batch[0])]
+    out = [*batch[0], *mine, *[label for label in theirs if label >= len(left)]]
+    sizes = dict(zip((*range(len(left)), *theirs), (*left, *right), strict=True))
+    return Dot((range(len(left)), theirs), out, sizes)
+
+
+def carried_out(lhs: Any, rhs: Any, dims: Any, steps: Any) -> Any:
+    return in_steps(dot, lhs, rhs, dims, steps)
 
 
 @st.composite
@@ -53,9 +71,11 @@ def test_a_result_in_another_order_is_the_same(case: Any, random: Any) -> None:
     wanted = lax.dot_general(lhs, rhs, dims)
     permutation = list(range(wanted.ndim))
     random.shuffle(permutation)
-    got = result_in_order(dot, (lhs, rhs), dims, permutation)
-    if got is not None:
-        np.testing.assert_array_equal(got, wanted)
+    steps = result_in_order(labelled(lhs.shape, rhs.shape, dims), permutation)
+    if steps is not None:
+        np.testing.assert_array_equal(carried_out(lhs, rhs, dims, steps), wanted)
+    mirrored = swapped(labelled(lhs.shape, rhs.shape, dims))
+    np.testing.assert_array_equal(carried_out(lhs, rhs, dims, mirrored), wanted)
 
 
 @hypothesis.settings(deadline=None, max_examples=60)
@@ -64,8 +84,9 @@ def test_an_operand_as_it_was_gives_the_same(case: Any, slot: int, random: Any) 
     lhs, rhs, dims = case
     permutation = list(range((lhs, rhs)[slot].ndim))
     random.shuffle(permutation)
-    got = operand_in_order(dot, (lhs, rhs), dims, slot, permutation)
-    if got is not None:
+    steps = operand_in_order(labelled(lhs.shape, rhs.shape, dims), slot, permutation)
+    if steps is not None:
+        got = carried_out(lhs, rhs, dims, steps)
         np.testing.assert_array_equal(got, lax.dot_general(lhs, rhs, dims))
 
 
@@ -73,20 +94,20 @@ def test_the_scores_of_grouped_attention_come_in_the_order_that_is_asked_for() -
     keys, queries = np.ones((2, 9, 3, 4)), np.ones((2, 8, 3, 5, 4))
     dims = (((3,), (4,)), ((0, 2), (0, 2)))  # (batch, groups, keys, queries, heads)
     bound.clear()
-    got = result_in_order(dot, (keys, queries), dims, (0, 1, 4, 3, 2))
-    assert got is not None
+    steps = result_in_order(labelled(keys.shape, queries.shape, dims), (0, 1, 4, 3, 2))
+    got = carried_out(keys, queries, dims, steps)
     assert got.shape == (2, 3, 9, 8, 5)
     ((left, right, _),) = bound
     assert (left, right) == ((2, 5, 3, 8, 4), (2, 9, 3, 4))
 
 
 def test_small_results_and_mixed_orders_stay() -> None:
-    wide, tall = np.ones((4, 64)), np.ones((8, 8, 2))
+    wide, tall = (4, 64), (8, 8, 2)
     rows, outer = (((1,), (1,)), ((), ())), (((2,), (2,)), ((), ()))
-    assert result_in_order(dot, (wide, wide), rows, (1, 0)) is None
-    assert result_in_order(dot, (tall, tall), outer, (2, 0, 3, 1)) is None  # right, left, right
-    assert operand_in_order(dot, (wide, wide), rows, 0, (1, 0)) is None
-    assert operand_in_order(dot, (wide, wide[:2]), rows, 0, (1, 0)) is not None
+    assert result_in_order(labelled(wide, wide, rows), (1, 0)) is None
+    assert result_in_order(labelled(tall, tall, outer), (2, 0, 3, 1)) is None  # right, left, right
+    assert operand_in_order(labelled(wide, wide, rows), 0, (1, 0)) is None
+    assert operand_in_order(labelled(wide, (2, 64), rows), 0, (1, 0)) is not None
 
 
 def grouped(query: Any, key: Any, value: Any) -> Any:

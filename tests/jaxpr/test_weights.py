@@ -165,7 +165,7 @@ def test_the_derivative_by_itself(kind: str, slot: int) -> None:
     lhs, rhs = X[:8].astype(name), W.astype(name)
     numbers = (((1,), (0,)), ((), ()))
     form = DotForm(kind, numbers, "float32", name)
-    result = rows_dot(lhs, rhs, numbers, "float32", False)
+    result = rows_dot(lhs, rhs, numbers, "float32", ())
     assert of_halves(result, lhs, rhs, form) is result
 
     def dot(full: Any) -> Any:

@@ -9,8 +9,10 @@
 ``place``      what the operation, a scatter to known places, gives, by a gather from its updates
 ``one_hot``    what the operation, a scatter of one update, gives, by comparing places with indices
 ``contract``   a dot in the form of the device, by dimension numbers
+``start``      what a loop carries before its first iteration
+``stacked``    a dot over the operands of all iterations of a loop
 ``sum``        along axes, in float32
-``multiply``   likewise ``divide``, ``negate``, ``transpose``, ``expand``, ``squeeze``
+``multiply``   likewise ``add``, ``divide``, ``negate``, ``transpose``, ``expand``, ``squeeze``
 ``repeat``     to a shape, as NumPy broadcasts
 ``half``       rounded to half
 ``widen``      in float32

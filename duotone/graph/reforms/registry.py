@@ -15,7 +15,7 @@ from types import MappingProxyType
 from duotone.graph.casts import CastPlan
 from duotone.graph.graph import Graph, Paint
 from duotone.graph.painting import Painting
-from duotone.graph.reforms import epilogues, factors, picks, trilinear
+from duotone.graph.reforms import dots, epilogues, factors, loop_sums, picks, trilinear
 from duotone.graph.reforms.reform import Match, Reform
 from duotone.graph.reforms.view import View
 from duotone.graph.residuals import NOTHING, Recompute
@@ -34,6 +34,8 @@ class Entry:
         match: finds it at one node; ``None`` where it is decided as it is carried out.
         operations: the names of the nodes that ``match`` is asked of.
         every_painter: whether it holds for every painter: it depends on no colour of duotone's.
+        binds: whether it says how the operation itself is bound; then it holds under another reform
+            of the same node too.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Entry:
     match: Match | None = None
     operations: tuple[str, ...] = ()
     every_painter: bool = False
+    binds: bool = False
 
 
 REGISTRY = (
@@ -85,6 +88,35 @@ REGISTRY = (
         "graph/reforms/epilogues.py",
         epilogues.match,
         ("add", "add_any"),
+    ),
+    Entry(
+        "loop_sums",
+        "c = c + dot(a[t], b[t]) for every t = c + dot(a, b) over t too",
+        "the gradient of a recurrent weight is not read and written in every iteration",
+        "graph/reforms/loop_sums.py",
+        loop_sums.match,
+        ("loop.accumulator",),
+        every_painter=True,
+    ),
+    Entry(
+        "dot_orders",
+        "transpose(dot(a, b)) = dot(b', a'); dot(transpose(x), b) = transpose(dot(x, b))",
+        "dots of one large array ask for one layout of it, so it is written once",
+        "graph/reforms/dots.py",
+        dots.match_orders,
+        ("dot_general",),
+        every_painter=True,
+        binds=True,
+    ),
+    Entry(
+        "swapped_rows",
+        "transpose(dot(a, b)) = dot(b, a)",
+        "the gradient of a weight comes in the order of the weight, and is not copied",
+        "graph/reforms/dots.py",
+        dots.match_swapped,
+        ("dot_general",),
+        every_painter=True,
+        binds=True,
     ),
     Entry(
         "recompute",
@@ -139,16 +171,19 @@ class Reforms:
     Attributes:
         on: the names of those that the device has and nobody switched off.
         by_node: those that were found.
+        bound: those that say how an operation itself is bound.
         recompute: which reads take a value calculated again.
     """
 
     on: frozenset[str] = frozenset()
     by_node: Mapping[int, Reform] = dataclasses.field(default_factory=dict)
+    bound: Mapping[int, Reform] = dataclasses.field(default_factory=dict)
     recompute: Recompute = NOTHING
 
     def named(self, name: str) -> dict[int, Reform]:
         """Those of one name, by node."""
-        return {node: found for node, found in self.by_node.items() if found.name == name}
+        every = (*self.by_node.items(), *self.bound.items())
+        return {node: found for node, found in every if found.name == name}
 
     def nodes(self, graph: Graph) -> set[int]:
         """The nodes that must be carried out one by one, whatever their colour.
@@ -183,8 +218,10 @@ def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:
     Returns:
         The reforms, and the painting in which what they need unrounded is stored full.
     """
-    found: dict[int, Reform] = {}
+    by_node: dict[int, Reform] = {}
+    bound: dict[int, Reform] = {}
     for entry in REGISTRY:
+        found = bound if entry.binds else by_node
         if entry.match is None or entry.name not in on:
             continue
         matched = [
@@ -197,7 +234,7 @@ def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:
             found.update((each.node, each) for each in (reform, *reform.also))
         if any(reform.full for reform in matched):
             view = view.repainted(_unrounded(view.painting, matched))
-    return Reforms(on, found), view.painting
+    return Reforms(on, by_node, bound), view.painting
 
 
 def _unrounded(painting: Painting, reforms: list[Reform]) -> Painting:
@@ -218,8 +255,10 @@ def told(graph: Graph, plan: CastPlan, reforms: Reforms) -> dict[int, tuple[tupl
         reforms: those of the program.
     """
     found: dict[int, list[tuple[str, str]]] = {}
-    for node, reform in sorted(reforms.by_node.items()):
-        found.setdefault(node, []).append((reform.name, reform.reason))
+    for node, reform in (*reforms.by_node.items(), *reforms.bound.items()):
+        stacked = [step.to[0] for step in reform.steps if step.name == "stacked"]
+        for shown in stacked or [node]:  # what only carries a sum is no operation of the user's
+            found.setdefault(shown, []).append((reform.name, reform.reason))
     held = [(c.value, c.held, f"widened by each of {len(c.readers)} readers") for c in plan.casts]
     for value, name, reason in (*reforms.recompute.told(reforms.on), *held):
         producer = graph.values[value].producer
