@@ -80,7 +80,8 @@ def autocast(
     The function is traced when it is called, painted, and rewritten; what it takes and returns
     stays as it was: pytrees, shapes, dtypes, weak types. Each signature is traced once; outside
     ``jax.jit`` the rewritten program runs compiled. It may be called inside and around every JAX
-    transformation.
+    transformation. To differentiate, :func:`duotone.grad` and :func:`duotone.value_and_grad`, or
+    this around ``jax.grad(fn)``: inside it, the backward pass is JAX's and recomputes nothing.
 
     Args:
         fn: the function; if omitted, a decorator is returned.
