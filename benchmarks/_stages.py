@@ -16,6 +16,7 @@ import jax
 
 from duotone import Policy, road
 from duotone.graph.graph import HALF_TYPES
+from duotone.graph.painters import PAINTERS
 from duotone.jaxpr.signature import flatten_call
 from duotone.jaxpr.trace import trace
 
@@ -43,6 +44,7 @@ _NAMES = {
     "check_painting": "check",
     "cast_beforehand": "paint",
     "find_reforms": "plan",
+    "switched_on": "plan",
     "plan_casts": "plan",
     "plan_residuals": "plan",
 }
@@ -74,8 +76,8 @@ class Clock:
             for name, stage in _NAMES.items():
                 timed = self.around(stage, getattr(road, name))
                 stack.enter_context(mock.patch.object(road, name, timed))
-            painters = {name: self.around("paint", f) for name, f in road.PAINTERS.items()}
-            stack.enter_context(mock.patch.object(road, "PAINTERS", painters))
+            painter = self.around("paint", PAINTERS["duotone"])
+            stack.enter_context(mock.patch.object(road, "painter_of", return_value=painter))
             amends = {rule: self.around("amend", f) for rule, f in road.AMENDMENTS.items()}
             stack.enter_context(mock.patch.object(road, "AMENDMENTS", amends))
             yield

@@ -13,8 +13,11 @@ from collections.abc import Sequence
 
 from duotone import _jax
 from duotone.calibration import Calibration
+from duotone.errors import PolicyError
 from duotone.graph.graph import Graph, HalfType
 from duotone.graph.lists import Kind, OpLists
+from duotone.graph.painters import PAINTERS
+from duotone.graph.painting import Painter
 from duotone.graph.ranges import (
     Assumptions,
     assume,
@@ -28,6 +31,21 @@ from duotone.jaxpr.lists import ENTRIES
 from duotone.policy import LISTS, PATTERN_FIELDS, Policy
 
 logger = logging.getLogger("duotone")
+
+
+def painter_of(policy: Policy) -> Painter:
+    """The painter that a policy names.
+
+    Raises:
+        PolicyError: it paints saved graphs only.
+    """
+    if policy.painter not in PAINTERS:
+        raise PolicyError(
+            f"the painter is {policy.painter!r}, which is for saved graphs (duotone rewrite): of "
+            "JAX programs it moved no fewer bytes. Leave Policy(painter=...) and DUOTONE_PAINTER "
+            "at 'duotone'."
+        )
+    return PAINTERS[policy.painter]
 
 
 def assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:

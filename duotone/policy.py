@@ -80,8 +80,8 @@ class Policy:
     in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`), which the variables win over.
 
     Args:
-        painter: ``"duotone"``; ``"mincut"``, which gives what its rules leave open the colours that
-            move the fewest bytes; or ``"tensorflow"`` for the four passes of TensorFlow's pass.
+        painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
+            saved graphs alone, ``"mincut"``: the colours that move the fewest bytes.
         level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
             deny and clear lists, ``"TREAT_INFER_AS_DENY"`` moves the infer list into the deny
             list, ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.

@@ -22,7 +22,13 @@ from typing import Any
 import jax
 
 from duotone import _jax, dumps
-from duotone._by_policy import assumptions, known_names, lists_of, warn_of_idle_patterns
+from duotone._by_policy import (
+    assumptions,
+    known_names,
+    lists_of,
+    painter_of,
+    warn_of_idle_patterns,
+)
 from duotone.errors import RewriteError
 from duotone.graph.amendments import AMENDMENTS, OF_ANY_PAINTER
 from duotone.graph.background import Background
@@ -31,7 +37,6 @@ from duotone.graph.casts import CastPlan, plan_casts
 from duotone.graph.classes import Classes, Pins, check_classes, classify
 from duotone.graph.declining import hand_on_full
 from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint, check_graph
-from duotone.graph.painters import PAINTERS
 from duotone.graph.painting import Painting, check_painting
 from duotone.graph.ranges import NO_RANGES, find_ranges
 from duotone.graph.reforms.registry import Reforms, find_reforms, switched_on
@@ -106,7 +111,7 @@ def paint_jaxpr(
     for rule, amend in AMENDMENTS.items():
         if by_rules or rule in OF_ANY_PAINTER:
             classes = check_classes(amend(classes, background), graph)
-    painting = hand_on_full(PAINTERS[policy.painter](graph, classes), classes, forms.worth)
+    painting = hand_on_full(painter_of(policy)(graph, classes), classes, forms.worth)
     painting = check_painting(painting, graph)
     if weights:
         graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:weights])

@@ -20,7 +20,7 @@ LONGEST_FILE = 400
 
 # Which parts of duotone a part may import, itself aside. A room that is not here yet has no right.
 MAY_IMPORT = {
-    "_by_policy": {"_jax", "calibration", "graph", "jaxpr", "policy"},
+    "_by_policy": {"_jax", "calibration", "errors", "graph", "jaxpr", "policy"},
     "_arguments": {"_dtypes", "calibration", "errors", "graph", "policy"},
     "_beside_keras": {"adapters", "errors"},
     "_dtypes": set(),

@@ -20,7 +20,7 @@ from duotone.targets.forms import TABLE
 from tests.random_programs import STEPS, Program, arguments, programs
 
 HALF = st.sampled_from(["float16", "bfloat16"])
-PAINTER = st.sampled_from(["duotone", "mincut", "tensorflow"])
+PAINTER = st.sampled_from(["duotone", "tensorflow"])
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 TRACED = settings(
     max_examples=30, derandomize=True, deadline=None, database=None, suppress_health_check=_QUIET

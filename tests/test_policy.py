@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
+import duotone
 from duotone._environment import LEVELS
 from duotone.calibration import Calibration
 from duotone.errors import (
@@ -323,3 +325,9 @@ def test_a_field_by_position_says_how_to_write_it() -> None:
     wrong: Any = Policy
     with pytest.raises(TypeError, match="takes its fields by name"):
         wrong(["exp"])
+
+
+def test_a_painter_of_saved_graphs_is_an_error_for_functions():
+    policy = Policy(painter="mincut")
+    with pytest.raises(PolicyError, match=r"saved graphs \(duotone rewrite\).*DUOTONE_PAINTER"):
+        duotone.explain(lambda x: x @ x, np.ones((8, 8), np.float32), policy=policy)

@@ -47,7 +47,7 @@ _RUN_EPILOG = """
 
   duotone run --dtype float16 --loss-scale 1024 train.py
 
-  duotone run --policy-file policy.toml --painter mincut train.py
+  duotone run --policy-file policy.toml --painter tensorflow train.py
 
   duotone run -m pkg.train                    as python -m pkg.train
 

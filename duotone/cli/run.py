@@ -44,7 +44,6 @@ class RunPainterChoice(enum.StrEnum):
     """The values of ``--painter``."""
 
     DUOTONE = "duotone"
-    MINCUT = "mincut"
     TENSORFLOW = "tensorflow"
 
 
@@ -66,7 +65,7 @@ PolicyFileOption = Annotated[
 ]
 RunPainterOption = Annotated[
     RunPainterChoice | None,
-    typer.Option(help="duotone's rules, they and a minimum cut, or TensorFlow's passes."),
+    typer.Option(help="duotone's rules, or TensorFlow's passes."),
 ]
 
 

@@ -20,7 +20,7 @@ Of several cheapest choices the one with the fewest half labels is taken: those 
 terminal still reaches when the flow is as large as can be. There is exactly one, whatever flow was
 found, so the result is deterministic.
 
-Who calls this: ``duotone/graph/painters/mincut.py``.
+Who calls this: ``duotone/tensorflow/mincut.py``.
 
 References:
     Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph Cuts?" (2004).

@@ -70,7 +70,6 @@ class Rule(enum.StrEnum):
         "inner",
         "all that read it compute full: it is not worth storing, so half would only round",
     )
-    CUT = "cut", "left open by the rules; this colour moves the fewest bytes (minimum cut)"
     UPSTREAM = (
         "upstream",
         "all that read its result read it half, and the cast costs no more before it",

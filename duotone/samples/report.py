@@ -4,7 +4,7 @@ Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py`` with finished r
 
     results.json             everything, every step's loss included
     loss.png                 loss, test accuracy and loss scale, all precisions in one picture
-    explain-float16.txt      what autocast did to the loss function, as a table ...
+    explain-float16.txt      what autocast did to the loss function, overview and operations ...
     explain-float16.json     ... and as data (the same for bfloat16)
 
 Each file is written atomically. What goes wrong: Matplotlib is missing (``MissingExtraError``), the
@@ -155,10 +155,11 @@ def _finite(number: float) -> float | None:
 
 
 def _wide_text(explanation: duotone.Explanation) -> str:
-    """The table of an explanation for a file, which no terminal's width bounds."""
+    """An explanation for a file, overview and operations; no terminal's width bounds it."""
     console = Console(file=io.StringIO(), width=180, color_system=None)
     with console.capture() as capture:
         console.print(explanation)
+        console.print(explanation.rows())
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 

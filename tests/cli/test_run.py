@@ -57,16 +57,21 @@ SAYS = """
 
 def test_the_loss_scale_the_policy_file_and_the_painter(tmp_path):
     (tmp_path / "settings").mkdir()
-    (tmp_path / "settings" / "policy.toml").write_text(
-        'deny_add = ["tanh"]\npainter = "tensorflow"'
+    (tmp_path / "settings" / "policy.toml").write_text('deny_add = ["tanh"]\npainter = "mincut"')
+    words = (
+        "--loss-scale",
+        "64",
+        "--policy-file",
+        "settings/policy.toml",
+        "--painter",
+        "tensorflow",
     )
-    words = ("--loss-scale", "64", "--policy-file", "settings/policy.toml", "--painter", "mincut")
     source = "import os; os.chdir('/')\n" + textwrap.dedent(SAYS)
     done = run(tmp_path, source, *words, "train.py")
     scale, policy = done.stdout.splitlines()
     assert scale == "FixedLossScale 64.0"
     assert policy.startswith(
-        "policy: painter mincut; deny list + erf, tanh (partly from policy file"
+        "policy: painter tensorflow; deny list + erf, tanh (partly from policy file"
     )
     assert done.stderr == ""
 

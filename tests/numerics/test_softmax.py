@@ -82,9 +82,8 @@ def _check(name: str, half: str, logits: list[str], **policy: Any) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("name", _FUNCTIONS)
-@pytest.mark.parametrize("painter", ["duotone", pytest.param("mincut", marks=pytest.mark.slow)])
-def test_returned(name: str, half: str, painter: str) -> None:
-    _check(name, half, list(_LOGITS), painter=painter)
+def test_returned(name: str, half: str) -> None:
+    _check(name, half, list(_LOGITS))
 
 
 @pytest.mark.parametrize("half", HALVES)
