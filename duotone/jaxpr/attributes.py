@@ -16,7 +16,7 @@ import numpy as np
 from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
 from duotone.graph.ranges.rules import DTYPE_RANGES, fits
-from duotone.jaxpr.indices import addends
+from duotone.jaxpr.scatters import scatter_attributes
 
 
 def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[str, Attribute]:
@@ -26,9 +26,8 @@ def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[s
         eqn: the equation.
         indices: of a scatter that adds, if they are known before any call.
     """
-    if indices is not None:
-        count = addends(eqn, indices)
-        return NO_ATTRIBUTES if count is None else {"addends": float(count)}
+    if eqn.primitive.name == "scatter-add":
+        return scatter_attributes(eqn, indices)
     read = _ATTRIBUTES.get(eqn.primitive.name)
     return NO_ATTRIBUTES if read is None else read(eqn)
 

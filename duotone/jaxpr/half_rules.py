@@ -16,9 +16,9 @@ from jax import lax
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.forms import ROWS, WIDENED
-from duotone.graph.graph import FULL_DTYPE, RESHAPES, Paint
+from duotone.graph.graph import FULL_DTYPE, Paint
+from duotone.graph.reforms.reform import Layer
 from duotone.jaxpr.dots import precision, rows_dot, takes_rows
-from duotone.jaxpr.exact_forms import exact_form
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.reforms import carried_out
 from duotone.jaxpr.rewrite import Env, Rewriter, form, is_host_array
@@ -36,7 +36,7 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         computes_full = r.painting.compute[node] is Paint.FULL
         return (_in_full if computes_full else _in_half)(r, step, env, operands)
 
-    reform = r.reforms.by_node.get(node)
+    reform = r.reforms.at(node)
     if reform is not None:
         results = [carried_out(r, step, env, reform, lambda operands: own(operands)[0])]
     else:
@@ -44,7 +44,7 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
             r.read(r.source(env, node, value), value, r.wanted(node, slot))
             for slot, value in enumerate(step.inputs)
         ]
-        results = exact_form(r.graph, step, operands) or own(operands)
+        results = own(operands)
     kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
     return [
         (paint, r.match(array, var.aval, paint))
@@ -158,11 +158,10 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     arrays = takes_rows(*operands)
     how = _dot_form(r, step, FULL_DTYPE if wide else r.half.name, arrays)
     slot = _weight_slot(r, step, env) if arrays else None
-    if slot is None and (how.kind == ROWS or not wide):
-        return [_bound(r, how, operands)]
     result = _bound(r, how, operands)
     if slot is None:
-        return [r.bound_once(of_halves, [result, *operands], how)]
+        own = how.kind == ROWS or not wide or "half_cotangents" not in r.reforms.on
+        return [result if own else r.bound_once(of_halves, [result, *operands], how)]
     full = _full_weight(r, env, step.inputs[slot])
     return [r.bound_once(of_weight, [result, *operands, full], slot, how)]
 
@@ -182,7 +181,7 @@ def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
     """
     params = step.eqn.params
     movable = arrays and params.get("out_sharding") is None
-    reform = r.reforms.bound.get(step.nodes[0])
+    reform = r.reforms.at(step.nodes[0], Layer.BINDING)
     return DotForm(
         WIDENED if r.dots == ROWS and not movable else r.dots,
         _hashable(params["dimension_numbers"]),
@@ -194,30 +193,14 @@ def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
     )
 
 
-_MOVES = RESHAPES - {"broadcast_in_dim"} | {"transpose"}
-"""Of one operand; a weight on its way to a dot."""
-
-
 def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
-    """The operand of a dot that is a weight: read in half, and full where it comes from.
-
-    Of two, what is no slice in a loop (the input of one step of a recurrent network), and then the
-    smaller: the other is most likely an activation.
-    """
-    found = {}
-    for slot, value in enumerate(step.inputs):
-        root = _root(r, value)
-        maker, full = r.maker(root), env.find(root, Paint.FULL)
-        if (maker is None or maker.op == "loop.slice") and _takes_gradient(full):
-            found[slot] = (maker is not None, r.graph.values[value].size)
-    return min(found, key=lambda slot: found[slot], default=None)
-
-
-def _root(r: Rewriter, value: int) -> int:
-    """The value that ``value`` was moved from."""
-    while (maker := r.maker(value)) is not None and maker.op in _MOVES:
-        value = maker.inputs[0]
-    return value
+    """The operand of a dot that is a weight: read in half, and full where it comes from."""
+    reform = r.reforms.at(step.nodes[0], Layer.DERIVATIVE)
+    for candidate in () if reform is None else reform.steps:
+        slot, root = candidate.to
+        if _takes_gradient(env.find(root, Paint.FULL)):
+            return slot
+    return None
 
 
 def _takes_gradient(full: Any | None) -> bool:

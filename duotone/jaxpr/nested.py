@@ -132,9 +132,9 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         for value, node in zip(step.inputs[num_consts + num_carry :], slices, strict=True)
     ]
 
+    found = {place: r.reforms.at(node) for place, node in enumerate(carries)}
     known = isinstance(step.eqn.params["length"], int)
-    by_node = r.reforms.by_node if known else {}
-    sums = {place: by_node[node] for place, node in enumerate(carries) if node in by_node}
+    sums = {place: reform for place, reform in found.items() if known and reform is not None}
 
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         inner = r.enter_loop(program.body, env)

@@ -5,6 +5,7 @@ Which operations: :mod:`duotone.graph.reforms`. Who calls this: :mod:`duotone.ja
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from duotone.graph.reforms.reform import NOBODY, Reform
 from duotone.jaxpr.expressions import evaluate
 from duotone.jaxpr.program import Step
 from duotone.jaxpr.rewrite import Env, Rewriter
+from duotone.jaxpr.scatters import one_hot, placed
 
 Own = Callable[[Sequence[Any]], Any]
 """Carries an operation out, of other operands."""
@@ -37,13 +39,16 @@ def carried_out(r: Rewriter, step: Step, env: Env, reform: Reform, own: Own) -> 
         place = env if reader == NOBODY else r.source(env, reader, value)
         return r.read(place, value, r.stored(value) if paint is None else paint)
 
+    eqn = step.eqn
     return evaluate(
         reform.steps,
         {
             "read": read,
             "own": lambda *operands: own(operands),
             "made": made_again(r),
-            "take": lambda array, at: taken(step.eqn, array, at),
+            "take": functools.partial(taken, eqn),
+            "place": lambda array, _, updates: placed(eqn, step.indices, array, updates),
+            "one_hot": functools.partial(one_hot, eqn),
             "half": lambda array: lax.convert_element_type(array, r.half),
             "rounded": r.rounded,
         },

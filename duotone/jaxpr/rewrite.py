@@ -32,7 +32,6 @@ from duotone.graph.graph import BodyKind, Boundary, Graph, Node, Paint
 from duotone.graph.painting import Painting
 from duotone.graph.reforms.registry import Reforms
 from duotone.jaxpr.constants import constant_in_half, is_large_constant
-from duotone.jaxpr.exact_forms import may_have_exact_form
 from duotone.jaxpr.instead import instead
 from duotone.jaxpr.program import Built, Program, Step
 
@@ -127,12 +126,7 @@ class Rewriter:
         pairs = zip(painting.compute, painting.store, strict=True)
         apart = reforms.nodes(self.graph) | _casting_inside(plan, self.graph)
         touched = (
-            int(
-                Paint.HALF in pair
-                or node.index in apart
-                or may_have_exact_form(self.graph, node)
-                or node.op in math
-            )
+            int(Paint.HALF in pair or node.index in apart or node.op in math)
             for pair, node in zip(pairs, self.graph.nodes, strict=True)
         )
         self._touched_before = list(itertools.accumulate(touched, initial=0))

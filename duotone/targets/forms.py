@@ -53,9 +53,11 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(BY_NAME[name].name for name in text.split())
 
 
-_EVERYWHERE = _names("loop_sums")
+_EVERYWHERE = _names("known_scatters one_hot loop_sums weight_gradients")
 """What every device gains from."""
-_CPU = _EVERYWHERE | _names("recompute quotients firm_roots")
+_PLAIN = _EVERYWHERE | _names("dot_orders half_cotangents")
+"""With dots of every layout."""
+_CPU = _names("recompute quotients firm_roots")
 """Of a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
 once. Holding gains nothing there, and would keep the compiler from that."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
@@ -66,8 +68,7 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        reforms=_EVERYWHERE
-        | _names("recompute quotients hold_widened factors epilogues dot_orders"),
+        reforms=_PLAIN | _names("recompute quotients hold_widened factors epilogues"),
     ),
     "tpu": DeviceForms(
         "TPU",
@@ -76,8 +77,7 @@ TABLE = {
         "compiled programs (benchmarks/painter.py)",
         # Dots and convolutions calculate their operands themselves, and the kernel of a dot goes
         # on with its float32 sums; a gather's operand must be in memory.
-        reforms=_EVERYWHERE
-        | _names("recompute_dearest hold_parts passing_factors trilinear picks dot_orders"),
+        reforms=_PLAIN | _names("recompute_dearest hold_parts passing_factors trilinear picks"),
     ),
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,
@@ -90,24 +90,28 @@ TABLE = {
             only_allow=True,
         ),
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
-        reforms=_CPU | {"swapped_rows"},
+        reforms=_EVERYWHERE | _CPU | {"swapped_rows"},
     ),
     "cpu": DeviceForms(
         "CPU",
         WIDENED,
         EVERYTHING,
         "no bfloat16 instructions: the backend would calculate in float32 or fail",
-        reforms=_CPU,
+        reforms=_EVERYWHERE | _CPU | {"half_cotangents"},
     ),
     "cpu-float16": DeviceForms(
         "CPU",
         PLAIN,
         EVERYTHING,
         "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
-        reforms=_CPU | {"dot_orders"},
+        reforms=_PLAIN | _CPU,
     ),
     "other": DeviceForms(
-        "other device", PLAIN, EVERYTHING, "nothing is known", reforms=_CPU | {"dot_orders"}
+        "other device",
+        PLAIN,
+        EVERYTHING,
+        "nothing is known",
+        reforms=_PLAIN | _CPU,
     ),
 }
 """By kind of device."""

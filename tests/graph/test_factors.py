@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from duotone.graph.graph import HALF_TYPES
+from duotone.graph.reforms.reform import Reform
 from duotone.policy import Policy
-from duotone.road import paint_jaxpr, rewriter_of
+from duotone.road import Painted, paint_jaxpr, rewriter_of
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import named
 
@@ -27,7 +28,11 @@ def carried_out(function: Any, *args: Any, device: str = "gpu") -> tuple[Any, An
     jaxpr = jax.make_jaxpr(function)(*args)
     painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=TABLE[device])
     rewriter = rewriter_of(painted, Policy())
-    return painted.reforms.by_node, jax.make_jaxpr(rewriter)(*args), rewriter(*args)
+    return _factors(painted), jax.make_jaxpr(rewriter)(*args), rewriter(*args)
+
+
+def _factors(painted: Painted) -> dict[int, Reform]:
+    return painted.reforms.named("factors") | painted.reforms.named("passing_factors")
 
 
 def normed(weights: Any, scale: Any, bias: Any, x: Any) -> Any:

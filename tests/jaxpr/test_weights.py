@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
-from duotone.jaxpr import half_rules
+from duotone import road
 from duotone.jaxpr.dots import rows_dot
 from duotone.jaxpr.weights import DotForm, of_halves, of_weight
 from duotone.targets.forms import TABLE
@@ -100,8 +100,10 @@ def test_a_weight_gradient_is_not_rounded_to_half(dtype: str) -> None:
 
 
 def test_a_gradient_that_is_rounded_is_caught(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: no weight is found, and JAX transposes the dot."""
-    monkeypatch.setattr(half_rules, "_weight_slot", lambda *_: None)
+    """The fault: no weight is looked for, and JAX transposes the dot."""
+    row = road.current_forms("")
+    without = dataclasses.replace(row, reforms=row.reforms - {"weight_gradients"})
+    monkeypatch.setattr(road, "current_forms", lambda *_, **__: without)
     assert error_of_gradient(dtype) > 500
 
 

@@ -9,6 +9,7 @@
 ``place``      what the operation, a scatter to known places, gives, by a gather from its updates
 ``one_hot``    what the operation, a scatter of one update, gives, by comparing places with indices
 ``contract``   a dot in the form of the device, by dimension numbers
+``weight``     an operand that may be a weight, and the value from which it was moved
 ``start``      what a loop carries before its first iteration
 ``stacked``    a dot over the operands of all iterations of a loop
 ``sum``        along axes, in float32
@@ -26,6 +27,7 @@ Steps are carried out in the order in which they were written.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,6 +80,16 @@ class Expression:
     def steps(self) -> tuple[Operation, ...]:
         """All steps; the last one gives the result."""
         return tuple(self._steps)
+
+
+class Layer(enum.Enum):
+    """What of an operation a reform changes; an operation may have one of each."""
+
+    RESULT = "result"
+    """What stands in its place."""
+    BINDING = "binding"
+    """How the operation itself is bound, under that."""
+    DERIVATIVE = "derivative"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

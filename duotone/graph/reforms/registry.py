@@ -15,8 +15,17 @@ from types import MappingProxyType
 from duotone.graph.casts import CastPlan
 from duotone.graph.graph import Graph, Paint
 from duotone.graph.painting import Painting
-from duotone.graph.reforms import dots, epilogues, factors, loop_sums, picks, trilinear
-from duotone.graph.reforms.reform import Match, Reform
+from duotone.graph.reforms import (
+    dots,
+    epilogues,
+    factors,
+    loop_sums,
+    picks,
+    scatters,
+    trilinear,
+    weights,
+)
+from duotone.graph.reforms.reform import Layer, Match, Reform
 from duotone.graph.reforms.view import View
 from duotone.graph.residuals import NOTHING, Recompute
 from duotone.graph.rules import Rule
@@ -34,8 +43,7 @@ class Entry:
         match: finds it at one node; ``None`` where it is decided as it is carried out.
         operations: the names of the nodes that ``match`` is asked of.
         every_painter: whether it holds for every painter: it depends on no colour of duotone's.
-        binds: whether it says how the operation itself is bound; then it holds under another reform
-            of the same node too.
+        layer: what of an operation it changes.
     """
 
     name: str
@@ -45,7 +53,7 @@ class Entry:
     match: Match | None = None
     operations: tuple[str, ...] = ()
     every_painter: bool = False
-    binds: bool = False
+    layer: Layer = Layer.RESULT
 
 
 REGISTRY = (
@@ -90,6 +98,24 @@ REGISTRY = (
         ("add", "add_any"),
     ),
     Entry(
+        "known_scatters",
+        "zeros + updates at known places = select(place gets one, update of the place, zeros)",
+        "a gather is part of the kernel that reads it; a scatter writes, reads and writes zeros",
+        "graph/reforms/scatters.py",
+        scatters.match_known,
+        ("scatter-add",),
+        every_painter=True,
+    ),
+    Entry(
+        "one_hot",
+        "zeros + update at index = select(iota == index, zeros + update, zeros)",
+        "the gradient of picked logits is part of the kernel that reads it",
+        "graph/reforms/scatters.py",
+        scatters.match_one_hot,
+        ("scatter-add",),
+        every_painter=True,
+    ),
+    Entry(
         "loop_sums",
         "c = c + dot(a[t], b[t]) for every t = c + dot(a, b) over t too",
         "the gradient of a recurrent weight is not read and written in every iteration",
@@ -106,7 +132,7 @@ REGISTRY = (
         dots.match_orders,
         ("dot_general",),
         every_painter=True,
-        binds=True,
+        layer=Layer.BINDING,
     ),
     Entry(
         "swapped_rows",
@@ -116,7 +142,27 @@ REGISTRY = (
         dots.match_swapped,
         ("dot_general",),
         every_painter=True,
-        binds=True,
+        layer=Layer.BINDING,
+    ),
+    Entry(
+        "weight_gradients",
+        "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
+        "the gradient of a weight is not rounded to half, whoever differentiates",
+        "graph/reforms/weights.py",
+        weights.match_weight,
+        ("dot_general",),
+        every_painter=True,
+        layer=Layer.DERIVATIVE,
+    ),
+    Entry(
+        "half_cotangents",
+        "d/dx of a float32 dot of half operands = dot(half(cotangent), w')",
+        "a backward dot of float32 and half would run in float32",
+        "graph/reforms/weights.py",
+        weights.match_wide,
+        ("dot_general",),
+        every_painter=True,
+        layer=Layer.DERIVATIVE,
     ),
     Entry(
         "recompute",
@@ -170,28 +216,30 @@ class Reforms:
 
     Attributes:
         on: the names of those that the device has and nobody switched off.
-        by_node: those that were found.
-        bound: those that say how an operation itself is bound.
+        found: by layer and node.
         recompute: which reads take a value calculated again.
     """
 
     on: frozenset[str] = frozenset()
-    by_node: Mapping[int, Reform] = dataclasses.field(default_factory=dict)
-    bound: Mapping[int, Reform] = dataclasses.field(default_factory=dict)
+    found: Mapping[tuple[Layer, int], Reform] = dataclasses.field(default_factory=dict)
     recompute: Recompute = NOTHING
 
     def named(self, name: str) -> dict[int, Reform]:
         """Those of one name, by node."""
-        every = (*self.by_node.items(), *self.bound.items())
-        return {node: found for node, found in every if found.name == name}
+        return {found.node: found for found in self.found.values() if found.name == name}
+
+    def at(self, node: int, layer: Layer = Layer.RESULT) -> Reform | None:
+        """That of a node, if it has one."""
+        return self.found.get((layer, node))
 
     def nodes(self, graph: Graph) -> set[int]:
         """The nodes that must be carried out one by one, whatever their colour.
 
         Also those that make what a reform reads: it may be inside of a nested call otherwise.
         """
-        makers = (found.makers(graph) for found in self.by_node.values())
-        return self.recompute.nodes(graph).union(self.by_node, *makers)
+        results = [found for (layer, _), found in self.found.items() if layer is Layer.RESULT]
+        makers = (found.makers(graph) for found in results)
+        return self.recompute.nodes(graph).union((found.node for found in results), *makers)
 
 
 def switched_on(
@@ -218,23 +266,22 @@ def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:
     Returns:
         The reforms, and the painting in which what they need unrounded is stored full.
     """
-    by_node: dict[int, Reform] = {}
-    bound: dict[int, Reform] = {}
+    found: dict[tuple[Layer, int], Reform] = {}
     for entry in REGISTRY:
-        found = bound if entry.binds else by_node
         if entry.match is None or entry.name not in on:
             continue
         matched = [
             reform
             for operation in entry.operations
             for node in view.by_operation.get(operation, ())
-            if node.index not in found and (reform := entry.match(node, view)) is not None
+            if (entry.layer, node.index) not in found
+            and (reform := entry.match(node, view)) is not None
         ]
         for reform in matched:
-            found.update((each.node, each) for each in (reform, *reform.also))
+            found.update(((entry.layer, each.node), each) for each in (reform, *reform.also))
         if any(reform.full for reform in matched):
             view = view.repainted(_unrounded(view.painting, matched))
-    return Reforms(on, by_node, bound), view.painting
+    return Reforms(on, found), view.painting
 
 
 def _unrounded(painting: Painting, reforms: list[Reform]) -> Painting:
@@ -255,9 +302,11 @@ def told(graph: Graph, plan: CastPlan, reforms: Reforms) -> dict[int, tuple[tupl
         reforms: those of the program.
     """
     found: dict[int, list[tuple[str, str]]] = {}
-    for node, reform in (*reforms.by_node.items(), *reforms.bound.items()):
+    for reform in reforms.found.values():
         stacked = [step.to[0] for step in reform.steps if step.name == "stacked"]
-        for shown in stacked or [node]:  # what only carries a sum is no operation of the user's
+        for shown in stacked or [
+            reform.node
+        ]:  # what only carries a sum is no operation of the user's
             found.setdefault(shown, []).append((reform.name, reform.reason))
     held = [(c.value, c.held, f"widened by each of {len(c.readers)} readers") for c in plan.casts]
     for value, name, reason in (*reforms.recompute.told(reforms.on), *held):

@@ -13,7 +13,7 @@ import pytest
 from jax import export, lax
 
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import exact_forms
+from duotone.jaxpr import scatters as forms
 from duotone.policy import Policy
 from duotone.road import paint_jaxpr, rewriter_of
 from tests.jaxpr.programs import half, named, traced
@@ -229,9 +229,9 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
     numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
     indices = np.array([[7]] if fault == "no bound" else [[1], [1]], np.int32)
     if fault == "no bound":
-        monkeypatch.setattr(exact_forms, "GatherScatterMode", type("None_", (), {"CLIP": None}))
+        monkeypatch.setattr(forms, "GatherScatterMode", type("None_", (), {"CLIP": None}))
     else:
-        monkeypatch.setattr(exact_forms, "all", lambda _: True, raising=False)
+        monkeypatch.setattr(forms, "all", lambda _: True, raising=False)
 
     def scatter(indices: Any, updates: Any) -> Any:
         return lax.scatter_add(lax.full((4,), 0.0), indices, updates, numbers, mode="clip")
