@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tests.jaxpr.test_held import attention
 from tests.jaxpr.test_orders import grouped
 from tests.jaxpr.test_sums import arguments, recurrent
 
+ROOT = Path(__file__).parents[1]
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -117,6 +119,12 @@ def test_every_reform_is_where_the_registry_says() -> None:
         assert ast.get_docstring(ast.parse((package / entry.file).read_text()))
         assert any(entry.name in row.reforms for row in TABLE.values()), entry.name
         assert (entry.match is None) == (not entry.operations)
+
+
+def test_the_catalogue_is_up_to_date() -> None:
+    """If not: ``python scripts/reforms_page.py``."""
+    script = runpy.run_path(str(ROOT / "scripts" / "reforms_page.py"))
+    assert script["page"]() == (ROOT / "docs" / "reforms.md").read_text(encoding="utf-8")
 
 
 def test_a_switched_off_reform_is_not_carried_out() -> None:

@@ -3,7 +3,7 @@
 ``dot(p, v)`` with ``p[q, k]`` and ``v[k, d]`` has one label for each of ``q``, ``k`` and ``d``.
 Each dot numbers its own (:class:`~duotone.graph.graph.Node`, attribute ``labels``).
 
-Who calls this: :mod:`duotone.graph.trilinear`.
+Who calls this: :mod:`duotone.graph.reforms`.
 """
 
 from __future__ import annotations

@@ -47,8 +47,6 @@ class OperationRecord:
         bytes: operands and results as painted, all runs.
         bytes_full: the same in the original program.
         casts: casts made for it (shared ones count for their first reader).
-        recomputed: whether readers far behind it take a second calculation in place of a kept
-            result; what that costs is in none of the figures.
         reads: indices of the operations whose results it reads; what only carries a value into or
             out of a nested program is passed through.
         reforms: in what other form it is carried out, or its result kept: the name of each reform
@@ -73,7 +71,6 @@ class OperationRecord:
     bytes: int
     bytes_full: int
     casts: int
-    recomputed: bool = False
     reads: tuple[int, ...] = ()
     rewritten: bool = False
     reforms: tuple[tuple[str, str], ...] = ()
@@ -121,7 +118,6 @@ class Summary:
     bytes_original: int
     casts_inserted: int
     unlisted: dict[str, int]
-    recomputed: int = 0
     rewritten: int = 0
     reforms: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -215,7 +211,6 @@ def make_record(
         The record.
     """
     reforms = reforms or Reforms()
-    again = reforms.recompute.again_anywhere
     forms = told(graph, plan, reforms)
     real = [cast for cast in plan.casts if not cast.free]
     made_for: dict[int, int] = {}
@@ -228,7 +223,6 @@ def make_record(
             classes,
             painting,
             made_for.get(node.index, 0),
-            not again.isdisjoint(node.outputs),
             forms.get(node.index, ()),
         )
         for node in graph.nodes
@@ -288,7 +282,6 @@ def _operation(
     classes: Classes,
     painting: Painting,
     casts: int,
-    recomputed: bool,
     reforms: tuple[tuple[str, str], ...],
 ) -> OperationRecord:
     rule = painting.rules[node.index]
@@ -313,7 +306,6 @@ def _operation(
         bytes=painted * runs,
         bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
         casts=casts,
-        recomputed=recomputed,
         reads=makers(graph, node.inputs),
         reforms=reforms,
     )
@@ -356,7 +348,6 @@ def summarize(
         bytes_original=sum(o.bytes_full for o in operations),
         casts_inserted=len(casts),
         unlisted=unlisted,
-        recomputed=sum(o.recomputed for o in operations),
         rewritten=sum(o.rewritten for o in operations),
         reforms=dict(Counter(name for o in operations for name, _ in o.reforms)),
     )

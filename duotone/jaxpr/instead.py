@@ -3,8 +3,8 @@
 A primitive, and no function with a derivative of one's own: of such a function JAX drops the
 derivative where it evaluates a loop in part, before it differentiates a second time.
 
-Who calls this: :mod:`duotone.jaxpr.rewrite` (casts before a loop), :mod:`duotone.jaxpr.reductions`,
-:mod:`duotone.jaxpr.picks`.
+Who calls this: :mod:`duotone.jaxpr.rewrite` (casts before a loop) and
+:mod:`duotone.jaxpr.expressions`.
 """
 
 from __future__ import annotations

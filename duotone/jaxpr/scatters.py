@@ -28,9 +28,9 @@ def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str
     found: dict[str, Attribute] = {}
     plain = all(_is_plain(var) for var in eqn.invars)
     count = None if indices is None else addends(eqn, indices)
-    if count is not None:
+    if indices is not None and count is not None:
         found["addends"] = float(count)
-        if count <= 1 and plain and np.size(indices):
+        if count <= 1 and plain and indices.size:
             found["placed"] = 1.0
     if plain and _adds_once(eqn):
         found["once"] = 1.0

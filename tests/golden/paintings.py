@@ -78,9 +78,12 @@ def _record(model: str, program: str, painter: Any, half: str) -> Record:
     return duotone.explain(step, params, inputs, labels, dtype=half, policy=policy)
 
 
+_AGAIN = {"recompute", "recompute_dearest", "quotients"}
+
+
 def _colour(operation: OperationRecord) -> str:
     paint, stored = operation.paint, operation.stored
-    again = " again" if operation.recomputed else ""
+    again = " again" if {name for name, _ in operation.reforms} & _AGAIN else ""
     return f"{paint if paint == stored else f'{paint}>{stored}'} {operation.rule}{again}"
 
 

@@ -124,12 +124,13 @@ def test_what_is_calculated_again_is_marked_and_counted() -> None:
     plan = Recompute({(2, e): 0}, {0: frozenset({e})}, {0: frozenset({h})})
     reforms = Reforms(frozenset({"recompute"}), recompute=plan)
     record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16, reforms)
-    assert [o.recomputed for o in record.operations] == [False, True, False]
-    assert record.summary.recomputed == 1
+    again = (("recompute", "not kept: calculated again for later readers"),)
+    assert [o.reforms for o in record.operations] == [(), again, ()]
+    assert record.summary.reforms == {"recompute": 1}
+    assert Record.from_json(record.to_json()) == record
     data = json.loads(record.to_json())
-    assert [o["recomputed"] for o in data["operations"]] == [False, True, False]
-    assert data["summary"]["recomputed"] == 1
-    assert _record(_net()).summary.recomputed == 0
+    assert [bool(o["reforms"]) for o in data["operations"]] == [False, True, False]
+    assert not _record(_net()).summary.reforms
 
 
 def test_json_holds_everything() -> None:

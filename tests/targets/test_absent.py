@@ -132,7 +132,7 @@ def test_a_callback_is_an_error_that_says_so(h200):
 
 
 def test_an_attentions_gradient_is_finished_in_the_kernel_of_a_dot(monkeypatch):
-    """On a TPU: what :mod:`duotone.graph.trilinear` is for."""
+    """On a TPU: what :mod:`duotone.graph.reforms.trilinear` is for."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed")
 

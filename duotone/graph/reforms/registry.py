@@ -39,21 +39,25 @@ class Entry:
         name: by which devices have it and policies switch it off.
         identity: the formula, or what it does in place of what was written.
         why: what it gains, in a sentence.
-        file: where it is, in ``duotone/``.
-        match: finds it at one node; ``None`` where it is decided as it is carried out.
+        match: finds it at one node; ``None`` where a plan of the whole program has it.
         operations: the names of the nodes that ``match`` is asked of.
-        every_painter: whether it holds for every painter: it depends on no colour of duotone's.
         layer: what of an operation it changes.
+        elsewhere: the file of what has no match.
     """
 
     name: str
     identity: str
     why: str
-    file: str
     match: Match | None = None
     operations: tuple[str, ...] = ()
-    every_painter: bool = False
     layer: Layer = Layer.RESULT
+    elsewhere: str = ""
+
+    @property
+    def file(self) -> str:
+        """Where it is, in ``duotone/``."""
+        module = "" if self.match is None else self.match.__module__
+        return self.elsewhere or f"{module.partition('.')[2].replace('.', '/')}.py"
 
 
 REGISTRY = (
@@ -61,7 +65,6 @@ REGISTRY = (
         "trilinear",
         "sum over k of p[q,k] * dot(g, v)[q,k] = sum over d of g[q,d] * dot(p, v)[q,d]",
         "the kernel of dot(g, v) calculates on, up to the gradient of an attention's scores",
-        "graph/reforms/trilinear.py",
         trilinear.match,
         ("reduce_sum",),
     ),
@@ -69,7 +72,6 @@ REGISTRY = (
         "factors",
         "sum(-(g * s)) = -(s * sum(g))",
         "gradients of a mean and of a bias become one sum, so g is read once less",
-        "graph/reforms/factors.py",
         factors.match,
         ("reduce_sum",),
     ),
@@ -77,7 +79,6 @@ REGISTRY = (
         "passing_factors",
         "sum(-(g * s)) = -(s * sum(g)), of what goes on along no shortcut",
         "likewise, where along shortcuts one sum less changes the compiler's order for the worse",
-        "graph/reforms/factors.py",
         factors.match_passing,
         ("reduce_sum",),
     ),
@@ -85,7 +86,6 @@ REGISTRY = (
         "picks",
         "gather(x - m - s, at) = gather(x, at) - m - s",
         "log-probabilities of all words are never written where one of each token is picked",
-        "graph/reforms/picks.py",
         picks.match,
         ("gather",),
     ),
@@ -93,7 +93,6 @@ REGISTRY = (
         "epilogues",
         "half(conv(x, w)) + bias = half(conv(x, w) + half(bias)), stored half",
         "the library adds the bias to its float32 sums, and no kernel adds it afterwards",
-        "graph/reforms/epilogues.py",
         epilogues.match,
         ("add", "add_any"),
     ),
@@ -101,106 +100,90 @@ REGISTRY = (
         "known_scatters",
         "zeros + updates at known places = select(place gets one, update of the place, zeros)",
         "a gather is part of the kernel that reads it; a scatter writes, reads and writes zeros",
-        "graph/reforms/scatters.py",
         scatters.match_known,
         ("scatter-add",),
-        every_painter=True,
     ),
     Entry(
         "one_hot",
         "zeros + update at index = select(iota == index, zeros + update, zeros)",
         "the gradient of picked logits is part of the kernel that reads it",
-        "graph/reforms/scatters.py",
         scatters.match_one_hot,
         ("scatter-add",),
-        every_painter=True,
     ),
     Entry(
         "loop_sums",
         "c = c + dot(a[t], b[t]) for every t = c + dot(a, b) over t too",
         "the gradient of a recurrent weight is not read and written in every iteration",
-        "graph/reforms/loop_sums.py",
         loop_sums.match,
         ("loop.accumulator",),
-        every_painter=True,
     ),
     Entry(
         "dot_orders",
         "transpose(dot(a, b)) = dot(b', a'); dot(transpose(x), b) = transpose(dot(x, b))",
         "dots of one large array ask for one layout of it, so it is written once",
-        "graph/reforms/dots.py",
         dots.match_orders,
         ("dot_general",),
-        every_painter=True,
         layer=Layer.BINDING,
     ),
     Entry(
         "swapped_rows",
         "transpose(dot(a, b)) = dot(b, a)",
         "the gradient of a weight comes in the order of the weight, and is not copied",
-        "graph/reforms/dots.py",
         dots.match_swapped,
         ("dot_general",),
-        every_painter=True,
         layer=Layer.BINDING,
     ),
     Entry(
         "weight_gradients",
         "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
         "the gradient of a weight is not rounded to half, whoever differentiates",
-        "graph/reforms/weights.py",
         weights.match_weight,
         ("dot_general",),
-        every_painter=True,
         layer=Layer.DERIVATIVE,
     ),
     Entry(
         "half_cotangents",
         "d/dx of a float32 dot of half operands = dot(half(cotangent), w')",
         "a backward dot of float32 and half would run in float32",
-        "graph/reforms/weights.py",
         weights.match_wide,
         ("dot_general",),
-        every_painter=True,
         layer=Layer.DERIVATIVE,
     ),
     Entry(
         "recompute",
         "f(x) read again later = f(x) calculated again later, from an x that is in memory",
         "what the backward pass reads of transcendental functions is not kept",
-        "graph/residuals.py",
+        elsewhere="graph/residuals.py",
     ),
     Entry(
         "recompute_dearest",
         "likewise, of the complementary error function alone",
         "likewise, where the compiler repeats all other functions unasked",
-        "graph/residuals.py",
+        elsewhere="graph/residuals.py",
     ),
     Entry(
         "quotients",
         "e read again later = (e / s) * (s / sum(e / s)), for s = sum(e)",
         "of a softmax neither exponentials nor scores are kept: dots read the quotient anyway",
-        "graph/residuals.py",
+        elsewhere="graph/residuals.py",
     ),
     Entry(
         "firm_roots",
         "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
         "a compiler that leaves roundings out would compare exponentials of two different numbers",
-        "graph/residuals.py",
+        elsewhere="graph/residuals.py",
     ),
     Entry(
         "hold_widened",
         "float32(x) = float32(x as it is in memory, in half), for several readers of a dot's x",
         "the compiler would widen x once, in memory, for all of them",
-        "graph/casts.py",
-        every_painter=True,
+        elsewhere="graph/casts.py",
     ),
     Entry(
         "hold_parts",
         "likewise, for what is put together of parts or added up from several dots",
         "the compiler would put the parts together twice, or write their sum in float32",
-        "graph/casts.py",
-        every_painter=True,
+        elsewhere="graph/casts.py",
     ),
 )
 """Every reform. Those with a ``match`` are asked in this order, and the first one takes a node."""
@@ -208,6 +191,11 @@ REGISTRY = (
 BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
 REFORMS = tuple(BY_NAME)
 """Their names."""
+OF_ANY_PAINTER = frozenset(
+    "known_scatters one_hot loop_sums dot_orders swapped_rows weight_gradients half_cotangents "
+    "hold_widened hold_parts".split()
+)
+"""Those that depend on no colour of duotone's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -253,7 +241,7 @@ def switched_on(
         any_painter: only those that hold for every painter.
     """
     on = device - removed
-    return frozenset(name for name in on if BY_NAME[name].every_painter) if any_painter else on
+    return on & OF_ANY_PAINTER if any_painter else on
 
 
 def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:

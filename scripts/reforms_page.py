@@ -1,0 +1,67 @@
+"""Writes ``docs/reforms.md``, the catalogue of reforms, from the registry and the table of devices.
+
+python scripts/reforms_page.py            # writes it
+python scripts/reforms_page.py --check    # fails if it is not up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from duotone.graph.reforms.registry import REGISTRY, Entry  # noqa: E402
+from duotone.targets.forms import TABLE  # noqa: E402
+
+PAGE = ROOT / "docs" / "reforms.md"
+_HEAD = """\
+<!-- written by scripts/reforms_page.py from duotone/graph/reforms/registry.py; do not edit -->
+# Reforms
+
+A painting says in which precision an operation computes and stores. A *reform* says in what other
+form it is carried out, or which of its results is not kept: an identity that a device gains from.
+`duotone.explain` tells of each one in effect, by name and with its reason, at the operation;
+`Policy(reforms_remove={"picks"})` or `DUOTONE_REFORMS_REMOVE=picks` switches it off. What each one
+gained is measured in [Architecture](architecture.md#reforms).
+
+```python
+import jax, jax.numpy as jnp
+import duotone
+
+step = jax.grad(lambda w, x: jnp.sum((jax.nn.gelu(x @ w) @ w.T) ** 2))
+seen = duotone.explain(step, jnp.ones((32, 64)), jnp.ones((16, 32)), dtype="float16")
+print({name for operation in seen.operations for name, reason in operation.reforms})
+```
+
+Names of devices are those of `duotone/targets/forms.py`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD, *map(_section, REGISTRY)])
+
+
+def _section(entry: Entry) -> str:
+    devices = ", ".join(name for name, row in TABLE.items() if entry.name in row.reforms)
+    return (
+        f"## {entry.name}\n\n```text\n{entry.identity}\n```\n\n"
+        f"Why: {entry.why}.\n\nOn: {devices}. In `duotone/{entry.file}`.\n"
+    )
+
+
+def main() -> int:
+    """Writes the page, or says whether it is up to date."""
+    parser = argparse.ArgumentParser(description="The catalogue of reforms.")
+    parser.add_argument("--check", action="store_true")
+    if parser.parse_args().check:
+        return int(page() != PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
