@@ -61,7 +61,7 @@ def test_the_folder_holds_the_results_the_picture_and_the_reasons(tmp_path, resu
     assert half["runs"][0]["losses"] == [2.0, 1.0]
     assert (tmp_path / "new" / "loss.png").read_bytes().startswith(PNG)
     text = (tmp_path / "new" / "explain-float16.txt").read_text()
-    assert "conv_general_dilated" in text
+    assert "conv_general_d" in text
     assert json.loads((tmp_path / "new" / "explain-float16.json").read_text())
 
 
