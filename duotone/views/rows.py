@@ -91,7 +91,7 @@ class Rows:
             if o.scope != scope:
                 scope = o.scope
                 yield Text(fitted(scope or "(no scope)", width), style="dim", no_wrap=True)
-            yield Text(_cells(width, _of(o)), style=_STYLES.get(o.paint, ""), no_wrap=True)
+            yield Text(_cells(width, _of(o, _sizes(width)[3])), style=_STYLES.get(o.paint, ""), no_wrap=True)
         if self.hidden:
             yield Text(f"… and {self.hidden} with fewer bytes", style="dim")
         yield Text()
@@ -106,7 +106,7 @@ def _path(o: OperationRecord) -> str:
     return f"{o.scope}/{o.operation}" if o.scope else o.operation
 
 
-def _of(o: OperationRecord) -> Sequence[str]:
+def _of(o: OperationRecord, size: int) -> Sequence[str]:
     dtype = _SHORT.sub(lambda found: found[1][0] + found[2], o.dtype)
     result = f"{dtype}[{','.join(o.shape)}]"
     paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
@@ -114,9 +114,14 @@ def _of(o: OperationRecord) -> Sequence[str]:
     because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
     marks = "".join(f" +{name}" for name, _ in o.reforms)
     because = because.replace(o.rule, o.rule + marks, 1)
-    return o.operation, result, paint, short_source(o.source).rsplit("/", 1)[-1], because
+    file = short_source(o.source).rsplit("/", 1)[-1]
+    return o.operation, result, paint, short_source(file, size), because
 
 
 def _cells(width: int, cells: Sequence[str]) -> str:
-    sizes = (16, 19, 9, 14, 0) if width < 110 else (20, 26, 9, 24, 0)
+    sizes = _sizes(width)
     return columns(width, *(("  " + cells[0], sizes[0]), *zip(cells[1:], sizes[1:], strict=True)))
+
+
+def _sizes(width: int) -> tuple[int, ...]:
+    return (16, 19, 9, 14, 0) if width < 110 else (20, 26, 9, 24, 0)
