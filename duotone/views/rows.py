@@ -91,7 +91,8 @@ class Rows:
             if o.scope != scope:
                 scope = o.scope
                 yield Text(fitted(scope or "(no scope)", width), style="dim", no_wrap=True)
-            yield Text(_cells(width, _of(o, _sizes(width)[3])), style=_STYLES.get(o.paint, ""), no_wrap=True)
+            cells = _of(o, _sizes(width)[3])
+            yield Text(_cells(width, cells), style=_STYLES.get(o.paint, ""), no_wrap=True)
         if self.hidden:
             yield Text(f"… and {self.hidden} with fewer bytes", style="dim")
         yield Text()
