@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from duotone.graph.background import Background
 from duotone.graph.carries import is_over_layers
@@ -36,7 +36,7 @@ from duotone.graph.classes import Classes
 from duotone.graph.graph import BodyKind, Graph, Node
 from duotone.graph.lists import Kind
 from duotone.graph.rules import Rule
-from duotone.graph.terms import is_one, is_scaled, moved
+from duotone.graph.terms import is_one, is_scaled
 
 _REASON = "an iteration: what is rounded here comes back at every turn of the loop"
 _RATIONAL = frozenset(
@@ -60,7 +60,6 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
     """
     graph = background.graph
     found: set[int] = set()
-    iterations: set[int] = set()
     for body in graph.bodies:
         if body.kind is not BodyKind.LOOP:
             continue
@@ -68,9 +67,7 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
         nodes = [node for node in graph.nodes if node.body in inside]
         dots = any(classes.nodes[node.index].kind is Kind.ALLOW for node in nodes)
         if dots and not is_over_layers(graph, classes, body):
-            new = _Loop(graph, classes, body.index, nodes, iterations).denied()
-            found |= new
-            iterations |= inside if new else set()
+            found |= _Loop(graph, classes, body.index, nodes).denied()
     denied = classes.with_denied(dict.fromkeys(found, _REASON), Rule.ITERATION)
     return denied.with_changed(
         {
@@ -84,22 +81,11 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
 class _Loop:
     """One loop, nested programs included."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        classes: Classes,
-        body: int,
-        nodes: list[Node],
-        iterations: Collection[int],
-    ) -> None:
+    def __init__(self, graph: Graph, classes: Classes, body: int, nodes: list[Node]) -> None:
         self._graph, self._classes, self._body = graph, classes, body
         self._nodes = {node.index: node for node in nodes}
-        slices = [
-            node.index
-            for node in nodes
-            if node.op == "loop.slice" and node.body == body and not self._is_left(node, iterations)
-        ]
-        self._of_each = self._reach(slices, self._readers, choices=True) | set(slices)
+        slices = {n.index for n in nodes if n.op == "loop.slice" and n.body == body}
+        self._of_each = self._reach(slices, self._readers, choices=True) | slices
 
     def denied(self) -> set[int]:
         """Nodes of this loop that are to be full."""
@@ -118,12 +104,6 @@ class _Loop:
                 arithmetic = {index for index in way if self._kind(index) is Kind.INFER}
                 found |= dots | arithmetic | {node.index}
         return found
-
-    def _is_left(self, piece: Node, iterations: Collection[int]) -> bool:
-        """Whether a slice is of what an iteration left behind: a backward loop's is one too."""
-        made = moved(self._graph, self._classes, piece.inputs[0]).producer
-        node = self._graph.nodes[made] if made >= 0 else None
-        return node is not None and node.op == "loop.stack" and node.body in iterations
 
     def _kind(self, index: int) -> Kind:
         return self._classes.nodes[index].listed

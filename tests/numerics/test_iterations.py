@@ -132,6 +132,14 @@ def test_results_are_as_good_as_float32s(name: str, half: str) -> None:
     check(function, duotone.autocast(function, dtype=half, policy=FORCE), args)
 
 
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", ["projected", "shrunk", "richardson"])
+def test_backward_loops_of_iterations_are_as_good_as_float32s(name: str, half: str) -> None:
+    function, args = CASES[name]
+    gradient = jax.grad(lambda *args: jnp.sum(jnp.sin(function(*args))), (0, 1))
+    check(gradient, duotone.autocast(gradient, dtype=half, policy=FORCE), args)
+
+
 def discrepancy(x: Any, y: Any) -> Any:
     """The maximum mean discrepancy of two samples, by Gaussian kernels."""
     mean = lambda a, b: jnp.mean(jnp.exp(-0.02 * distances(a, b)))  # noqa: E731
