@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from duotone.errors import EnvironmentVariableError
-from duotone.graph.reforms.registry import REFORMS
+from duotone.graph.removable import REMOVABLE
 
 Painter = Literal["duotone", "mincut", "tensorflow"]
 Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
@@ -187,16 +187,27 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
     return entries
 
 
-_REFORMS_TAKES = "names of reforms separated by commas, such as factors,picks (empty: none)"
+def _some_of(field: str, example: str) -> Variable:
+    """The variable of what can be switched off by name."""
+    kind, known = field.removesuffix("_remove"), REMOVABLE[field]
+    takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
 
+    def parse(name: str, value: str) -> frozenset[str]:
+        entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+        for entry in sorted(entries.difference(known)):
+            (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
+            problem = f"{entry!r} is none of the {kind}, {near!r} is the nearest"
+            raise environment_error(name, value, problem, takes)
+        return entries
 
-def _parse_reforms(name: str, value: str) -> frozenset[str]:
-    entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
-    for entry in sorted(entries.difference(REFORMS)):
-        (near,) = difflib.get_close_matches(entry, REFORMS, n=1, cutoff=0.0)
-        problem = f"{entry!r} is no reform, {near!r} is the nearest"
-        raise environment_error(name, value, problem, _REFORMS_TAKES)
-    return entries
+    return Variable(
+        field=field,
+        duotone=f"DUOTONE_{field.upper()}",
+        takes=takes,
+        effect=f"switches {kind} off (docs/{kind}.md)",
+        example=example,
+        parse=parse,
+    )
 
 
 def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str, str], Any]:
@@ -343,14 +354,8 @@ VARIABLES: tuple[Variable, ...] = (
         example="tensorflow",
         parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
     ),
-    Variable(
-        field="reforms_remove",
-        duotone="DUOTONE_REFORMS_REMOVE",
-        takes=_REFORMS_TAKES,
-        effect="switches reforms off: nothing is carried out in that other form",
-        example="factors,picks",
-        parse=_parse_reforms,
-    ),
+    _some_of("rules_remove", "solve,carry"),
+    _some_of("reforms_remove", "factors,picks"),
     *(
         Variable(
             field=field,

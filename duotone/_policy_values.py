@@ -16,7 +16,7 @@ from typing import Any
 from duotone._environment import folder_problem
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError, shown
-from duotone.graph.reforms.registry import REFORMS
+from duotone.graph.removable import REMOVABLE
 
 StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 """Name patterns and bounds, as a policy keeps them."""
@@ -76,15 +76,15 @@ def strings(field: str, value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entries))
 
 
-def reforms(value: object) -> frozenset[str]:
-    """The names of reforms; raises if one is none, with the one that was probably meant."""
-    entries = strings("reforms_remove", value)
+def removed(field: str, value: object) -> frozenset[str]:
+    """Names of what is switched off; raises if one is none, with the one that was meant."""
+    entries, known = strings(field, value), REMOVABLE[field]
     for entry in entries:
-        if entry not in REFORMS:
-            (near,) = difflib.get_close_matches(entry, REFORMS, n=1, cutoff=0.0)
+        if entry not in known:
+            (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
             raise PolicyError(
-                f"Policy(reforms_remove=...) names {entry!r}: there is no such reform. Did you "
-                f"mean {near!r}? There are {', '.join(REFORMS)}."
+                f"Policy({field}=...) names {entry!r}: there is no such {field[:-8]} to switch "
+                f"off. Did you mean {near!r}? There are {', '.join(known)}."
             )
     return frozenset(entries)
 

@@ -43,7 +43,7 @@ from duotone._policy_values import (
     check_choice,
     check_names,
     folder,
-    reforms,
+    removed,
     stated_ranges,
     strings,
 )
@@ -52,7 +52,8 @@ from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError, 
 
 LISTS = ("allow", "infer", "deny", "clear")
 LIST_FIELDS = tuple(f"{which}_{edit}" for which in LISTS for edit in ("add", "remove"))
-SET_FIELDS = (*LIST_FIELDS, "reforms_remove")
+REMOVE_FIELDS = ("rules_remove", "reforms_remove")
+SET_FIELDS = (*LIST_FIELDS, *REMOVE_FIELDS)
 PATTERN_FIELDS = ("keep_full", "keep_half")
 
 
@@ -99,24 +100,23 @@ class Policy:
             such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``. One that
             matches nothing is logged once.
         keep_half: Name-scope patterns whose operations are painted half.
-        reforms_remove: Names of the reforms to switch off; ``docs/reforms.md`` lists them.
+        rules_remove: Names of rules to switch off (``docs/rules.md``), at your own risk.
+        reforms_remove: Names of reforms to switch off (``docs/reforms.md``).
         float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
             ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
-            ``"exact"``. Dtypes stay as they are. None leaves it to JAX. See ``docs/policy.md``.
+            ``"exact"``. Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
         convolution_math: The same for convolutions alone, where they differ from dots.
         ranges: What arguments and results of operations can be: ``{name: (low, high)}``; names are
             patterns (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
-        calibration: What :func:`duotone.calibrate` measured for the function. Or a list of several:
-            that of the painted program counts, and a program that none is of is painted without,
-            which is logged once.
+        calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
+            the painted program counts; a program that none is of is painted without (logged once).
         log_path: A folder that exists. The graph before and after painting and the paint buckets
             are written there. A relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
-        PolicyTypeError: A value of the wrong type, such as one str for a list, or a name that is no
-            field. (It is a PolicyError and a TypeError.)
+        PolicyTypeError: A value of the wrong type, or a name that is no field; also a TypeError.
 
     Example:
         >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
@@ -142,6 +142,7 @@ class Policy:
     clear_remove: frozenset[str] = frozenset()
     keep_full: tuple[str, ...] = ()
     keep_half: tuple[str, ...] = ()
+    rules_remove: frozenset[str] = frozenset()
     reforms_remove: frozenset[str] = frozenset()
     float32_math: Math | None = None
     convolution_math: Math | None = None
@@ -170,6 +171,7 @@ class Policy:
             clear_remove: Iterable[str] = (),
             keep_full: Iterable[str] = (),
             keep_half: Iterable[str] = (),
+            rules_remove: Iterable[str] = (),
             reforms_remove: Iterable[str] = (),
             float32_math: Math | None = None,
             convolution_math: Math | None = None,
@@ -205,7 +207,8 @@ class Policy:
             object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))
         for field in PATTERN_FIELDS:
             object.__setattr__(self, field, strings(field, getattr(self, field)))
-        object.__setattr__(self, "reforms_remove", reforms(self.reforms_remove))
+        for field in REMOVE_FIELDS:
+            object.__setattr__(self, field, removed(field, getattr(self, field)))
         object.__setattr__(self, "ranges", stated_ranges(self.ranges))
         object.__setattr__(self, "calibration", calibrations(self.calibration))
         if self.log_path is not None:
@@ -380,15 +383,12 @@ class Policy:
         return " and by ".join(s for field in fields for s in self._sources(field, entry))
 
     def _check_patterns(self) -> None:
-        for pattern in self.keep_full:
-            if pattern in self.keep_half:
-                places = " and in ".join(
-                    s for field in PATTERN_FIELDS for s in self._sources(field, pattern)
-                )
-                raise PolicyError(
-                    f"the pattern {pattern!r} is in {places}: drop it from one of these, or make "
-                    "one narrower."
-                )
+        for pattern in filter(self.keep_half.__contains__, self.keep_full):
+            places = (s for field in PATTERN_FIELDS for s in self._sources(field, pattern))
+            raise PolicyError(
+                f"the pattern {pattern!r} is in {' and in '.join(places)}: drop it from one of "
+                "these, or make one narrower."
+            )
 
 
 # By the name of each field that a user can set.

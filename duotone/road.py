@@ -109,10 +109,10 @@ def paint_jaxpr(
     ranges = find_ranges(graph, assumptions(policy, graph, arguments)) if knows else NO_RANGES
     background = Background(graph, half, ranges, forms.worth)
     for rule, amend in AMENDMENTS.items():
-        if by_rules or rule in OF_ANY_PAINTER:
+        if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
             classes = check_classes(amend(classes, background), graph)
-    painting = hand_on_full(painter_of(policy)(graph, classes), classes, forms.worth)
-    painting = check_painting(painting, graph)
+    painting = painter_of(policy)(graph, classes, policy.rules_remove)
+    painting = check_painting(hand_on_full(painting, classes, forms.worth), graph)
     if weights:
         graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:weights])
         built = Built(check_graph(graph), built.program)

@@ -24,6 +24,7 @@ from duotone.errors import (
     PolicyTypeError,
     UnknownOperationError,
 )
+from duotone.graph.removable import REMOVABLE
 from duotone.policy import LIST_FIELDS, LISTS, PATTERN_FIELDS, Policy
 
 TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -128,6 +129,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
     values = {
         "painter": "tensorflow",
         "level": "UNSAFE_FORCE_ALL",
+        "rules_remove": ["solve"],
         "reforms_remove": ["factors"],
         "float32_math": "tf32",
         "convolution_math": "exact",
@@ -143,7 +145,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
 
 
 def test_a_reform_that_there_is_not_is_named_with_the_nearest():
-    with pytest.raises(PolicyError, match=r"'factor': there is no such reform.*mean 'factors'"):
+    with pytest.raises(PolicyError, match=r"'factor': there is no such reform .*mean 'factors'"):
         Policy(reforms_remove=["factor"])
     with pytest.raises(EnvironmentVariableError, match=r"REFORMS_REMOVE.*'pick' is.*'picks'"):
         merge(DUOTONE_REFORMS_REMOVE="factors,pick")
@@ -331,3 +333,48 @@ def test_a_painter_of_saved_graphs_is_an_error_for_functions():
     policy = Policy(painter="mincut")
     with pytest.raises(PolicyError, match=r"saved graphs \(duotone rewrite\).*DUOTONE_PAINTER"):
         duotone.explain(lambda x: x @ x, np.ones((8, 8), np.float32), policy=policy)
+
+
+def test_rules_are_switched_off_by_name():
+    x = np.ones((64, 64), np.float32)
+
+    def ridge(z, y):
+        return jax.numpy.linalg.solve(z.T @ z, z.T @ y)
+
+    def dots(policy):
+        seen = duotone.explain(ridge, x, x, dtype="float16", policy=policy)
+        return [(o.paint, o.rule) for o in seen.operations if o.operation == "dot_general"][:2]
+
+    assert dots(Policy()) == [("full", "solve")] * 2
+    assert {paint for paint, _ in dots(Policy(rules_remove=["solve"]))} == {"half"}
+    assert dots(merge(DUOTONE_RULES_REMOVE="solve")) == dots(Policy(rules_remove=["solve"]))
+
+
+def test_a_step_of_the_painter_is_switched_off_by_name():
+    x = np.ones((16, 16), np.float32)
+
+    def network(x, w, bias):
+        return (x @ w + bias) @ w
+
+    def rules(policy):
+        seen = duotone.explain(network, x, x, x[0], dtype="float16", policy=policy)
+        return {o.operation: o.rule for o in seen.operations}
+
+    assert rules(Policy())["add"] == "mixed"
+    assert rules(Policy(rules_remove=["mixed"]))["add"] == "downstream"
+
+
+@pytest.mark.parametrize("name", ["solv", "taint", "picks"])
+def test_a_rule_that_cannot_be_switched_off_is_named(name):
+    with pytest.raises(PolicyError, match=f"names {name!r}: there is no such rule to switch off"):
+        Policy(rules_remove=[name])
+
+
+@pytest.mark.parametrize("name", REMOVABLE["rules_remove"])
+def test_a_program_is_painted_without_any_one_rule(name):
+    x = np.ones((16, 16), np.float32)
+    policy = Policy(rules_remove=[name])
+    step = jax.grad(lambda w, x: (jax.nn.softmax(jax.nn.gelu(x @ w) @ w) ** 2).sum())
+    full = step(x, x)
+    got = duotone.autocast(step, dtype="bfloat16", policy=policy)(x, x)
+    assert np.allclose(got, full, atol=1e-3)

@@ -6,7 +6,7 @@ Who calls this: painters make paintings, the cast planner and the record read th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 from duotone.errors import RewriteError
 from duotone.graph.classes import Classes
@@ -58,6 +58,7 @@ class Canvas:
         self.store: list[Paint | None] = [None] * len(graph.nodes)
         self.rules: list[Rule | None] = [None] * len(graph.nodes)
         self.details: dict[int, str] = {}
+        self.state: frozenset[int] = frozenset()
         self.open = [self._settle(node) for node in graph.nodes]
 
     def _settle(self, node: Node) -> bool:
@@ -186,7 +187,8 @@ class Canvas:
         return Painting(tuple(self.compute), store, tuple(rules), self.details)
 
 
-Painter = Callable[[Graph, Classes], Painting]
+Painter = Callable[[Graph, Classes, Collection[str]], Painting]
+"""From graph, classes and the rules that are switched off to a painting."""
 
 
 def check_painting(painting: Painting, graph: Graph) -> Painting:

@@ -278,6 +278,6 @@ class Tiny:
         lists = edit(OpLists.for_half(entries, half.name))
         classes = classify(graph, lists, half, pins, force_all=force_all)
         classes = decline(classes, Background(graph, half, worth=worth))
-        painting = hand_on_full(PAINTERS[painter](graph, classes), classes, worth)
+        painting = hand_on_full(PAINTERS[painter](graph, classes, ()), classes, worth)
         check_painting(painting, graph)
         return Painted(graph, classes, painting, plan_casts(graph, classes, painting))

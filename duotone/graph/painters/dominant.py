@@ -33,7 +33,8 @@ References:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 from duotone.graph.classes import Classes
 from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
@@ -43,12 +44,13 @@ from duotone.graph.painting import Canvas, Painting
 from duotone.graph.rules import Rule
 
 
-def paint_dominant(graph: Graph, classes: Classes) -> Painting:
+def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:
     """Paints a graph by duotone's rules.
 
     Args:
         graph: the program.
         classes: what each node is.
+        off: rules of :data:`STEPS` that are switched off.
 
     Returns:
         A colour and a rule for every node.
@@ -57,12 +59,9 @@ def paint_dominant(graph: Graph, classes: Classes) -> Painting:
     paint_allow(canvas)
     tainted = spread_taint(canvas)
     spread_half(canvas, tainted)
-    state = keep_state_full(canvas)
-    compute_full_store_half(canvas)
-    store_operands_half(canvas)
-    keep_wide(canvas, state)
-    follow_full(canvas)
-    move_casts_up(canvas)
+    for rule, step in STEPS.items():
+        if rule not in off:
+            step(canvas)
     name_the_rest(canvas, tainted)
     return canvas.finish()
 
@@ -142,10 +141,10 @@ def follows(canvas: Canvas, node: Node, slot: int) -> bool:
     return all(canvas.stored(value) is Paint.HALF for value in varying)
 
 
-def keep_state_full(canvas: Canvas) -> set[int]:
+def keep_state_full(canvas: Canvas) -> None:
     """What leads to an output with no allow operation in between is computed full.
 
-    Returns the nodes that are state, those that were full before included.
+    The nodes that are state, those that were full before included, are kept on the canvas.
 
     First everything from which an output is reached without an allow operation and without getting
     smaller on the way (a bias gradient is a sum over an activation's gradient; that activation is
@@ -183,7 +182,7 @@ def keep_state_full(canvas: Canvas) -> set[int]:
         node = graph.nodes[index]
         if canvas.compute[index] is Paint.HALF and canvas.rules[index] is Rule.DOWNSTREAM:
             canvas.paint(index, Paint.FULL, Rule.STATE, f"{node.op} leads to an output")
-    return reaching
+    canvas.state = frozenset(reaching)
 
 
 def _before(
@@ -278,7 +277,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     return cost == made or (cost < made and not canvas.entry(node.index).repeats)
 
 
-def keep_wide(canvas: Canvas, state: Collection[int]) -> None:
+def keep_wide(canvas: Canvas) -> None:
     """An allow operation read only in full hands on its float32 accumulator.
 
     Only where it leads to an output: elsewhere half is less to write, and a reader's cast free.
@@ -291,14 +290,12 @@ def keep_wide(canvas: Canvas, state: Collection[int]) -> None:
         readers = canvas.readers(node.outputs)
         if any(canvas.compute[r] is Paint.HALF for r in readers):
             continue
-        if _leads_to_an_output(canvas, node, state, outputs):
+        if _leads_to_an_output(canvas, node, outputs):
             canvas.store[node.index] = Paint.FULL
             canvas.rules[node.index] = Rule.WIDE
 
 
-def _leads_to_an_output(
-    canvas: Canvas, node: Node, state: Collection[int], outputs: Collection[int]
-) -> bool:
+def _leads_to_an_output(canvas: Canvas, node: Node, outputs: Collection[int]) -> bool:
     """Whether a result is an output, moved or not, or arithmetic of the state reads it."""
     queue = list(node.outputs)
     while queue:
@@ -306,9 +303,9 @@ def _leads_to_an_output(
         if value in outputs:
             return True
         for reader, _ in canvas.consumers[value]:
-            if reader in state and canvas.kind(reader) is Kind.INFER:
+            if reader in canvas.state and canvas.kind(reader) is Kind.INFER:
                 return True
-            if reader in state and canvas.kind(reader) is Kind.CLEAR:
+            if reader in canvas.state and canvas.kind(reader) is Kind.CLEAR:
                 queue += canvas.graph.nodes[reader].outputs
     return False
 
@@ -318,3 +315,16 @@ def name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
     for index, rule in enumerate(canvas.rules):
         if rule is None:
             canvas.rules[index] = Rule.TAINT if tainted[index] else Rule.OUTSIDE
+
+
+STEPS: Mapping[Rule, Callable[[Canvas], None]] = MappingProxyType(
+    {
+        Rule.STATE: keep_state_full,
+        Rule.MIXED: compute_full_store_half,
+        Rule.OPERAND: store_operands_half,
+        Rule.WIDE: keep_wide,
+        Rule.INNER: follow_full,
+        Rule.UPSTREAM: move_casts_up,
+    }
+)
+"""By rule, in order: what follows once half and taint have run."""

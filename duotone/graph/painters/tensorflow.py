@@ -19,6 +19,8 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from duotone.graph.classes import Classes
 from duotone.graph.graph import Graph, Paint
 from duotone.graph.lists import Kind
@@ -27,16 +29,18 @@ from duotone.graph.reach import reach
 from duotone.graph.rules import Rule
 
 
-def paint_tensorflow(graph: Graph, classes: Classes) -> Painting:
+def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:
     """Paints a graph as TensorFlow's pass does.
 
     Args:
         graph: the program.
         classes: what each node is.
+        off: nothing of these passes can be switched off.
 
     Returns:
         A colour and a rule for every node.
     """
+    del off
     canvas = Canvas(graph, classes)
     flow = _Flow(canvas)
     allow = {n.index for n in graph.nodes if flow.of_kind(n.index, Kind.ALLOW)}

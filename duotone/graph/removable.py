@@ -1,0 +1,21 @@
+"""What a policy can switch off by name: reforms, and the rules of stages.
+
+Who calls this: the policy and the environment check names with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from duotone.graph.amendments import AMENDMENTS
+from duotone.graph.painters.dominant import STEPS
+from duotone.graph.reforms.registry import REFORMS
+
+REMOVABLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "rules_remove": tuple(rule.value for rule in (*AMENDMENTS, *STEPS)),
+        "reforms_remove": tuple(REFORMS),
+    }
+)
+"""By field of a policy."""
