@@ -43,6 +43,7 @@ _NAMES = {
     "hand_on_full": "paint",
     "check_painting": "check",
     "cast_beforehand": "paint",
+    "switched_on": "plan",
     "find_reforms": "plan",
     "switched_on": "plan",
     "plan_casts": "plan",

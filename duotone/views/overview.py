@@ -12,6 +12,7 @@ import dataclasses
 import heapq
 import itertools
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -77,7 +78,7 @@ class Overview:
             yield Text(fitted(line, width), no_wrap=True)
 
     def _sections(self, width: int) -> Iterator[str]:
-        yield from _totals(self._record)
+        yield from _totals(self._record, width)
         yield ""
         yield from _reasons(self._record, width)
         yield from _tree(self._record, self._lines, width)
@@ -86,7 +87,7 @@ class Overview:
         yield f"What each rule says: {GLOSSARY}"
 
 
-def _totals(record: Record) -> Iterator[str]:
+def _totals(record: Record, width: int) -> Iterator[str]:
     s = record.summary
     every = s.operations_half + s.operations_full
     yield (
@@ -101,7 +102,7 @@ def _totals(record: Record) -> Iterator[str]:
     yield f"{s.casts_inserted} casts inserted"
     if s.reforms:
         named = ", ".join(f"{count} {name}" for name, count in sorted(s.reforms.items()))
-        yield f"in another form, or not kept ({REFORMS}): {named}"
+        yield from textwrap.wrap(f"in another form, or not kept ({REFORMS}): {named}", width)
     asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
     if asked and 2 * asked >= s.allow_total:
         yield f"{asked} of {s.allow_total} on the allow list are left alone: {ASKED}"

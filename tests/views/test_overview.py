@@ -68,6 +68,7 @@ def test_reforms_are_counted() -> None:
     counted = {"residuals": 3, "held": 1}
     other = dataclasses.replace(seen, summary=dataclasses.replace(seen.summary, reforms=counted))
     assert shown(other)[3] == "in another form, or not kept (docs/reforms.md): 1 held, 3 residuals"
+    assert "1 held, 3 residuals" in " ".join(shown(other, 60)[3:5])  # on two lines, not cut off
 
 
 def test_alike_scopes_are_one_line_with_their_numbers() -> None:

@@ -292,9 +292,7 @@ def told(graph: Graph, plan: CastPlan, reforms: Reforms) -> dict[int, tuple[tupl
     found: dict[int, list[tuple[str, str]]] = {}
     for reform in reforms.found.values():
         stacked = [step.to[0] for step in reform.steps if step.name == "stacked"]
-        for shown in stacked or [
-            reform.node
-        ]:  # what only carries a sum is no operation of the user's
+        for shown in stacked or [reform.node]:  # a loop's carry is no operation of the user's
             found.setdefault(shown, []).append((reform.name, reform.reason))
     held = [(c.value, c.held, f"widened by each of {len(c.readers)} readers") for c in plan.casts]
     for value, name, reason in (*reforms.recompute.told(reforms.on), *held):
