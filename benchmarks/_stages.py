@@ -45,7 +45,6 @@ _NAMES = {
     "cast_beforehand": "paint",
     "switched_on": "plan",
     "find_reforms": "plan",
-    "switched_on": "plan",
     "plan_casts": "plan",
     "plan_residuals": "plan",
 }
