@@ -1,7 +1,7 @@
-"""The road of ``duotone.road`` with a clock at every stage.
+"""The road of ``duotone._road`` with a clock at every stage.
 
-The stages are found by the names under which ``duotone.road`` calls them; a stage renamed there has
-to be renamed here.
+The stages are found by the names under which ``duotone._road`` calls them; a stage renamed there
+has to be renamed here.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from unittest import mock
 
 import jax
 
-from duotone import Policy, road
+from duotone import Policy
+from duotone import _road as road
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.painters import PAINTERS
-from duotone.jaxpr.signature import flatten_call
-from duotone.jaxpr.trace import trace
+from duotone.jaxpr.reading.signature import flatten_call
+from duotone.jaxpr.reading.trace import trace
 
 STAGES: tuple[str, ...] = (
     "trace",
@@ -48,7 +49,7 @@ _NAMES = {
     "plan_casts": "plan",
     "plan_residuals": "plan",
 }
-"""Functions that ``duotone.road`` calls, by stage; painters and the rewriter are clocked apart."""
+"""Functions that ``duotone._road`` calls, by stage; painters and the rewriter are clocked apart."""
 
 
 class Clock:
@@ -71,7 +72,7 @@ class Clock:
 
     @contextlib.contextmanager
     def on_the_road(self) -> Iterator[None]:
-        """Every stage that ``duotone.road`` calls is timed."""
+        """Every stage that ``duotone._road`` calls is timed."""
         with contextlib.ExitStack() as stack:
             for name, stage in _NAMES.items():
                 timed = self.around(stage, getattr(road, name))

@@ -3,9 +3,9 @@
 
 Each dot starts from float32 operands, as in a painted program, so that casts count. Forms: the dot
 in float32; its operands cast to bfloat16 with a float32 or a bfloat16 result; and ``rows``, the
-form that duotone binds (``duotone/jaxpr/dots.py``). They run in turn, round after round; a figure
-is the median over rounds of float32's time over the form's: above 1 is faster than float32. "fails"
-is a program that compiles and then raises when it runs.
+form that duotone binds (``duotone/jaxpr/rules/dots.py``). They run in turn, round after round; a
+figure is the median over rounds of float32's time over the form's: above 1 is faster than float32.
+"fails" is a program that compiles and then raises when it runs.
 
 The table in ``duotone/targets/forms.py`` (which form, and below which size a dot is left alone)
 rests on this. Run it once for each version of JAX: each has its own table in the result.
@@ -23,7 +23,7 @@ from jax import lax
 
 from benchmarks._common import Result, median, table, write
 from benchmarks._versions import with_part
-from duotone.jaxpr.dots import Dims, rows_dot
+from duotone.jaxpr.rules.dots import Dims, rows_dot
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags
 from duotone.targets.forms import TABLE
 

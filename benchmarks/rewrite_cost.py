@@ -54,9 +54,9 @@ def step_round(case: Case, turn: int) -> dict[str, float]:
     """One round: each order traced and lowered once, in an order that turns with the rounds.
 
     How deep the call stands in the stack turns too: at some depths CPython asks for memory at every
-    call of a loop, and tracing takes half as long again (``duotone/jaxpr/interpreter.py``). Then
-    the float32 step is compiled (what is traced right behind that takes longer), and the painted
-    step goes down the road stage by stage.
+    call of a loop, and tracing takes half as long again (``duotone/jaxpr/running/interpreter.py``).
+    Then the float32 step is compiled (what is traced right behind that takes longer), and the
+    painted step goes down the road stage by stage.
     """
     shapes, found, lowered = case.shapes(), {}, {}
     for name in _turned(list(ORDERS), turn):

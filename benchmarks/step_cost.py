@@ -6,8 +6,8 @@ Counted on the program, so it needs no device and repeats exactly: bytes of the 
 among all. What a compiler fuses is not seen here; the CPU's compiled program would not show it
 either, since it calculates half precision in float32.
 
-The derivative of a bfloat16 dot is a primitive of duotone's on CPUs (``duotone/jaxpr/dots.py``);
-it counts as the dot that it is.
+The derivative of a bfloat16 dot is a primitive of duotone's on CPUs
+(``duotone/jaxpr/rules/dots.py``); it counts as the dot that it is.
 """
 
 from __future__ import annotations

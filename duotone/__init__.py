@@ -22,6 +22,7 @@ from duotone._renamed import NAMES as _NEW_NAMES
 from duotone._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from duotone._measuring import calibrate
     from duotone._weights import CastParams
     from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
     from duotone.api import Explanation, autocast, explain
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from duotone.errors import DuotoneError
     from duotone.gradients import grad, value_and_grad
     from duotone.inference import cast_params
-    from duotone.measuring import calibrate
     from duotone.policy import Policy
     from duotone.regions import keep_full, keep_half
     from duotone.scale import (
@@ -101,7 +101,7 @@ _NAMES_BY_MODULE = {
     "errors": "DuotoneError",
     "gradients": "grad value_and_grad",
     "inference": "cast_params",
-    "measuring": "calibrate",
+    "_measuring": "calibrate",
     "policy": "Policy",
     "regions": "keep_full keep_half",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad SkipState "

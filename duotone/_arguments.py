@@ -1,6 +1,6 @@
 """What the public functions check of their arguments before anything is traced.
 
-Called by ``duotone.api``, ``duotone.compiled`` and ``duotone.measuring``; every error names the
+Called by ``duotone.api``, ``duotone.compiled`` and ``duotone._measuring``; every error names the
 function as the user called it, the argument and the remedy, and shows of an array its type only.
 """
 

@@ -1,6 +1,6 @@
 """What a policy says of one program: lists, assumptions, and patterns that match nothing.
 
-Who calls this: :mod:`duotone.road`.
+Who calls this: :mod:`duotone._road`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from duotone import _jax
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError
+from duotone.graph.classify.lists import Kind, OpLists
 from duotone.graph.graph import Graph, HalfType
-from duotone.graph.lists import Kind, OpLists
 from duotone.graph.painters import PAINTERS
-from duotone.graph.painting import Painter
+from duotone.graph.painters.painting import Painter
 from duotone.graph.ranges import (
     Assumptions,
     assume,
@@ -27,7 +27,7 @@ from duotone.graph.ranges import (
     path_of,
     paths_of,
 )
-from duotone.jaxpr.lists import ENTRIES
+from duotone.jaxpr.reading.lists import ENTRIES
 from duotone.policy import LISTS, PATTERN_FIELDS, Policy
 
 logger = logging.getLogger("duotone")

@@ -28,7 +28,7 @@ from jax._src.interpreters import partial_eval as _staging
 from jax.core import ShapedArray, Tracer
 from jax.extend import core as _core
 from jax.extend.core import primitives as _primitives
-from jax.interpreters import ad, batching, mlir  # noqa: F401  (for duotone.jaxpr.bilinear)
+from jax.interpreters import ad, batching, mlir  # noqa: F401  (for duotone.jaxpr.rules.bilinear)
 
 Eqn = Any
 """A ``JaxprEqn``."""
@@ -55,13 +55,13 @@ and read it through :mod:`duotone.targets.assumed`."""
 collecting = jax.make_user_context(default_value=None)
 """Who collects what is painted while it is traced: part of the key of ``jit`` caches too, so that a
 trace that is to collect is not read from one. Set and read it through
-:mod:`duotone.jaxpr.inside`."""
+:mod:`duotone.jaxpr.running.inside`."""
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
 _OWN = (
     "_jax.py _renamed.py _weights.py adapters api.py compiled.py gradients.py inference.py jaxpr "
-    "mixed.py regions.py road.py scale targets"
+    "_mixed.py regions.py _road.py scale targets"
 ).split()
 _LIBRARIES = {"site-packages", "dist-packages"}
 for _name in _OWN:
@@ -278,7 +278,7 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
     """The arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
     Empty if the equation may be inlined with nothing lost. Donation matters on the outermost
-    ``jit`` only, where :mod:`duotone.jaxpr.run` takes care of it.
+    ``jit`` only, where :mod:`duotone.jaxpr.running.run` takes care of it.
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):

@@ -1,7 +1,7 @@
 """Who hears the line that is said of a function when it is first rewritten, besides the log.
 
 The Keras adapter listens while a step is traced, so that its callback can show the line: few turn
-level INFO of the logger on. Called by :mod:`duotone.mixed`, which makes the line. Nothing here
+level INFO of the logger on. Called by :mod:`duotone._mixed`, which makes the line. Nothing here
 raises.
 """
 

@@ -31,9 +31,9 @@ from jax.core import Tracer
 from duotone import _jax
 from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, way_out
 from duotone.graph.graph import FULL_DTYPE, Paint
-from duotone.jaxpr.run import Runner, marker, put_down
-from duotone.jaxpr.signature import Results, Signature, describe_callable, flatten_call
-from duotone.jaxpr.trace import Traced, trace
+from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
+from duotone.jaxpr.reading.trace import Traced, trace
+from duotone.jaxpr.running.run import Runner, marker, put_down
 from duotone.policy import Policy
 
 

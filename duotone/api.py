@@ -1,6 +1,6 @@
 """The functions users call: ``autocast`` and ``explain``.
 
-The stages that they take a function through stand in :mod:`duotone.road`, in order.
+The stages that they take a function through stand in :mod:`duotone._road`, in order.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import jax
 
 from duotone._arguments import check_calibration, check_callable, check_policy, half_named
 from duotone._dtypes import OFF
+from duotone._mixed import Settings, argument_names, fast_half, half_of_device, settings_of
+from duotone._records import halves_inside, record_of
 from duotone._renamed import refuses_old_arguments
+from duotone._road import paint_for_device, paint_full
 from duotone._weights import CastParams, Weights, check_fits, without_first
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.record import Record
-from duotone.jaxpr.inside import collecting, holds_rewritten
-from duotone.jaxpr.signature import describe_callable, flatten_call
-from duotone.jaxpr.trace import trace
-from duotone.mixed import Settings, argument_names, fast_half, half_of_device, settings_of
+from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.reading.trace import trace
+from duotone.jaxpr.running.inside import collecting, holds_rewritten
 from duotone.policy import Policy
-from duotone.records import halves_inside, record_of
-from duotone.road import paint_for_device, paint_full
 from duotone.targets import assumed
 from duotone.views.columns import html, plain
 from duotone.views.overview import Overview

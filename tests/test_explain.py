@@ -20,7 +20,7 @@ from duotone.errors import (
     PolicyError,
     UnknownOperationError,
 )
-from duotone.graph.rules import Rule
+from duotone.graph.classify.rules import Rule
 
 X, W = np.ones((4, 8), np.float32), np.ones((8, 16), np.float32)
 

@@ -103,7 +103,7 @@ def test_forward_and_backward_pass_are_one_program():
 
 
 def test_settings_reach_the_painter(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("duotone.mixed.fast_half", lambda policy: None)
+    monkeypatch.setattr("duotone._mixed.fast_half", lambda policy: None)
     plain = jax.value_and_grad(loss_fn)(PARAMS, X, Y)
     switches: list[dict[str, Any]] = [{"enabled": False}, {"dtype": "float32"}]
     for off in switches:

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import duotone
-from duotone import _jax, road
+from duotone import _jax
+from duotone import _road as road
+from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import HALF_TYPES, STRUCTURAL, Paint
-from duotone.graph.lists import Kind
 from duotone.policy import Policy
 from duotone.targets.forms import TABLE
 from tests import random_programs

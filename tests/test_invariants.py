@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import duotone
-from duotone import Policy, _jax, road
+from duotone import Policy, _jax
+from duotone import _road as road
 from duotone.targets.forms import TABLE
 from tests.random_programs import STEPS, Program, arguments, programs
 

@@ -17,7 +17,7 @@ import optax
 import pytest
 
 import duotone
-from duotone.mixed import settings_of
+from duotone._mixed import settings_of
 from duotone.targets.assumed import AssumedDevice, assuming
 from duotone.targets.device import FAST_CPU_FLAGS, choose_half
 
@@ -26,7 +26,7 @@ W, X = jnp.ones((512, 512)), jnp.ones((256, 512))
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("duotone.mixed._LINES", set())
+    monkeypatch.setattr("duotone._mixed._LINES", set())
     caplog.set_level(logging.INFO, logger="duotone")
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_said_where_nothing_is_rewritten(
 ) -> None:
     duotone.autocast(loss, enabled=False)(W, X)
     assert not lines(caplog)
-    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choose_half("cpu"))
+    monkeypatch.setattr("duotone._mixed.current_choice", lambda: choose_half("cpu"))
     duotone.autocast(loss)(W, X)
     (line,) = lines(caplog)
     assert "not rewritten" in line

@@ -17,7 +17,7 @@ from flax import linen, nnx
 
 import duotone
 import duotone.nnx
-from duotone import modules
+from duotone import _modules as modules
 
 X = jnp.ones((2, 5, 8))
 

@@ -18,9 +18,10 @@ from duotone.errors import (
     UnknownOperationError,
 )
 from duotone.graph.ranges.rules import RULES
-from duotone.jaxpr import half_rules, indices, operations
-from duotone.jaxpr.builder import NESTED
-from duotone.jaxpr.lists import ENTRIES
+from duotone.jaxpr.reading import indices, operations
+from duotone.jaxpr.reading.builder import NESTED
+from duotone.jaxpr.reading.lists import ENTRIES
+from duotone.jaxpr.rules import half_rules
 from duotone.policy import Policy
 
 TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"

@@ -16,7 +16,7 @@ from flax import nnx
 import duotone
 import duotone.nnx
 from duotone import Explanation, explain
-from duotone.graph.rules import Rule
+from duotone.graph.classify.rules import Rule
 
 W = {"a": jnp.ones((8, 16)), "b": jnp.ones((16, 8))}
 X = jnp.ones((4, 8))

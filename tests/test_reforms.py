@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import duotone
+from duotone._road import paint_jaxpr
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.record import Record, make_record
 from duotone.graph.reforms.registry import REFORMS, REGISTRY
 from duotone.policy import Policy
-from duotone.road import paint_jaxpr
 from duotone.targets.forms import TABLE
 from tests.graph.test_epilogues import BIAS as CHANNELS
 from tests.graph.test_epilogues import X as IMAGES

@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 import duotone
-from duotone import road
+from duotone import _road as road
 from duotone.targets.forms import TABLE
 from tests.catalogue.evaluate import primitives_in
 from tests.traps import HALVES, W, X, close, dtypes_of, equations, mixed, rewritten

@@ -426,7 +426,7 @@ def test_compile_for_has_the_weights_as_arguments():
 
 
 def test_where_no_half_type_is_fast_all_stays(monkeypatch):
-    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choose_half("cpu"))
+    monkeypatch.setattr("duotone._mixed.current_choice", lambda: choose_half("cpu"))
     params, x = perceptron_params(), numbers(0, 5, 8)
     record = cast_params(perceptron, params, x)
     assert record.cast == frozenset()
@@ -547,7 +547,7 @@ def test_a_numpy_array_that_is_changed_afterwards_changes_nothing(called_before)
 
 def test_nor_does_it_where_nothing_is_rewritten(monkeypatch):
     weight = np.ones((4, 4), np.float32)
-    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choose_half("cpu"))
+    monkeypatch.setattr("duotone._mixed.current_choice", lambda: choose_half("cpu"))
     fast = autocast(lambda p, x: x @ p["w"], weights={"w": weight})
     weight[:] = 100
     np.testing.assert_array_equal(fast(jnp.ones((2, 4))), np.full((2, 4), 4.0))

@@ -6,8 +6,8 @@ Linen's ``init`` and ``apply`` are pure functions, so :func:`duotone.autocast` a
 for what a step that is skipped must not change besides parameters (batch statistics).
 
 Who calls this: users, by way of :mod:`duotone.linen`. What goes wrong: ``autocast`` inside a module
-(``duotone.jaxpr.foreign`` reports it); fp8 parameters, which no loss scale may touch; the errors of
-:mod:`duotone.adapters.optax`.
+(``duotone.jaxpr.reading.foreign`` reports it); fp8 parameters, which no loss scale may touch; the
+errors of :mod:`duotone.adapters.optax`.
 """
 
 from __future__ import annotations

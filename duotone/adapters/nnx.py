@@ -30,8 +30,8 @@ import jax.numpy as jnp
 
 from duotone import api
 from duotone._arguments import check_callable, is_off
+from duotone._modules import holding, inside
 from duotone.errors import MissingExtraError
-from duotone.modules import holding, inside
 from duotone.policy import Policy
 
 try:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import optax
 from flax import nnx
 
+from duotone._modules import holding, inside
 from duotone.adapters.gradient_functions import identity, reference
 from duotone.adapters.nnx import (
     TAG,
@@ -34,7 +35,6 @@ from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
-from duotone.modules import holding, inside
 from duotone.policy import Policy
 from duotone.regions import keep_full
 from duotone.scale import LossScale, ScaledGrad, select_tree

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 
 from duotone import api
+from duotone._measuring import Calibrations
 from duotone.adapters import ENABLE
 from duotone.adapters.gradient_functions import GradientFunctions
 from duotone.adapters.trees import check_gradients, check_reduced, check_same_leaves
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.measuring import Calibrations
 from duotone.policy import Policy
 from duotone.scale import LossScale, ScaledGrad
 from duotone.scale.choice import make_loss_scale

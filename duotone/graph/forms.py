@@ -1,4 +1,4 @@
-"""The forms of a dot, of which a device runs one fast; see :mod:`duotone.jaxpr.dots`."""
+"""The forms of a dot, of which a device runs one fast; see :mod:`duotone.jaxpr.rules.dots`."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from duotone.errors import ArgumentError
-from duotone.graph.casts import CastPlan
-from duotone.graph.classes import Classes
+from duotone.graph.casts.plan import CastPlan
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.lists import Kind
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
-from duotone.graph.lists import Kind
-from duotone.graph.painting import Painting
+from duotone.graph.painters.painting import Painting
 from duotone.graph.reforms.registry import Reforms, told
-from duotone.graph.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from duotone.graph.amendments import AMENDMENTS
+from duotone.graph.classify.amendments import AMENDMENTS
 from duotone.graph.painters.dominant import STEPS
 from duotone.graph.reforms.registry import REFORMS
 

@@ -5,7 +5,7 @@ rewritten one (a derivative, a mapped one) by its types: nobody painted it, its 
 painting and the transformation made them. :func:`join` puts the records of such programs, and of
 those that stand as they were painted, in the places where the program around them calls them.
 
-Who calls this: :mod:`duotone.records`.
+Who calls this: :mod:`duotone._records`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import FULL_DTYPE, STRUCTURAL, Graph, Node, Value
 from duotone.graph.record import (
     CastRecord,
@@ -24,7 +25,6 @@ from duotone.graph.record import (
     shape_of,
     summarize,
 )
-from duotone.graph.rules import Rule
 
 _CAST = "convert_element_type"
 _CALLED = re.compile(r"(?:^|/)jit\([^/]*\)")

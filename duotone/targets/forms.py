@@ -9,16 +9,16 @@ behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/ar
 - *What* is painted (:attr:`DeviceForms.worth`) follows from the device only where duotone chose the
   half type itself (``dtype=None``). Who names a half type gets the same painting everywhere.
 
-Who calls this: ``duotone.road``. Who extends it: whoever has measured another device adds a row.
+Who calls this: ``duotone._road``. Who extends it: whoever has measured another device adds a row.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.graph.reforms.registry import BY_NAME
-from duotone.graph.worth import EVERYTHING, Worth
 from duotone.targets.assumed import assumed
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
 from duotone.targets.math import math_of

@@ -6,7 +6,7 @@ with a dot algorithm, or, where there is none (convolutions, TPUs), with a preci
 the name of either. What a device cannot do is left as JAX has it, with one line in the log.
 
 Who calls this: :mod:`duotone.targets.forms`. The names become JAX objects in
-:mod:`duotone.jaxpr.dots`.
+:mod:`duotone.jaxpr.rules.dots`.
 
 References:
     ``jax.lax.DotAlgorithmPreset`` and ``jax.lax.Precision``; which of them a compiler takes was

@@ -19,17 +19,17 @@ not cheaper by the guess, or dearer by what is known.
 Who calls this: ``road``.
 
 References:
-    ``duotone/graph/cut.py`` for the cut.
+    ``duotone/tensorflow/cut.py`` for the cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from duotone.graph.cut import Labelling
+from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import Paint
-from duotone.graph.lists import Kind
 from duotone.graph.reach import reach
+from duotone.tensorflow.cut import Labelling
 from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Painted
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts

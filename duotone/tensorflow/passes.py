@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from duotone.graph.lists import Kind
+from duotone.graph.classify.lists import Kind
 from duotone.graph.reach import reach
 from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Journal, Painted, walk

@@ -1,6 +1,6 @@
 """One line of what a painting does, for a log: the first thing that a user sees of it.
 
-Who calls this: :mod:`duotone.mixed`, when a function is rewritten for the first time. The full
+Who calls this: :mod:`duotone._mixed`, when a function is rewritten for the first time. The full
 story is :func:`duotone.explain`.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from duotone.graph.classes import Classes
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import PRECISION, STRUCTURAL, Graph, Paint
-from duotone.graph.lists import Kind
-from duotone.graph.painting import Painting
+from duotone.graph.painters.painting import Painting
 
 _WHY = {
     "small": "too small to gain from half here",

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import PRECISION
 from duotone.graph.record import OperationRecord, Record
-from duotone.graph.rules import Rule
 from duotone.views.columns import columns, fitted
 from duotone.views.line import ASKED
 from duotone.views.sources import short_function

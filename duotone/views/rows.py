@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from duotone.errors import ArgumentError
+from duotone.graph.classify.rules import Rule
 from duotone.graph.record import OperationRecord, Record
-from duotone.graph.rules import Rule
 from duotone.views.columns import columns, fitted, html, plain
 from duotone.views.sources import short_source
 

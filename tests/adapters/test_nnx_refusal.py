@@ -15,7 +15,7 @@ import duotone
 import duotone.nnx
 from duotone.adapters.optax import wrap
 from duotone.errors import ArgumentTypeError
-from duotone.jaxpr import trace as trace_module
+from duotone.jaxpr.reading import trace as trace_module
 from tests.adapters.training import bits
 
 X: Any = np.ones((2, 4), np.float32)

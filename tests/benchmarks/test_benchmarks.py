@@ -27,7 +27,7 @@ from benchmarks import (
 )
 from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
 from benchmarks.models.case import INPUTS, cross_entropy
-from duotone import road
+from duotone import _road as road
 
 TINY = {
     "resnet": lambda dtype=None: small_resnet(dtype, batch=2, size=8, stages=(1,)),

@@ -13,9 +13,9 @@ import jax
 from jax import lax
 
 from duotone import _jax
-from duotone.jaxpr.builder import NESTED
-from duotone.jaxpr.lists import ENTRIES
-from duotone.jaxpr.operations import FIXED
+from duotone.jaxpr.reading.builder import NESTED
+from duotone.jaxpr.reading.lists import ENTRIES
+from duotone.jaxpr.reading.operations import FIXED
 
 _INTEGERS = "integers or booleans only: nothing to paint"
 _COLLECTIVE = "a collective: changing its dtype changes what other devices see; opaque by decision"

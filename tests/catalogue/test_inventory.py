@@ -28,7 +28,7 @@ def test_every_exported_primitive_has_its_place():
     unknown = inventory.exported() - inventory.listed() - inventory.UNLISTED.keys()
     assert not unknown, (
         f"JAX exports primitives that are on no list: {sorted(unknown)}; put each on a list in "
-        "duotone/jaxpr/lists.py or, with a reason, in tests/catalogue/inventory.py"
+        "duotone/jaxpr/reading/lists.py or, with a reason, in tests/catalogue/inventory.py"
     )
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from duotone.graph.ranges import Assumptions, Ranges, find_ranges
-from duotone.jaxpr.build import build
-from duotone.jaxpr.observe import observe
-from duotone.jaxpr.program import Built
+from duotone.jaxpr.reading.build import build
+from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.running.observe import observe
 
 SIDE = 4
 lax = jax.lax

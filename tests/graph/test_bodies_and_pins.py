@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from duotone.graph.classes import Pins
-from duotone.graph.lists import Entry, Kind, Taint
+from duotone.graph.classify.classes import Pins
+from duotone.graph.classify.lists import Entry, Kind, Taint
 from tests.graph.tiny import ENTRIES, Tiny
 
 # ----------------------------------------- loops

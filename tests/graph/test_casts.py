@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from duotone.graph.casts import HOLD_PARTS, HOLD_WIDENED, plan_casts
+from duotone.graph.casts.plan import HOLD_PARTS, HOLD_WIDENED, plan_casts
+from duotone.graph.classify.lists import Pointwise
 from duotone.graph.graph import Boundary, Paint
-from duotone.graph.lists import Pointwise
 from tests.graph.tiny import SUMS, Painted, Tiny
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from duotone.errors import PolicyError
-from duotone.graph.classes import Classes, Pins, check_classes
+from duotone.graph.classify.classes import Classes, Pins, check_classes
+from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import Paint
-from duotone.graph.lists import Kind
 from tests.graph.tiny import Tiny
 
 

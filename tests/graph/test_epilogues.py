@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from duotone._road import Painted, paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES
 from duotone.policy import Policy
-from duotone.road import Painted, paint_jaxpr, rewriter_of
 from duotone.targets.forms import TABLE
 
 KEYS = jax.random.split(jax.random.key(0), 4)

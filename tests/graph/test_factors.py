@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from duotone._road import Painted, paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.reforms.reform import Reform
 from duotone.policy import Policy
-from duotone.road import Painted, paint_jaxpr, rewriter_of
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import named
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from duotone.graph.casts import HOLD_WIDENED, plan_casts
+from duotone.graph.casts.plan import HOLD_WIDENED, plan_casts
+from duotone.graph.classify.lists import Entry, Kind
 from duotone.graph.graph import Boundary, Paint
-from duotone.graph.lists import Entry, Kind
 from tests.graph.tiny import ENTRIES, SUMS, Tiny
 
 # ----------------------------------------- half runs forward

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from duotone.graph.classify.lists import Entry, Kind, OpLists, Taint
 from duotone.graph.graph import STRUCTURAL
-from duotone.graph.lists import Entry, Kind, OpLists, Taint
 from tests.graph.tiny import ENTRIES, Tiny
 
 LISTS = OpLists.for_half(ENTRIES, "float16")

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from duotone._road import Painted, paint_jaxpr
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.reforms.reform import Reform
 from duotone.policy import Policy
-from duotone.road import Painted, paint_jaxpr
 from duotone.targets.forms import TABLE
 
 X = jnp.zeros((2, 8, 16))

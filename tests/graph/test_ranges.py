@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from duotone.errors import CalibrationError, RangeError
-from duotone.graph.amendments import AMENDMENTS
-from duotone.graph.background import Background
-from duotone.graph.classes import Pins, classify
+from duotone.graph.classify.amendments import AMENDMENTS
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Pins, classify
+from duotone.graph.classify.lists import Kind, OpLists, Taint
 from duotone.graph.graph import HALF_TYPES, Graph
-from duotone.graph.lists import Kind, OpLists, Taint
 from duotone.graph.ranges import (
     Assumptions,
     Interval,
@@ -29,8 +29,8 @@ from duotone.graph.ranges import (
 )
 from duotone.graph.ranges.interval import hull, meet, outward, widened, within, words
 from duotone.graph.ranges.refine import deny_out_of_range, keep_digits, store_in_half
-from duotone.jaxpr.build import build
-from duotone.jaxpr.lists import ENTRIES
+from duotone.jaxpr.reading.build import build
+from duotone.jaxpr.reading.lists import ENTRIES
 
 lax = jax.lax
 X = np.zeros((8, 16), np.float32)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duotone.graph.ranges import facts, find_ranges, rules
-from duotone.jaxpr.build import build
+from duotone.jaxpr.reading.build import build
 from tests import random_programs
 from tests.catalogue.case import Case
 from tests.catalogue.cases import CASES

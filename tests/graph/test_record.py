@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Paint, bytes_of
 from duotone.graph.record import Record, make_record
 from duotone.graph.reforms.registry import Reforms
-from duotone.graph.residuals import Recompute
-from duotone.graph.rules import Rule
+from duotone.graph.reforms.residuals import Recompute
 from tests.graph.tiny import FLOAT16, Tiny
 
 

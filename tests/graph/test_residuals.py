@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from duotone.graph import levels, residuals
+from duotone.graph import levels
+from duotone.graph.classify.lists import Entry, Kind, Pointwise
 from duotone.graph.graph import Paint
-from duotone.graph.lists import Entry, Kind, Pointwise
+from duotone.graph.reforms import residuals
+from duotone.graph.reforms.residuals import NOTHING, Recompute, plan_residuals
 from duotone.graph.reforms.view import View
-from duotone.graph.residuals import NOTHING, Recompute, plan_residuals
 from tests.graph.tiny import ENTRIES, Painted, Tiny
 
 _KINDS = {

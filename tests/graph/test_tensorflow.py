@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from duotone.graph.classes import Pins, classify
-from duotone.graph.lists import OpLists
+from duotone.graph.classify.classes import Pins, classify
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.painters import paint_tensorflow
-from duotone.graph.painting import check_painting
+from duotone.graph.painters.painting import check_painting
 from tests.graph.tensorflow_cases import ENTRIES, Case, read_cases
 from tests.graph.tiny import FLOAT16, Painted, Tiny
 

@@ -21,10 +21,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from duotone.graph.background import Background
-from duotone.graph.casts import CastPlan, plan_casts
-from duotone.graph.classes import Classes, Pins, classify
-from duotone.graph.declining import decline, hand_on_full
+from duotone.graph.casts.plan import CastPlan, plan_casts
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Classes, Pins, classify
+from duotone.graph.classify.declining import decline, hand_on_full
+from duotone.graph.classify.lists import Entry, Kind, OpLists, Pointwise, Taint
+from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.graph import (
     FULL_DTYPE,
     HALF_TYPES,
@@ -39,10 +41,8 @@ from duotone.graph.graph import (
     Value,
     check_graph,
 )
-from duotone.graph.lists import Entry, Kind, OpLists, Pointwise, Taint
 from duotone.graph.painters import PAINTERS
-from duotone.graph.painting import Painting, check_painting
-from duotone.graph.worth import EVERYTHING, Worth
+from duotone.graph.painters.painting import Painting, check_painting
 
 _NO_PINS = Pins()
 FLOAT16 = HALF_TYPES["float16"]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.jaxpr import constants
-from duotone.jaxpr.inside import collecting
+from duotone.jaxpr.running import constants
+from duotone.jaxpr.running.inside import collecting
 
 SIZE = 256
 TABLE = jax.random.normal(jax.random.key(0), (SIZE, SIZE))
@@ -91,7 +91,7 @@ def test_a_loop_finds_it_cast_before(half: str) -> None:
 
 def test_explain_casts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It must run nothing; so a program inside has the cast as an operation."""
-    monkeypatch.setattr("duotone.jaxpr.rewrite.constant_in_half", None)
+    monkeypatch.setattr("duotone.jaxpr.running.rewrite.constant_in_half", None)
     fast = duotone.autocast(lambda x: x @ TABLE, dtype="float16")
     with pytest.raises(TypeError, match="not callable"):
         fast(X)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from duotone._road import paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES
 from duotone.policy import Policy
-from duotone.road import paint_jaxpr, rewriter_of
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import named
 

@@ -16,7 +16,7 @@ import pytest
 from jax import lax
 
 import duotone
-from duotone.jaxpr.instead import instead
+from duotone.jaxpr.rules.instead import instead
 from duotone.targets.assumed import assuming
 from duotone.targets.specifications import find_target
 

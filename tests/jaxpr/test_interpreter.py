@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import pytest
 
-from duotone.jaxpr.interpreter import with_long_stack
+from duotone.jaxpr.running.interpreter import with_long_stack
 from tests.jaxpr.programs import half
 
 X = jnp.ones((4, 8))

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone.jaxpr.attributes import attributes_of
-from duotone.jaxpr.build import build
-from duotone.jaxpr.observe import observe
-from duotone.jaxpr.signature import argument_names, flatten_call
+from duotone.jaxpr.reading.attributes import attributes_of
+from duotone.jaxpr.reading.build import build
+from duotone.jaxpr.reading.signature import argument_names, flatten_call
+from duotone.jaxpr.running.observe import observe
 from tests import random_programs
 from tests.random_programs import Program
 

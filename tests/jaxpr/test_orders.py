@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from jax import lax
 
+from duotone._road import paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.reforms.dots import Dot, operand_in_order, result_in_order, swapped
-from duotone.jaxpr.dots import in_steps
+from duotone.jaxpr.rules.dots import in_steps
 from duotone.policy import Policy
-from duotone.road import paint_jaxpr, rewriter_of
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import named
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from duotone._road import paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import expressions
-from duotone.jaxpr.reforms import taken as taken_of
-from duotone.jaxpr.rewrite import Rewriter
+from duotone.jaxpr.rules import expressions
+from duotone.jaxpr.rules.reforms import taken as taken_of
+from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy import Policy
-from duotone.road import paint_jaxpr, rewriter_of
 from duotone.targets.forms import TABLE
 from tests.graph.test_picks import indexed, loss, taken
 from tests.jaxpr.programs import named

@@ -13,11 +13,12 @@ from jax import export
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from duotone import _jax, road
+from duotone import _jax
+from duotone import _road as road
+from duotone.graph.classify.lists import Pointwise
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.lists import Pointwise
-from duotone.graph.residuals import Recompute
-from duotone.jaxpr.lists import ENTRIES
+from duotone.graph.reforms.residuals import Recompute
+from duotone.jaxpr.reading.lists import ENTRIES
 from duotone.policy import Policy
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import equations, half, named, traced

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone.jaxpr import half_rules
-from duotone.jaxpr.rewrite import Rewriter
+from duotone._road import rewriter_of
+from duotone.jaxpr.rules import half_rules
+from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy import Policy
-from duotone.road import rewriter_of
 from tests.graph.test_trilinear import ARRAYS, MATCHED, gradient, painted, plain
 
 HALF = jnp.bfloat16

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
-from duotone import road
-from duotone.jaxpr.dots import rows_dot
-from duotone.jaxpr.weights import DotForm, of_halves, of_weight
+from duotone import _road as road
+from duotone.jaxpr.rules.dots import rows_dot
+from duotone.jaxpr.rules.weights import DotForm, of_halves, of_weight
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import dtypes, half, named, traced
 from tests.numerics.oracle import ulps
@@ -57,7 +57,7 @@ def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """A half type, with dots in a form that runs on a CPU."""
     kind, name = request.param
     row = dataclasses.replace(TABLE["other"], dots=kind)
-    monkeypatch.setattr("duotone.road.current_forms", lambda *_, **__: row)
+    monkeypatch.setattr("duotone._road.current_forms", lambda *_, **__: row)
     return name
 
 

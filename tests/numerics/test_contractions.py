@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from duotone import autocast
-from duotone.jaxpr import half_rules
+from duotone.jaxpr.rules import half_rules
 from tests.numerics.oracle import HALVES, cancelling, heavy_tails, mixed, on_by_dot, ulps
 
 _LONG = 4096

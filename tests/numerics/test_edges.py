@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.graph.classes import _is_edge
+from duotone.graph.classify.classes import _is_edge
 from duotone.graph.graph import HALF_TYPES
 from tests.numerics.oracle import EPSILON, HALVES, mixed, reference, relative
 

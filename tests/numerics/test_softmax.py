@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone import road
+from duotone import _road as road
 from duotone.targets.forms import TABLE
 from tests.numerics.oracle import (
     EPSILON,

@@ -84,7 +84,7 @@ def _no_half(_: object = None) -> object:
 def test_where_half_is_not_faster_the_function_stays_and_one_line_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("duotone.mixed.current_choice", _no_half)
+    monkeypatch.setattr("duotone._mixed.current_choice", _no_half)
 
     def square(x: object) -> object:
         return jnp.dot(x, x)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_where_half_is_not_faster_the_function_stays_and_one_line_is_logged(
 
 def test_the_device_s_type_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "duotone.mixed.current_choice", lambda: choose_half("gpu", compute_capability="7.5")
+        "duotone._mixed.current_choice", lambda: choose_half("gpu", compute_capability="7.5")
     )
     text = _dtypes(duotone.autocast(lambda x: jnp.tanh(x @ x)))
     assert ":f16[" in text

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.graph.worth import EVERYTHING
-from duotone.jaxpr.dots import takes_rows
+from duotone.graph.classify.worth import EVERYTHING
+from duotone.jaxpr.rules.dots import takes_rows
 from duotone.targets import AssumedDevice, assuming
 from duotone.targets.device import FAST_CPU_FLAGS, choose_half, cpu_flags
 from duotone.targets.forms import TABLE, current_forms, forms_of
@@ -74,8 +74,8 @@ def _fast_cpu(half: str, *, declines: bool = False, **_: object) -> object:
 @pytest.fixture
 def fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with bfloat16 instructions, whatever stands here."""
-    monkeypatch.setattr("duotone.road.current_forms", _fast_cpu)
-    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choose_half("cpu", cpu_flags=FAST))
+    monkeypatch.setattr("duotone._road.current_forms", _fast_cpu)
+    monkeypatch.setattr("duotone._mixed.current_choice", lambda: choose_half("cpu", cpu_flags=FAST))
 
 
 def _step(x: jax.Array, w: jax.Array) -> jax.Array:

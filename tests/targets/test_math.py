@@ -151,7 +151,7 @@ def test_convolutions() -> None:
 def test_where_no_half_type_is_fast_the_math_is_carried_out_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choose_half("cpu"))
+    monkeypatch.setattr("duotone._mixed.current_choice", lambda: choose_half("cpu"))
     mixed = duotone.autocast(jnp.matmul, policy=Policy(float32_math="exact"))
     (eqn,) = named(jax.make_jaxpr(mixed)(X, X), "dot_general")
     assert eqn.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2

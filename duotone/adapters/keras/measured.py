@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from duotone._measuring import Calibrations
 from duotone.adapters.keras.plans import plan_of
 from duotone.adapters.keras.steps import MEASURED, original
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
-from duotone.measuring import Calibrations
 
 
 def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Calibration:

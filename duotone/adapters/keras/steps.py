@@ -29,11 +29,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from duotone._measuring import Calibrations
 from duotone._saying import heard_by
 from duotone.adapters.keras import refusals, skipped
 from duotone.adapters.keras.plans import Plan, plan_of
 from duotone.api import autocast
-from duotone.measuring import Calibrations
 
 logger = logging.getLogger("duotone")
 

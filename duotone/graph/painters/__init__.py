@@ -5,8 +5,8 @@
 """
 
 from duotone.graph.painters.dominant import paint_dominant
+from duotone.graph.painters.painting import Painter
 from duotone.graph.painters.tensorflow import paint_tensorflow
-from duotone.graph.painting import Painter
 
 PAINTERS: dict[str, Painter] = {
     "duotone": paint_dominant,

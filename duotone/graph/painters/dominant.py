@@ -1,4 +1,4 @@
-"""duotone's painter; the rules are those of :mod:`duotone.graph.rules`.
+"""duotone's painter; the rules are those of :mod:`duotone.graph.classify.rules`.
 
 ::
 
@@ -36,12 +36,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from duotone.graph.classes import Classes
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.lists import PASSIVE, Kind, Taint
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
-from duotone.graph.lists import PASSIVE, Kind, Taint
 from duotone.graph.painters.mixed import compute_full_store_half, follow_full, store_operands_half
-from duotone.graph.painting import Canvas, Painting
-from duotone.graph.rules import Rule
+from duotone.graph.painters.painting import Canvas, Painting
 
 
 def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:

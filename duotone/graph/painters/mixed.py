@@ -1,8 +1,9 @@
 """Compute full, store half: the rules of arithmetic between full and half values.
 
 The readers that count are those behind what only moves, selects, clips or compares
-(:meth:`~duotone.graph.painting.Canvas.readers`). Such an operation has no precision of its own: it
-is half like what it reads, and full at the end, where it reads a full value for full readers.
+(:meth:`~duotone.graph.painters.painting.Canvas.readers`). Such an operation has no precision of its
+own: it is half like what it reads, and full at the end, where it reads a full value for full
+readers.
 
 Who calls this: :mod:`duotone.graph.painters.dominant`.
 """
@@ -11,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from duotone.graph.classify.lists import PASSIVE, Kind, Pointwise
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import SMALL, STRUCTURAL, Node, Paint
-from duotone.graph.lists import PASSIVE, Kind, Pointwise
-from duotone.graph.painting import Canvas
-from duotone.graph.rules import Rule
+from duotone.graph.painters.painting import Canvas
 
 
 def compute_full_store_half(canvas: Canvas) -> None:

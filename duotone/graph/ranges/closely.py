@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from duotone.graph.classes import Classes
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import Graph, Node
-from duotone.graph.lists import Kind
 from duotone.graph.ranges.find import Ranges
 from duotone.graph.ranges.interval import Interval
 

@@ -11,7 +11,7 @@
         that it exceeds is given up and the pass starts again, until nothing exceeds
 
 Values of which nothing is known are simply absent, so that the pass costs little where there is
-nothing to say. Who calls this: ``duotone.road``.
+nothing to say. Who calls this: ``duotone._road``.
 
 References:
     P. Cousot and R. Cousot, "Abstract interpretation", POPL 1977 (intervals and widening).

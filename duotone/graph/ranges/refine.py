@@ -1,7 +1,7 @@
 """Refine: what ranges change in the classes.
 
-Three stages, each of which writes into the :class:`~duotone.graph.classes.NodeClass` of a node,
-which is all that painters see.
+Three stages, each of which writes into the :class:`~duotone.graph.classify.classes.NodeClass` of a
+node, which is all that painters see.
 
 *Lifted.* A result that is bounded, of scale 1 and used for its absolute value (an exponential less
 its maximum, a softmax, a tanh, a normalised row) loses nothing that matters when it is stored in
@@ -16,7 +16,7 @@ calibration measured lets it, the operation that makes it and those that read it
 that makes them is (rule ``underflow``). A bound that only follows from adding up terms at their
 worst denies nothing: real sums are far from it.
 
-Who calls this: :mod:`duotone.graph.amendments`.
+Who calls this: :mod:`duotone.graph.classify.amendments`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from duotone.graph.background import Background
-from duotone.graph.classes import Classes, NodeClass
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Classes, NodeClass
+from duotone.graph.classify.lists import Entry, Kind, Taint
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, HalfType, Node
-from duotone.graph.lists import Entry, Kind, Taint
 from duotone.graph.ranges.closely import POLES, looked_at_closely
 from duotone.graph.ranges.find import FEW, Ranges
 from duotone.graph.ranges.interval import Interval, bound, words
-from duotone.graph.rules import Rule
 
 MOSTLY_SMALL = 0.5
 """Share of measured elements below half's normal numbers from which an operation is denied: most of

@@ -2,7 +2,7 @@
 
 ::
 
-    painted program ─ find_reforms ─► Reforms ─ jaxpr/reforms.py ─► equations
+    painted program ─ find_reforms ─► Reforms ─ jaxpr/rules/reforms.py ─► equations
                       for each entry of the registry that the device has and the user left on:
                           for each node with one of the entry's operations:
                               match(node, view) ─► Reform, or None

@@ -9,8 +9,8 @@ the order wanted; large is what has no fewer elements than the two other arrays 
     transpose(dot(a, b)), result large   = dot(b', a')            operands permuted
     dot(transpose(x), b), x large        = transpose(dot(x, b))   contracted in the order of x
 
-Where a dot is bound in the form ``rows`` (:mod:`duotone.jaxpr.dots`), each transpose costs a copy,
-but for one that another follows, as after JAX's weight gradients (``swapped_rows``)::
+Where a dot is bound in the form ``rows`` (:mod:`duotone.jaxpr.rules.dots`), each transpose costs a
+copy, but for one that another follows, as after JAX's weight gradients (``swapped_rows``)::
 
     transpose(dot(a, b)) = dot(b, a)
 
@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from duotone.graph.graph import Node
-from duotone.graph.labels import labels_of
+from duotone.graph.reforms.labels import labels_of
 from duotone.graph.reforms.reform import Expression, Operation, Reform
 from duotone.graph.reforms.view import View
 

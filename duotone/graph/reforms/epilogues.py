@@ -13,10 +13,10 @@ rounded, so its gradient is summed in float32. On TPUs convolutions add whatever
 
 from __future__ import annotations
 
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Node
 from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
-from duotone.graph.rules import Rule
 
 
 def match(node: Node, view: View) -> Reform | None:

@@ -10,7 +10,8 @@ and writes it. Stacking the dots' operands instead, in half, and contracting ove
 well gives the same sum from one dot, accumulated in float32.
 
 It pays where the operands of all iterations together are smaller than the sums they replace, as the
-activations of a sequence are beside a weight matrix. Carried out by :mod:`duotone.jaxpr.sums`.
+activations of a sequence are beside a weight matrix. Carried out by
+:mod:`duotone.jaxpr.nesting.sums`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What has no ``match`` here is decided where it is carried out, and keeps the shape it has there; it
 is named, told of and switched off like the others. ``docs/reforms.md`` is generated from this.
 
-Who calls this: :mod:`duotone.road`. Who extends this: see :mod:`duotone.graph.reforms`.
+Who calls this: :mod:`duotone._road`. Who extends this: see :mod:`duotone.graph.reforms`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from duotone.graph.casts import CastPlan
+from duotone.graph.casts.plan import CastPlan
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Paint
-from duotone.graph.painting import Painting
+from duotone.graph.painters.painting import Painting
 from duotone.graph.reforms import (
     dots,
     epilogues,
@@ -26,9 +27,8 @@ from duotone.graph.reforms import (
     weights,
 )
 from duotone.graph.reforms.reform import Layer, Match, Reform
+from duotone.graph.reforms.residuals import NOTHING, Recompute
 from duotone.graph.reforms.view import View
-from duotone.graph.residuals import NOTHING, Recompute
-from duotone.graph.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,37 +153,37 @@ REGISTRY = (
         "recompute",
         "f(x) read again later = f(x) calculated again later, from an x that is in memory",
         "what the backward pass reads of transcendental functions is not kept",
-        elsewhere="graph/residuals.py",
+        elsewhere="graph/reforms/residuals.py",
     ),
     Entry(
         "recompute_dearest",
         "likewise, of the complementary error function alone",
         "likewise, where the compiler repeats all other functions unasked",
-        elsewhere="graph/residuals.py",
+        elsewhere="graph/reforms/residuals.py",
     ),
     Entry(
         "quotients",
         "e read again later = (e / s) * (s / sum(e / s)), for s = sum(e)",
         "of a softmax neither exponentials nor scores are kept: dots read the quotient anyway",
-        elsewhere="graph/residuals.py",
+        elsewhere="graph/reforms/residuals.py",
     ),
     Entry(
         "firm_roots",
         "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
         "a compiler that leaves roundings out would compare exponentials of two different numbers",
-        elsewhere="graph/residuals.py",
+        elsewhere="graph/reforms/residuals.py",
     ),
     Entry(
         "hold_widened",
         "float32(x) = float32(x as it is in memory, in half), for several readers of a dot's x",
         "the compiler would widen x once, in memory, for all of them",
-        elsewhere="graph/casts.py",
+        elsewhere="graph/casts/plan.py",
     ),
     Entry(
         "hold_parts",
         "likewise, for what is put together of parts or added up from several dots",
         "the compiler would put the parts together twice, or write their sum in float32",
-        elsewhere="graph/casts.py",
+        elsewhere="graph/casts/plan.py",
     ),
 )
 """Every reform. Those with a ``match`` are asked in this order, and the first one takes a node."""

@@ -9,8 +9,8 @@ more than one update, as in the derivative of ``x[rows, columns]`` with constant
 update it gets, if any.
 
 These pay only once everything around them is half: what is left in float32 is then most of the
-traffic. The front end says of which scatters this holds; :mod:`duotone.jaxpr.scatters` has the
-arithmetic of their axes.
+traffic. The front end says of which scatters this holds; :mod:`duotone.jaxpr.rules.scatters` has
+the arithmetic of their axes.
 """
 
 from __future__ import annotations

@@ -29,12 +29,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import RESHAPES, SMALL, Node, Paint
-from duotone.graph.labels import labels_of, renamed
 from duotone.graph.reforms.factors import beside_sum, parts_of
+from duotone.graph.reforms.labels import labels_of, renamed
 from duotone.graph.reforms.reform import NOBODY, Expression, Operation, Reform
 from duotone.graph.reforms.view import View
-from duotone.graph.rules import Rule
 
 NAME = "trilinear"
 _LARGEST = 2.0

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from duotone.graph.classes import Classes
+from duotone.graph.classify.classes import Classes
 from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.graph.levels import Levels, find_levels
-from duotone.graph.painting import Painting
+from duotone.graph.painters.painting import Painting
 from duotone.graph.ranges.interval import Known
 
 

@@ -9,7 +9,8 @@ Who differentiates a painted function has JAX transpose its dots: the cotangent 
 half, so that the gradient of a weight would be rounded before it is cast to the weight's float32;
 and a float32 cotangent with a half operand makes a dot that runs in float32. Here is said of which
 dots a derivative may be asked, and what may be a weight; whether it *is* an array that is
-differentiated by is known only where the dot is bound. Carried out by :mod:`duotone.jaxpr.weights`.
+differentiated by is known only where the dot is bound. Carried out by
+:mod:`duotone.jaxpr.rules.weights`.
 """
 
 from __future__ import annotations

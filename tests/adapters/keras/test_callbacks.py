@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import pytest
 
-from duotone import mixed
+from duotone import _mixed as mixed
 from duotone.adapters.keras import LossScaleCallback
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.scale import DynamicLossScale

@@ -27,7 +27,7 @@ BATCH = (X, Y, None)
 def fast_device(monkeypatch):
     """A device on which float16 is fast."""
     choice = choose_half("gpu", compute_capability="7.5")
-    monkeypatch.setattr("duotone.mixed.current_choice", lambda: choice)
+    monkeypatch.setattr("duotone._mixed.current_choice", lambda: choice)
 
 
 def test_both_switches():

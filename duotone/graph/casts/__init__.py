@@ -1,0 +1,1 @@
+"""Where casts stand: the plan, and casts before any call."""

@@ -1,0 +1,41 @@
+"""Amendments: the stages that change classes for more than the name of an operation.
+
+Each has one signature, :data:`Amend`, and one rule under which it denies; they run in the order of
+:data:`AMENDMENTS`, each on what those before gave. To add one: a module with such a function, and a
+line here.
+
+Who calls this: ``duotone._road``, between classify and the painter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from duotone.graph.classify.background import Amend
+from duotone.graph.classify.carries import keep_carries
+from duotone.graph.classify.declining import decline
+from duotone.graph.classify.distances import keep_distances
+from duotone.graph.classify.iterations import keep_iterations
+from duotone.graph.classify.places import keep_places
+from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.solves import keep_solves
+from duotone.graph.ranges.refine import deny_out_of_range, keep_digits, store_in_half
+
+AMENDMENTS: Mapping[Rule, Amend] = MappingProxyType(
+    {
+        Rule.ITERATION: keep_iterations,
+        Rule.SOLVE: keep_solves,
+        Rule.DISTANCE: keep_distances,
+        Rule.CARRY: keep_carries,
+        Rule.PLACE: keep_places,
+        Rule.OVERFLOW: deny_out_of_range,
+        Rule.RANGE: store_in_half,
+        Rule.CLOSELY: keep_digits,
+        Rule.DEVICE: decline,
+    }
+)
+"""By rule, in order: keep_iterations says for keep_solves what else solves."""
+
+OF_ANY_PAINTER = frozenset({Rule.OVERFLOW, Rule.DEVICE})
+"""What the user says of values, and what a device gains from, holds for TensorFlow's rules too."""

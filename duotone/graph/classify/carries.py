@@ -1,0 +1,237 @@
+"""What loops carry: states that are sums, and loops that end when a number is small enough.
+
+A painter stores a carry like what is calculated from it, so that the residual stream of a scan over
+layers is half. Two kinds of carries must not be:
+
+*Sums.* ``s = decay * s + new``, ``h = h + dt * f(h)``, ``w = w - rate * g``: each iteration adds to
+what those before gave. In bfloat16 a term of 1/512 of the sum adds nothing at all, and after
+many iterations the result is wrong altogether. Such a carry is denied if
+
+- nothing but the sum reads it (the result of an attention in blocks), or
+- a single number scales what is added or what was there (a step size, a decay), or
+- the loop runs often (:data:`LONG`), or as often as its condition says.
+
+The last two not in a scan over layers, whose dots read weights of their own in each iteration: what
+it adds up has as many terms as there are layers, and is an activation.
+
+*Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
+never end in half, whose neighbours are further apart. All in it stays full, if that number follows
+from a dot or there is none. If the loop counts its iterations as well, only where it compares a
+difference with a limit: not the scores of a beam search.
+
+Who calls this: :mod:`duotone.graph.classify.amendments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.lists import Entry, Kind, Taint
+from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.terms import is_one, is_scaled, moved
+from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
+
+LONG = 64
+"""Iterations after which any carry that is added to is a sum of many terms."""
+LAYERS = 256
+"""More iterations than networks have layers."""
+_SCATTERS = frozenset({"scatter-add", "scatter-sub"})
+_SCALES = frozenset({"mul", "div"})
+_JOINS = frozenset({"loop.carry", "loop.accumulator", "call.result", "branch.join"})
+_SUM = "a sum over iterations: each adds to what those before gave"
+_END = "in a loop that ends when a float32 number is small enough; in half it may never end"
+
+
+def keep_carries(classes: Classes, background: Background) -> Classes:
+    """Denies carries that are sums, and all in a loop that half may keep from ending.
+
+    Args:
+        classes: what each node is.
+        background: the program.
+
+    Returns:
+        New classes; the same where there is no such loop.
+    """
+    graph = background.graph
+    sums: dict[int, str] = {}
+    endless: dict[int, str] = {}
+    inside: dict[int, list[Node]] = {}
+    if any(body.kind is BodyKind.LOOP for body in graph.bodies):
+        for node in graph.nodes:
+            inside.setdefault(node.body, []).append(node)
+    for body in graph.bodies:
+        if body.kind is BodyKind.LOOP:
+            loop = _Loop(graph, classes, body, inside)
+            if loop.ends_by_a_number():
+                endless.update((node.index, _END) for node in loop.nodes)
+            else:
+                sums.update((node.index, _SUM) for node in loop.sums())
+    return classes.with_denied(endless, Rule.CARRY).with_denied(sums, Rule.CARRY, Taint.DOMINANT)
+
+
+def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
+    """Whether dots of a loop read weights of each iteration, and no others that stay the same.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        body: of the loop.
+    """
+    inside: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        inside.setdefault(node.body, []).append(node)
+    return _Loop(graph, classes, body, inside).is_over_layers()
+
+
+class _Loop:
+    """One loop: what runs in it, nested programs included."""
+
+    def __init__(
+        self, graph: Graph, classes: Classes, body: Body, inside: Mapping[int, Sequence[Node]]
+    ) -> None:
+        self.graph, self.classes, self.body = graph, classes, body
+        self.bodies = graph.bodies_in(body.index)
+        self.nodes = [node for index in sorted(self.bodies) for node in inside.get(index, ())]
+        self.carries = [n for n in self.nodes if n.body == body.index and n.op == "loop.carry"]
+
+    def entry(self, node: Node) -> Entry:
+        return self.classes.nodes[node.index].entry
+
+    def sums(self) -> list[Node]:
+        """The carries that are sums."""
+        trips = self.body.trips // max(self.graph.bodies[self.body.parent].trips, 1)
+        often = self.body.until >= 0 or trips > LONG
+        layers = self.body.until < 0 and trips <= LAYERS and self.is_over_layers()
+        found: list[Node] = []
+        for carry in self.carries:
+            if all(self.graph.values[value].paintable for value in carry.outputs):
+                added, scaled, alone = self._follow(carry)
+                if added and (alone or (not layers and (often or scaled))):
+                    found.append(carry)
+        return found
+
+    def _follow(self, carry: Node) -> tuple[bool, bool, bool]:
+        """How a carry comes back.
+
+        Whether something was added to it or it was multiplied on the way, whether a single number
+        scaled one of the two, and whether nothing else reads it.
+        """
+        queue: list[tuple[int, bool, bool]] = [(carry.outputs[0], False, False)]
+        seen = set(queue)
+        added, scaled, alone = False, False, True
+        while queue:
+            value, *was = queue.pop()
+            for index, slot in self.graph.consumers[value]:
+                node = self.graph.nodes[index]
+                if node.index == carry.index:
+                    if slot == 1 and was[0]:
+                        added, scaled = True, scaled or was[1]
+                    continue
+                step = self._step(node, slot)
+                if step is None:
+                    alone = False
+                    continue
+                now = was[0] or step[0], was[1] or step[1]
+                for output in node.outputs:
+                    if self.graph.values[output].body in self.bodies:
+                        state = (output, *now)
+                        if state not in seen:
+                            seen.add(state)
+                            queue.append(state)
+        return added, scaled, alone
+
+    def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
+        """Whether a node on the way of a sum changes it, and whether by a single number.
+
+        ``None`` where the sum ends: what is read there is something else.
+        """
+        entry = self.entry(node)
+        if entry.additive:
+            others = [v for at, v in enumerate(node.inputs) if at != slot]
+            return True, any(is_scaled(self.graph, self.classes, value) for value in others)
+        if node.op in _SCATTERS and slot == 0:
+            return True, False
+        if node.op in _SCALES and (node.op == "mul" or slot == 0) and node.listed_as != "square":
+            return True, is_one(self.graph, self.classes, node.inputs[1 - slot])
+        if node.op in _JOINS or (entry.commutes and node.op != "loop.stack"):
+            return False, False
+        return None
+
+    def is_over_layers(self) -> bool:
+        """Whether dots read weights of each iteration, and no others that stay the same."""
+        own = False
+        for node in self.nodes:
+            if self.classes.nodes[node.index].kind is Kind.ALLOW:
+                read = [moved(self.graph, self.classes, value) for value in node.inputs]
+                if any(self._is_own(value) for value in read):
+                    own = True
+                elif any(value.body not in self.bodies for value in read):
+                    return False
+        return own
+
+    def _is_own(self, value: Value) -> bool:
+        """Whether it is this iteration's slice of an argument."""
+        if value.producer < 0 or value.body not in self.bodies:
+            return False
+        node = self.graph.nodes[value.producer]
+        return (
+            node.op == "loop.slice" and moved(self.graph, self.classes, node.inputs[0]).producer < 0
+        )
+
+    def ends_by_a_number(self) -> bool:
+        """Whether a float32 number says when the loop ends, one that half would change."""
+        if self.body.until < 0:
+            return False
+        counted, limited, numbers = self._condition()
+        allow = [n for n in self.nodes if self.classes.nodes[n.index].kind is Kind.ALLOW]
+        made = {value for node in allow for value in node.outputs}
+        if not numbers or (made and made.isdisjoint(self._back(numbers, set()))):
+            return False
+        return not counted or (limited and self._is_difference(numbers, made))
+
+    def _is_difference(self, numbers: Sequence[int], made: set[int]) -> bool:
+        """Whether something was subtracted on the way to one of them, behind the dots."""
+        nodes, values = self.graph.nodes, self.graph.values
+        return any(nodes[values[v].producer].op == "sub" for v in self._back(numbers, made))
+
+    def _condition(self) -> tuple[bool, bool, list[int]]:
+        """Whether it counts, whether it knows a limit, and the float32 numbers that it compares.
+
+        It counts if an integer is carried that it reads, though not by way of such numbers. A limit
+        stays the same in the loop.
+        """
+        counted = limited = False
+        numbers: list[int] = []
+        seen, queue = set[int](), [self.body.until]
+        while queue:
+            value = self.graph.values[queue.pop()]
+            if value.index in seen or value.producer < 0 or value.body not in self.bodies:
+                continue
+            seen.add(value.index)
+            node = self.graph.nodes[value.producer]
+            if node.op in ("loop.carry", "loop.accumulator"):
+                counted = counted or value.dtype.startswith(("int", "uint"))
+                queue += node.inputs[1:] if value.dtype == "bool" else ()
+            elif any(self.graph.values[v].paintable for v in node.inputs):
+                numbers += node.inputs
+                origins = [moved(self.graph, self.classes, v) for v in node.inputs]
+                limited = limited or any(self._is_outside(origin) for origin in origins)
+            else:
+                queue += node.inputs
+        return counted, limited, numbers
+
+    def _is_outside(self, value: Value) -> bool:
+        return value.constant is not None or value.body not in self.bodies
+
+    def _back(self, numbers: Sequence[int], ends: set[int]) -> set[int]:
+        """Values of the loop that some follow from, themselves included; none before ``ends``."""
+        seen, queue = set[int](), list(numbers)
+        while queue:
+            value = self.graph.values[queue.pop()]
+            if value.index not in seen and value.producer >= 0 and value.body in self.bodies:
+                seen.add(value.index)
+                if value.index not in ends:
+                    queue += self.graph.nodes[value.producer].inputs
+        return seen

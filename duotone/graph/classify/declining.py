@@ -1,0 +1,96 @@
+"""Declining: what does not gain from half on a device is kept full there.
+
+::
+
+    classes  ─ decline ─────────► classes   before painting: what does not gain is kept full
+    painting ─ hand_on_full ────► painting  after painting: accumulators are handed on unrounded
+
+Both stages leave what the user decided (pins, list edits) as it is, and do nothing for
+:data:`~duotone.graph.classify.worth.EVERYTHING`. They work for every painter: a declined node is on
+the deny list without taint.
+
+Who calls this: ``duotone._road``, by way of :mod:`duotone.graph.classify.amendments`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Classes, NodeClass
+from duotone.graph.classify.lists import Kind, Taint
+from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.worth import EVERYTHING, Worth
+from duotone.graph.graph import Graph, Node, Paint
+from duotone.graph.painters.painting import Painting
+
+
+def decline(classes: Classes, background: Background) -> Classes:
+    """Keeps full what does not gain from half on a device.
+
+    Args:
+        classes: what each node is.
+        background: the program, and what is worth painting.
+
+    Returns:
+        Classes in which such nodes are denied, without taint, by rule ``small`` or ``device``.
+    """
+    worth = background.worth
+    if worth == EVERYTHING:
+        return classes
+    found = list(classes.nodes)
+    passive: dict[tuple[str, Kind], NodeClass] = {}
+    for node in background.graph.nodes:
+        known = found[node.index]
+        if known.is_users:
+            continue
+        if known.kind is Kind.ALLOW:
+            refused = _refusal(node, background.graph, worth)
+            if refused is not None:
+                rule, reason = refused
+                found[node.index] = known.denied(reason, Taint.NONE, rule)
+        elif worth.only_allow and known.kind is not Kind.UNLISTED:
+            key = (known.entry.op, known.listed)
+            if key not in passive:
+                reason = f"{worth.device}: only large dots gain from half"
+                passive[key] = known.denied(reason, Taint.NONE, Rule.DEVICE)
+            found[node.index] = passive[key]
+    return dataclasses.replace(classes, nodes=tuple(found))
+
+
+def _refusal(node: Node, graph: Graph, worth: Worth) -> tuple[Rule, str] | None:
+    """Why an allow operation does not gain, as a rule and a reason; ``None`` where it does."""
+    if worth.allow is not None and node.op not in worth.allow:
+        return Rule.DEVICE, f"{worth.device}: {node.op} gains nothing from half"
+    shapes = [graph.values[value].shape for value in (*node.inputs, *node.outputs)]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        return None  # a symbolic dimension may be large
+    if node.flops < worth.min_flops:
+        return Rule.SMALL, f"{worth.device}: below {worth.min_flops:.3g} FLOP a cast costs more"
+    read = sum(graph.values[value].size for value in node.inputs)
+    if node.flops < worth.min_intensity * read:
+        reason = f"below {worth.min_intensity:g} FLOP for each element read a cast costs more"
+        return Rule.SMALL, f"{worth.device}: {reason}"
+    return None
+
+
+def hand_on_full(painting: Painting, classes: Classes, worth: Worth) -> Painting:
+    """Where only allow operations gain, their results are kept as they were accumulated.
+
+    Args:
+        painting: of any painter.
+        classes: what each node is.
+        worth: what gains.
+
+    Returns:
+        A painting in which allow operations store full, by rule ``wide``.
+    """
+    if not worth.only_allow:
+        return painting
+    store, rules = list(painting.store), list(painting.rules)
+    for index, found in enumerate(classes.nodes):
+        half = painting.compute[index] is Paint.HALF and store[index] is Paint.HALF
+        if half and rules[index] is Rule.ALLOW and found.entry.wide:
+            store[index] = Paint.FULL
+            rules[index] = Rule.WIDE
+    return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))

@@ -1,0 +1,145 @@
+"""Distances: a dot that is added to the squares of its own operands is full.
+
+``sum(a**2) + sum(b**2) - 2 * a @ b.T`` is how squared distances are calculated by a dot:
+nearest neighbours, kernels, codebooks, optimal transport. Near points are what is left of large
+terms, of which half has no digits: the nearest code is another one, and a kernel is no longer
+positive. A dot of what follows from distances with the same points again is full as well: the
+gradient of distances, which is ``sum(g) * a - g @ b``, and centres of clusters.
+
+Who calls this: :mod:`duotone.graph.classify.amendments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.lists import Kind
+from duotone.graph.classify.rules import Rule
+from duotone.graph.graph import Graph, Node
+
+_REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
+_AGAIN = "multiplies what follows from squared distances with the same points: it may cancel"
+_SQUARES = frozenset({"square", "integer_pow", "mul"})
+_SUMS = frozenset({"reduce_sum", "sum_of_two"})
+_SCALES = frozenset({"mul", "div"})
+
+
+def keep_distances(classes: Classes, background: Background) -> Classes:
+    """Denies dots that are added to the squares of their own operands.
+
+    Args:
+        classes: what each node is.
+        background: the program.
+
+    Returns:
+        New classes; the same where there are no such dots.
+    """
+    graph = background.graph
+    search = _Search(graph, classes)
+    reasons: dict[int, str] = {}
+    for node in graph.nodes:
+        allow = classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2
+        if allow and search.is_of_distances(node):
+            reasons |= dict.fromkeys(search.again(node), _AGAIN) | {node.index: _REASON}
+    return classes.with_denied(reasons, Rule.DISTANCE)
+
+
+class _Search:
+    """Looks for squares of the operands of a dot in the sums that its result is a term of."""
+
+    def __init__(self, graph: Graph, classes: Classes) -> None:
+        self._graph, self._classes = graph, classes
+
+    def is_of_distances(self, dot: Node) -> bool:
+        operands = {self._origin(value) for value in dot.inputs}
+        return any(
+            operands & self._squared(value)
+            for value in self._added_to(dot)
+            if self._graph.values[value].constant is None
+        )
+
+    def again(self, dot: Node) -> list[int]:
+        """Allow operations that read an operand of a dot, and what follows from its result."""
+        values = self._graph.values
+        operands = {self._origin(value) for value in dot.inputs}
+        size = values[dot.outputs[0]].size
+        found, follow = list[int](), set(dot.outputs)
+        for node in self._graph.nodes[dot.index + 1 :]:
+            if follow.isdisjoint(node.inputs):
+                continue
+            follow.update(value for value in node.outputs if values[value].paintable)
+            if self._classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2:
+                pairs = (node.inputs, node.inputs[::-1])
+                if any(
+                    value in follow
+                    and values[value].size == size
+                    and self._origin(other) in operands
+                    for value, other in pairs
+                ):
+                    found.append(node.index)
+        return found
+
+    def _added_to(self, dot: Node) -> list[int]:
+        """What the result of a dot is added to, or subtracted from, itself left out."""
+        found, queue, seen = list[int](), list(dot.outputs), set(dot.outputs)
+        while queue:
+            value = queue.pop()
+            for reader, slot in self._graph.consumers[value]:
+                node = self._graph.nodes[reader]
+                if self._classes.nodes[reader].entry.additive and len(node.inputs) == 2:
+                    found.append(node.inputs[1 - slot])
+                    queue += [] if node.op == "add_any" else self._new(node.outputs, seen)
+                elif self._keeps(node):
+                    queue += self._new(node.outputs, seen)
+        return found
+
+    def _squared(self, value: int) -> set[int]:
+        """Of what a value is a sum of squares, other terms and a scale left out."""
+        found, queue, seen = set[int](), [value], {value}
+        while queue:
+            producer = self._graph.values[queue.pop()].producer
+            if producer < 0:
+                continue
+            node = self._graph.nodes[producer]
+            if node.listed_as == "sum_of_products" and len(set(node.inputs)) == 1:
+                found.add(self._origin(node.inputs[0]))
+            elif node.op in _SUMS or node.listed_as in _SUMS:
+                found |= self._base(node.inputs[0])
+            elif self._classes.nodes[producer].entry.additive or self._keeps(node):
+                queue += self._new(node.inputs, seen)
+        return found
+
+    def _base(self, value: int) -> set[int]:
+        """What is squared to give a value."""
+        producer = self._graph.values[value].producer
+        node = self._graph.nodes[producer] if producer >= 0 else None
+        if node is None or node.op not in _SQUARES:
+            return set()
+        origins = {self._origin(v) for v in node.inputs}
+        return origins if len(origins) == 1 else set()
+
+    def _origin(self, value: int) -> int:
+        """Where a value comes from, through what moves or scales it."""
+        while (producer := self._graph.values[value].producer) >= 0:
+            node = self._graph.nodes[producer]
+            if not self._keeps(node):
+                break
+            value = max(node.inputs, key=lambda v: self._graph.values[v].size)
+        return value
+
+    def _keeps(self, node: Node) -> bool:
+        """Whether a node moves or scales all of one value."""
+        if node.op in _SCALES:
+            values = (self._graph.values[v] for v in node.inputs)
+            return any(value.size == 1 or value.constant is not None for value in values)
+        entry = self._classes.nodes[node.index].entry
+        real = [v for v in node.inputs if self._graph.values[v].paintable]
+        return entry.commutes and len(real) == 1 and not node.op.startswith("loop.")
+
+    @staticmethod
+    def _new(values: Iterable[int], seen: set[int]) -> list[int]:
+        found = [value for value in values if value not in seen]
+        seen.update(found)
+        return found

@@ -1,0 +1,1 @@
+"""How equations with programs inside are built anew: loops, branches, calls, derivative rules."""

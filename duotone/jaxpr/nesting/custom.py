@@ -1,0 +1,203 @@
+"""How painted functions with derivative rules of their own are built anew.
+
+Inlining such a function would lose its rule (and with it a gradient that is finite where the naive
+one is not). The rewritten function is a new ``jax.custom_jvp`` or ``jax.custom_vjp`` whose rules
+are JAX's own derivatives of the *original* equation, traced in full precision and then painted like
+any
+program: their arguments arrive as the painting stores them, their results leave as it wants them,
+and what passes from a forward to a backward rule (residuals) stays as painted, half where it is
+half.
+
+The rules are traced and painted when JAX asks for them, so a function that is never differentiated
+costs nothing more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax
+from duotone.graph.graph import Boundary, Paint
+from duotone.jaxpr.nesting.nested import Results, transparent
+from duotone.jaxpr.reading.program import Step
+from duotone.jaxpr.running.rewrite import Env, Rewriter, form
+
+_LEAVE = {Paint.FULL: Boundary.FULL, Paint.HALF: Boundary.HALF}
+
+
+@form("custom_jvp")
+def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
+    wants, operands, function = transparent(r, step, env)
+    given = [r.stored(value) for value in step.inputs]
+    eqn = step.eqn
+    moving = _differentiable(eqn)
+
+    rewritten: Any = jax.custom_jvp(_as_tuple(function, eqn))
+
+    def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        count = len(primals)
+
+        def derivative(*arguments: Any) -> list[Any]:
+            fixed, moved = arguments[:count], arguments[count:]
+            outs, out_tangents = jax.jvp(
+                _of_moving(eqn, fixed, moving), [fixed[i] for i in moving], list(moved)
+            )
+            return [*outs, *[_no_float0(t) for t in out_tangents]]
+
+        arguments = [*primals, *[tangents[i] for i in moving]]
+        paints = [*given, *[given[i] for i in moving]]
+        results = _run_painted(r, derivative, arguments, paints, [*wants, *wants])
+        outs, moved = results[: len(wants)], results[len(wants) :]
+        return tuple(outs), tuple(
+            _tangent(out, tangent) for out, tangent in zip(outs, moved, strict=True)
+        )
+
+    rewritten.defjvp(rule)
+    return zip(wants, rewritten(*operands), strict=True)
+
+
+@form("custom_vjp")
+def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
+    wants, operands, function = transparent(r, step, env)
+    given = [r.stored(value) for value in step.inputs]
+    eqn = step.eqn
+    moving = _differentiable(eqn)
+
+    rewritten: Any = jax.custom_vjp(_as_tuple(function, eqn))
+
+    def forward(*xs: Any) -> tuple[tuple[Any, ...], Any]:
+        trees: list[Any] = []
+
+        def primal(*fixed: Any) -> list[Any]:
+            outs, pull = jax.vjp(_of_moving(eqn, fixed, moving), *[fixed[i] for i in moving])
+            residuals, tree = jax.tree.flatten(pull)
+            trees.append(tree)
+            return [*outs, *residuals]
+
+        traced = jax.make_jaxpr(primal)(*_full_types(xs, given))
+        boundaries = [_LEAVE[want] for want in wants]
+        spare = len(_jax.open_jaxpr(traced).outvars) - len(wants)
+        painted = r.repaint(traced, given, [*boundaries, *[Boundary.ANY] * spare])
+        results = painted(*xs, wants=[*wants, *[None] * spare])
+        kept = tuple(painted.stored(value) for value in painted.program.outputs[len(wants) :])
+        residuals = results[len(wants) :]
+        return tuple(results[: len(wants)]), (residuals, _Pullback(trees[-1], kept))
+
+    def backward(carried: Any, cotangents: Any) -> tuple[Any, ...]:
+        residuals, pullback = carried
+
+        def pull(*arguments: Any) -> list[Any]:
+            inner, outer = arguments[: len(residuals)], arguments[len(residuals) :]
+            function = jax.tree.unflatten(pullback.tree, inner)
+            return list(function(_cotangents(eqn, outer)))
+
+        real = [c for c, var in zip(cotangents, eqn.outvars, strict=True) if _is_float(var)]
+        of_real = [w for w, var in zip(wants, eqn.outvars, strict=True) if _is_float(var)]
+        gradients = _run_painted(
+            r,
+            pull,
+            [*residuals, *real],
+            [*pullback.kept, *of_real],
+            [given[i] for i in moving],
+        )
+        found = dict(zip(moving, gradients, strict=True))
+        return tuple(found.get(i) for i in range(len(eqn.invars)))
+
+    rewritten.defvjp(forward, backward)
+    return zip(wants, rewritten(*operands), strict=True)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Pullback:
+    """What a backward rule must know of its forward rule: the residuals' tree and precisions."""
+
+    tree: Any
+    kept: tuple[Paint, ...]
+
+
+def _as_tuple(function: Callable[..., list[Any]], eqn: _jax.Eqn) -> Callable[..., Any]:
+    """``function`` with a tuple of results, under the name that the equation's function has."""
+    name = _jax.function_name(eqn.params["call_jaxpr"]) or eqn.primitive.name
+    return _jax.named(lambda *xs: tuple(function(*xs)), name)
+
+
+def _run_painted(
+    r: Rewriter,
+    function: Callable[..., list[Any]],
+    arguments: Sequence[Any],
+    given: Sequence[Paint],
+    wants: Sequence[Paint],
+) -> list[Any]:
+    """Traces ``function`` in full precision, paints it, and runs it on arguments as stored."""
+    traced = jax.make_jaxpr(function)(*_full_types(arguments, given))
+    painted = r.repaint(traced, given, [_LEAVE[want] for want in wants])
+    return painted(*arguments, wants=list(wants))
+
+
+def _full_types(arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:
+    """The types that arguments have in the original program."""
+
+    def widen(*xs: Any) -> list[Any]:
+        return [
+            _jax.convert(x, "float32") if paint is Paint.HALF else x
+            for x, paint in zip(xs, given, strict=True)
+        ]
+
+    return jax.eval_shape(widen, *arguments)
+
+
+def _is_float(atom: Any) -> bool:
+    """Whether a value has a derivative."""
+    dtype = getattr(atom.aval, "dtype", None)
+    return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
+
+
+def _differentiable(eqn: _jax.Eqn) -> list[int]:
+    """Positions of the operands that have a derivative: not those the function closed over."""
+    first = eqn.params.get("num_consts", 0)
+    return [i for i, atom in enumerate(eqn.invars) if i >= first and _is_float(atom)]
+
+
+def _of_moving(
+    eqn: _jax.Eqn, fixed: Sequence[Any], moving: Sequence[int]
+) -> Callable[..., list[Any]]:
+    """The original equation as a function of its differentiable operands."""
+
+    def function(*xs: Any) -> list[Any]:
+        operands = list(fixed)
+        for position, x in zip(moving, xs, strict=True):
+            operands[position] = x
+        with _jax.EquationContext(eqn):
+            return _jax.bind(eqn, operands)
+
+    return function
+
+
+def _no_float0(tangent: Any) -> Any:
+    """A tangent that may leave a jaxpr: in place of an integer's stand zeros."""
+    if tangent.dtype == jax.dtypes.float0:
+        return jax.numpy.zeros(tangent.shape, bool)
+    return tangent
+
+
+def _tangent(out: Any, tangent: Any) -> Any:
+    """The tangent that belongs to a result."""
+    if jax.numpy.issubdtype(out.dtype, jax.numpy.inexact):
+        return tangent
+    return jax.numpy.zeros(out.shape, bool).astype(jax.dtypes.float0)
+
+
+def _cotangents(eqn: _jax.Eqn, real: Sequence[Any]) -> list[Any]:
+    """Cotangents of all results, those of integers filled in."""
+    rest = iter(real)
+    return [
+        next(rest)
+        if _is_float(var)
+        else jax.numpy.zeros(var.aval.shape, bool).astype(jax.dtypes.float0)
+        for var in eqn.outvars
+    ]

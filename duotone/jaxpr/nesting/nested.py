@@ -1,0 +1,252 @@
+"""How painted equations with nested programs are built anew.
+
+The counterpart of :mod:`duotone.jaxpr.reading.scopes`: one function for each kind of step, which
+knows the order of ``Step.nodes`` written there. Loops are built through ``jax.lax``, so that values
+from outside (and their casts) are found as constants; the others are bound with a new sub-program,
+so that parameters such as a recomputation's policy stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from duotone import _jax
+from duotone.graph.graph import Paint
+from duotone.jaxpr.nesting.sums import stacked_operands, with_sums
+from duotone.jaxpr.reading.program import Program, Step
+from duotone.jaxpr.running.rewrite import Env, Rewriter, form
+
+Results = Iterable[tuple[Paint, Any]]
+
+
+def stored_function(
+    r: Rewriter,
+    program: Program,
+    wants: Sequence[Paint],
+    avals: Sequence[Any],
+) -> Callable[..., list[Any]]:
+    """The rewritten program as a function of operands as they are stored.
+
+    Args:
+        r: the rewriter.
+        program: the nested program.
+        wants: the precision of each result.
+        avals: the results' avals in the original program.
+    """
+
+    def run(*operands: Any) -> list[Any]:
+        env = Env()
+        for value, array in zip(program.inputs, operands, strict=True):
+            env.write(value, r.stored(value), array)
+        r.run(program, env)
+        return [
+            r.match(r.read(env, value, want), aval, want)
+            for value, want, aval in zip(program.outputs, wants, avals, strict=True)
+        ]
+
+    return run
+
+
+def _as_stored(r: Rewriter, values: Sequence[int], env: Env) -> list[Any]:
+    return [r.read(env, value, r.stored(value)) for value in values]
+
+
+def _avals(eqn: _jax.Eqn) -> list[Any]:
+    return [var.aval for var in eqn.outvars]
+
+
+def transparent(
+    r: Rewriter, step: Step, env: Env
+) -> tuple[list[Paint], list[Any], Callable[..., list[Any]]]:
+    """For a nested program whose results are the equation's.
+
+    Returns:
+        How each result is kept, the operands, and the program as a function of them.
+    """
+    (program,) = step.bodies
+    wants = [r.wanted(node, 0) for node in step.nodes]
+    operands = _as_stored(r, step.inputs, env)
+    return wants, operands, stored_function(r, program, wants, _avals(step.eqn))
+
+
+@form("remat")
+def _remat(r: Rewriter, step: Step, env: Env) -> Results:
+    """Bound directly: ``jax.checkpoint`` would lose that the region is differentiated already."""
+    wants, operands, function = transparent(r, step, env)
+    # An inner `jit` holds constants of its own; inlined, they are the region's, which holds none.
+    new, consts = _jax.with_consts_as_arguments(jax.make_jaxpr(function)(*operands))
+    params = {**step.eqn.params, "jaxpr": new}
+    if isinstance(params["prevent_cse"], tuple):
+        params["prevent_cse"] = (False,) * len(consts) + params["prevent_cse"]
+    return zip(wants, _jax.bind(step.eqn, [*consts, *operands], params), strict=True)
+
+
+@form("jit")
+def _jit(r: Rewriter, step: Step, env: Env) -> Results:
+    """A nested ``jit`` with shardings."""
+    wants, operands, function = transparent(r, step, env)
+    again = jax.jit(
+        _jax.named(lambda *xs: tuple(function(*xs)), step.eqn.params["name"]),
+        **_jax.jit_options(step.eqn),
+    )
+    return zip(wants, again(*operands), strict=True)
+
+
+@form("cond")
+def _cond(r: Rewriter, step: Step, env: Env) -> Results:
+    """Each branch casts what it needs, and its results to what the joins decided."""
+    wants = [r.wanted(node, 0) for node in step.nodes]
+    index = r.read(env, step.inputs[0], Paint.FULL)
+    operands = _as_stored(r, step.inputs[1:], env)
+    branches = tuple(
+        jax.make_jaxpr(stored_function(r, program, wants, _avals(step.eqn)))(*operands)
+        for program in step.bodies
+    )
+    results = _jax.bind(step.eqn, [index, *operands], {**step.eqn.params, "branches": branches})
+    return zip(wants, results, strict=True)
+
+
+@form("scan")
+def _scan(r: Rewriter, step: Step, env: Env) -> Results:
+    """Constants are found in the environment around the loop, cast before it."""
+    (program,) = step.bodies
+    num_consts, num_carry = _jax.scan_layout(step.eqn)
+    num_xs = len(step.inputs) - num_consts - num_carry
+    carries, rest = step.nodes[:num_carry], step.nodes[num_carry:]
+    slices, stacks = rest[:num_xs], rest[num_xs:]
+    avals = _avals(step.eqn)
+    local = [var.aval for var in program.jaxpr.outvars]
+    r.hoist(program.body, env)
+    first = [
+        r.match(r.read(env, value, r.wanted(node, 0)), aval, r.wanted(node, 0))
+        for value, node, aval in zip(
+            step.inputs[num_consts : num_consts + num_carry], carries, avals, strict=False
+        )
+    ]
+    xs = [
+        r.read(env, value, r.wanted(node, 0))
+        for value, node in zip(step.inputs[num_consts + num_carry :], slices, strict=True)
+    ]
+
+    found = {place: r.reforms.at(node) for place, node in enumerate(carries)}
+    known = isinstance(step.eqn.params["length"], int)
+    sums = {place: reform for place, reform in found.items() if known and reform is not None}
+
+    def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        inner = r.enter_loop(program.body, env)
+        carried = iter(carry)
+        # A sum that is made behind the loop is read by additions that nothing reads.
+        whole = [
+            jax.numpy.zeros_like(array) if position in sums else next(carried)
+            for position, array in enumerate(first)
+        ]
+        arguments = zip(program.inputs[num_consts:], (*carries, *slices), [*whole, *x], strict=True)
+        for value, node, array in arguments:
+            inner.write(value, r.kept(node, 0), array)
+        r.run(program, inner)
+        wants = [
+            *[r.wanted(node, 1) for node in carries],
+            *[r.wanted(node, 0) for node in stacks],
+        ]
+        results = [
+            r.match(r.read(inner, value, want), aval, want)
+            for value, want, aval in zip(program.outputs, wants, local, strict=True)
+        ]
+        carry = [array for k, array in enumerate(results[:num_carry]) if k not in sums]
+        return carry, [*results[num_carry:], *stacked_operands(r, sums.values(), inner)]
+
+    params = step.eqn.params
+    last, stacked = lax.scan(
+        body,
+        [array for position, array in enumerate(first) if position not in sums],
+        xs,
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+        _split_transpose=params.get("_split_transpose", False),
+    )
+    paints = [r.kept(node, 1) for node in carries] + [r.kept(node, 0) for node in stacks]
+    after, stacked = with_sums(r, sums, first, last, stacked)
+    return zip(paints, [*after, *stacked], strict=True)
+
+
+@form("while")
+def _while(r: Rewriter, step: Step, env: Env) -> Results:
+    """Condition and body see the carries in their one storage dtype."""
+    cond, loop = step.bodies
+    of_cond = step.eqn.params["cond_nconsts"]
+    of_body = step.eqn.params["body_nconsts"]
+    avals = _avals(step.eqn)
+    r.hoist(loop.body, env)
+    first = [
+        r.match(r.read(env, value, r.wanted(node, 0)), aval, r.wanted(node, 0))
+        for value, node, aval in zip(
+            step.inputs[of_cond + of_body :], step.nodes, avals, strict=True
+        )
+    ]
+
+    def enter(program: Program, count: int, carry: Sequence[Any]) -> Env:
+        inner = r.enter_loop(program.body, env)
+        for value, node, array in zip(program.inputs[count:], step.nodes, carry, strict=True):
+            inner.write(value, r.kept(node, 0), array)
+        r.run(program, inner)
+        return inner
+
+    def go_on(carry: Sequence[Any]) -> Any:
+        return r.read(enter(cond, of_cond, carry), cond.outputs[0], Paint.FULL)
+
+    def body(carry: Sequence[Any]) -> list[Any]:
+        inner = enter(loop, of_body, carry)
+        new = [
+            r.match(r.read(inner, value, r.wanted(node, 1)), aval, r.wanted(node, 1))
+            for value, node, aval in zip(loop.outputs, step.nodes, avals, strict=True)
+        ]
+        return keep_finished(go_on(carry), carry, new) if mapped else new
+
+    mapped = is_mapped(step.eqn)
+    any_goes_on = (lambda carry: jax.numpy.any(go_on(carry))) if mapped else go_on
+    results = lax.while_loop(any_goes_on, body, first)
+    return zip([r.kept(node, 1) for node in step.nodes], results, strict=True)
+
+
+def is_mapped(eqn: _jax.Eqn) -> bool:
+    """Whether a ``while`` has one condition for each element of a batch: ``vmap`` made it."""
+    (goes_on,) = _jax.open_jaxpr(eqn.params["cond_jaxpr"]).outvars
+    return bool(goes_on.aval.shape)
+
+
+def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    """The carries after a turn, of which those elements of a batch stay that have finished.
+
+    Args:
+        goes_on: the condition of each element.
+        old: the carries before the turn; the dimensions of ``goes_on`` are their first ones.
+        new: likewise, as the body gives them.
+    """
+    axes = range(goes_on.ndim)
+    return [
+        lax.select_n(lax.broadcast_in_dim(goes_on, after.shape, axes), before, after)
+        for before, after in zip(old, new, strict=True)
+    ]
+
+
+@form("shard_map")
+def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
+    """Operands enter as their nodes decide; results leave likewise."""
+    (program,) = step.bodies
+    enters, exits = step.nodes[: len(step.inputs)], step.nodes[len(step.inputs) :]
+    wants = [r.wanted(node, 0) for node in exits]
+    operands = [
+        r.read(env, value, r.wanted(node, 0))
+        for value, node in zip(step.inputs, enters, strict=True)
+    ]
+    local = [getattr(atom, "aval", None) for atom in program.jaxpr.outvars]
+    function = stored_function(r, program, wants, local)
+    again = jax.shard_map(
+        lambda *shards: tuple(function(*shards)), **_jax.shard_map_arguments(step.eqn)
+    )
+    return zip([r.kept(node, 0) for node in exits], again(*operands), strict=True)

@@ -1,0 +1,139 @@
+"""Attributes: what the analysis of ranges must know of an equation besides its operands.
+
+The names are neutral (:class:`duotone.graph.graph.Node` lists them). Most primitives need none. To
+make a rule of :mod:`duotone.graph.ranges` see another parameter, add a line to ``_ATTRIBUTES``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone import _jax
+from duotone.graph.graph import NO_ATTRIBUTES, Attribute
+from duotone.graph.ranges.rules import DTYPE_RANGES, fits
+from duotone.jaxpr.rules.scatters import scatter_attributes
+
+
+def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[str, Attribute]:
+    """The attributes of a first-order equation.
+
+    Args:
+        eqn: the equation.
+        indices: of a scatter that adds, if they are known before any call.
+    """
+    if eqn.primitive.name == "scatter-add":
+        return scatter_attributes(eqn, indices)
+    read = _ATTRIBUTES.get(eqn.primitive.name)
+    return NO_ATTRIBUTES if read is None else read(eqn)
+
+
+def _axes(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"axes": tuple(map(int, eqn.params["axes"]))}
+
+
+def _places(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"places": tuple(map(int, eqn.params["broadcast_dimensions"]))}
+
+
+def _permutation(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"permutation": tuple(map(int, eqn.params["permutation"]))}
+
+
+def _reshape(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    moved = eqn.params.get("dimensions")
+    return NO_ATTRIBUTES if moved is None else {"permutation": tuple(map(int, moved))}
+
+
+def _exponent(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return {"exponent": float(eqn.params["y"])}
+
+
+def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    shape = eqn.invars[0].aval.shape
+    terms = _terms([shape[axis] for axis in contracted])
+    sharded = any(_jax.has_sharded_type(var.aval) for var in eqn.invars)
+    if sharded or eqn.params.get("out_sharding") is not None:
+        return terms  # whoever moves such arrays must name their shardings
+    return {**terms, "labels": _labels(eqn)}
+
+
+def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
+    """As in an Einstein sum; the left operand's axes are named by their positions."""
+    contracted, batch = eqn.params["dimension_numbers"]
+    left = range(eqn.invars[0].aval.ndim)
+    right = [len(left) + axis for axis in range(eqn.invars[1].aval.ndim)]
+    for mine, theirs in (contracted, batch):
+        for axis, label in zip(theirs, mine, strict=True):
+            right[axis] = label
+    kept = [axis for axis in left if axis not in contracted[0] and axis not in batch[0]]
+    return (*left, *right, *batch[0], *kept, *(label for label in right if label >= len(left)))
+
+
+def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    """Each result adds up one product for each element of one filter."""
+    shape = list(eqn.invars[1].aval.shape)
+    del shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+    return _terms(shape)
+
+
+def _running(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return _terms([eqn.invars[0].aval.shape[eqn.params["axis"]]])
+
+
+def _window(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return _terms(eqn.params["window_dimensions"])
+
+
+def _terms(dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
+    """No attribute where a dimension is symbolic."""
+    if not all(isinstance(dimension, int) for dimension in dimensions):
+        return NO_ATTRIBUTES
+    return {"terms": float(math.prod(dimensions))}
+
+
+def _counter(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    length = eqn.outvars[0].aval.shape[eqn.params["dimension"]]
+    return {"length": float(length)} if isinstance(length, int) else NO_ATTRIBUTES
+
+
+def _gather(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    if (fill := _fill(eqn)) is not None:
+        found["fill"] = fill
+    if paired := eqn.params["dimension_numbers"].operand_batching_dims:
+        found["paired"] = tuple(map(int, paired))
+    return found or NO_ATTRIBUTES
+
+
+def _fill(eqn: _jax.Eqn) -> float | None:
+    """The number that a gather gives for places outside, as the operand's dtype holds it."""
+    fill, dtype = eqn.params.get("fill_value"), eqn.invars[0].aval.dtype
+    if fill is None or np.iscomplexobj(fill):
+        return None
+    if jax.numpy.issubdtype(dtype, np.floating):
+        with np.errstate(all="ignore"):
+            return float(np.asarray(fill).astype(dtype))
+    whole = float(fill).is_integer() and dtype.name in DTYPE_RANGES
+    return float(fill) if whole and fits((float(fill), float(fill)), dtype.name) else None
+
+
+_ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _axes),
+    "broadcast_in_dim": _places,
+    "transpose": _permutation,
+    "reshape": _reshape,
+    "integer_pow": _exponent,
+    "dot_general": _dot,
+    "conv_general_dilated": _convolution,
+    **dict.fromkeys(("cumsum", "cumprod"), _running),
+    "reduce_window_sum": _window,
+    "iota": _counter,
+    "gather": _gather,
+}
+"""By primitive; called once for each equation, so they are kept cheap."""

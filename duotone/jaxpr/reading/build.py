@@ -1,0 +1,47 @@
+"""Build: from a jaxpr to the neutral graph.
+
+Who calls this: ``duotone._road``, for the whole program and for derivative rules of custom
+functions, and ``duotone._measuring``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duotone import _jax
+from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
+from duotone.jaxpr.reading import scopes as _scopes  # noqa: F401  (registers the nested primitives)
+from duotone.jaxpr.reading.builder import Builder
+from duotone.jaxpr.reading.program import Built
+
+
+def build(
+    jaxpr: _jax.ClosedJaxpr,
+    given: Sequence[Paint] | None = None,
+    boundaries: Sequence[Boundary] | None = None,
+) -> Built:
+    """Builds the graph of a jaxpr.
+
+    Args:
+        jaxpr: with its constants.
+        given: how each argument arrives; all full if omitted.
+        boundaries: how each result must leave; all full if omitted.
+
+    Returns:
+        The graph, and the program that maps equations to nodes.
+    """
+    builder = Builder()
+    opened = _jax.open_jaxpr(jaxpr)
+    builder.add_body(-1, BodyKind.ROOT, 1)
+    given = given or [Paint.FULL] * len(opened.invars)
+    inputs = [
+        builder.value(var.aval, body=0, given=paint)
+        for var, paint in zip(opened.invars, given, strict=True)
+    ]
+    program = builder.program(jaxpr, inputs, body=0, scopes=())
+    boundaries = boundaries or [Boundary.FULL] * len(program.outputs)
+    outputs = tuple(zip(program.outputs, boundaries, strict=True))
+    graph = Graph(
+        tuple(builder.nodes), tuple(builder.values), tuple(builder.bodies), tuple(inputs), outputs
+    )
+    return Built(graph, program)

@@ -1,0 +1,332 @@
+"""The builder: collects the nodes, values and bodies of a graph, equation by equation.
+
+A first-order equation becomes one node. An equation with nested programs is handed to the function
+that :mod:`duotone.jaxpr.reading.scopes` registered for it. What no function knows becomes a node of
+its own primitive's name: on no list, it is left alone.
+
+Who calls this: :func:`duotone.jaxpr.reading.build.build`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone import _jax
+from duotone.graph.graph import (
+    FULL_DTYPE,
+    NO_ATTRIBUTES,
+    Attribute,
+    Body,
+    BodyKind,
+    Magnitude,
+    Node,
+    Paint,
+    Value,
+)
+from duotone.graph.ranges.rules import DTYPE_RANGES, fits
+from duotone.jaxpr.reading.attributes import attributes_of
+from duotone.jaxpr.reading.indices import Integers
+from duotone.jaxpr.reading.operations import (
+    CONSTANT_CHOOSING,
+    CONSTANT_KEEPING,
+    describe,
+    dtype_name,
+    size_of,
+)
+from duotone.jaxpr.reading.program import Program, Step
+from duotone.regions import region_of, without_regions
+
+_LARGEST_CONSTANT = 2**22
+"""Elements up to which the magnitudes of a constant array are read (a 2048 x 2048 mask)."""
+
+
+class SourceLine:
+    """The user's source line of an equation, read only when somebody looks."""
+
+    __slots__ = ("_eqn",)
+
+    def __init__(self, eqn: _jax.Eqn) -> None:
+        self._eqn = eqn
+
+    def __str__(self) -> str:
+        return _jax.source_line(self._eqn)
+
+
+class Builder:
+    """Collects nodes, values and bodies."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.values: list[Value] = []
+        self.bodies: list[Body] = []
+        self._integers = Integers()
+        self._scopes: dict[tuple[tuple[str, ...], Any], tuple[str, str, tuple[str, ...]]] = {}
+        self._types: dict[Any, tuple[int, tuple[Any, ...], str]] = {}
+
+    def add_body(self, parent: int, kind: BodyKind, trips: int) -> int:
+        """A new body; ``trips`` is per run of its parent."""
+        total = trips * (self.bodies[parent].trips if parent >= 0 else 1)
+        self.bodies.append(Body(len(self.bodies), parent, kind, total))
+        return len(self.bodies) - 1
+
+    def goes_on(self, body: int, until: int) -> None:
+        """States the value by which a loop goes on or ends."""
+        self.bodies[body] = dataclasses.replace(self.bodies[body], until=until)
+
+    def value(
+        self,
+        aval: Any,
+        *,
+        body: int,
+        producer: int = -1,
+        constant: Magnitude | None = None,
+        given: Paint = Paint.FULL,
+    ) -> int:
+        """A new value; returns its index."""
+        index = len(self.values)
+        if (known := self._types.get(aval)) is None:
+            known = size_of(aval), tuple(getattr(aval, "shape", ())), dtype_name(aval)
+            self._types[aval] = known
+        self.values.append(Value(index, *known, producer, body, constant, given))
+        return index
+
+    def node(
+        self,
+        eqn: _jax.Eqn,
+        op: str,
+        inputs: Sequence[int],
+        out_avals: Sequence[Any],
+        *,
+        body: int,
+        scopes: tuple[str, ...],
+        out_bodies: Sequence[int] | None = None,
+    ) -> tuple[int, ...]:
+        """A structural node; returns its result values."""
+        half_in = tuple(self.values[v].dtype == FULL_DTYPE for v in inputs)
+        half_out = tuple(dtype_name(aval) == FULL_DTYPE for aval in out_avals)
+        return self._add(
+            eqn, op, op, inputs, out_avals, half_in, half_out, body, scopes, 0.0, "", out_bodies
+        )
+
+    def _add(
+        self,
+        eqn: _jax.Eqn,
+        op: str,
+        listed_as: str,
+        inputs: Sequence[int],
+        out_avals: Sequence[Any],
+        half_in: tuple[bool, ...],
+        half_out: tuple[bool, ...],
+        body: int,
+        scopes: tuple[str, ...],
+        flops: float,
+        fixed: str,
+        out_bodies: Sequence[int] | None = None,
+        constant: Magnitude | None = None,
+        attributes: Mapping[str, Attribute] = NO_ATTRIBUTES,
+    ) -> tuple[int, ...]:
+        index = len(self.nodes)
+        scope, region, _ = self.scope(scopes, eqn)
+        places = out_bodies or [body] * len(out_avals)
+        outputs = tuple(
+            [
+                self.value(aval, body=place, producer=index, constant=constant)
+                for aval, place in zip(out_avals, places, strict=True)
+            ]
+        )
+        self.nodes.append(
+            Node(
+                index=index,
+                op=op,
+                listed_as=listed_as,
+                inputs=tuple(inputs),
+                outputs=outputs,
+                half_inputs=half_in,
+                half_outputs=half_out,
+                body=body,
+                scope=scope,
+                region=region,
+                source=SourceLine(eqn),
+                flops=flops,
+                fixed=fixed,
+                attributes=attributes,
+            )
+        )
+        return outputs
+
+    def scope(self, outer: tuple[str, ...], eqn: _jax.Eqn) -> tuple[str, str, tuple[str, ...]]:
+        """The name scope of an equation, the region it is in, and all scope names."""
+        key = (outer, eqn.source_info.name_stack)
+        found = self._scopes.get(key)  # once: the hash of a name stack takes its time
+        if found is None:
+            names = (*outer, *_jax.scope_names(eqn.source_info.name_stack))
+            found = "/".join(without_regions(names)), region_of(names), names
+            self._scopes[key] = found
+        return found
+
+    def program(
+        self,
+        jaxpr: _jax.ClosedJaxpr,
+        inputs: Sequence[int],
+        *,
+        body: int,
+        scopes: tuple[str, ...],
+    ) -> Program:
+        """The program of one call of ``jaxpr``."""
+        opened = _jax.open_jaxpr(jaxpr)
+        env: dict[Any, int] = dict(zip(opened.invars, inputs, strict=True))
+        constants = []
+        for var, array in zip(opened.constvars, _jax.consts_of(jaxpr), strict=True):
+            env[var] = self.value(var.aval, body=body, constant=_array_magnitude(array))
+            self._integers.constant(env[var], array)
+            constants.append((env[var], array))
+
+        def read(atom: _jax.Atom) -> int:
+            if not _jax.is_literal(atom):
+                return env[atom]
+            literal = self.value(atom.aval, body=body, constant=_scalar_magnitude(atom.val))
+            self._integers.constant(literal, atom.val)
+            constants.append((literal, atom.val))
+            return literal
+
+        steps = []
+        for eqn in opened.eqns:
+            step = self.step(eqn, tuple([read(a) for a in eqn.invars]), body, scopes)
+            env.update(zip(eqn.outvars, step.outputs, strict=True))
+            steps.append(step)
+        outputs = tuple(read(atom) for atom in opened.outvars)
+        return Program(opened, body, tuple(inputs), tuple(constants), outputs, tuple(steps))
+
+    def step(
+        self, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
+    ) -> Step:
+        """One equation: nested if a function knows it, else a leaf."""
+        nested = NESTED.get(eqn.primitive.name)
+        if nested is not None:
+            step = nested(self, eqn, inputs, body, scopes)
+            if step is not None:
+                return step
+        first = len(self.nodes)
+        name = eqn.primitive.name
+        what = describe(eqn, [self.values[value] for value in inputs])
+        scattered = name == "scatter-add"
+        indices = self._integers.find(inputs[1]) if scattered else None
+        attributes = attributes_of(eqn, indices)
+        moves = attributes.get("addends") in (0.0, 1.0) and self._is_zero(inputs[0])
+        outputs = self._add(
+            eqn,
+            name,
+            "scatter_once" if moves else what.listed_as,
+            inputs,
+            [var.aval for var in eqn.outvars],
+            what.half_inputs,
+            what.half_outputs,
+            body,
+            scopes,
+            what.flops,
+            what.fixed,
+            constant=self._kept_constant(eqn, inputs, attributes),
+            attributes=attributes,
+        )
+        self._integers.made(eqn, inputs, outputs)
+        return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1, indices=indices)
+
+    def _is_zero(self, value: int) -> bool:
+        constant = self.values[value].constant
+        return constant is not None and constant.low == constant.high == 0.0
+
+    def _kept_constant(
+        self, eqn: _jax.Eqn, inputs: tuple[int, ...], attributes: Mapping[str, Attribute]
+    ) -> Magnitude | None:
+        """The magnitudes of a result that only moves a constant, or counts."""
+        name = eqn.primitive.name
+        if name in CONSTANT_KEEPING:
+            return _kept(eqn, self.values[inputs[0]].constant)
+        if name in CONSTANT_CHOOSING:
+            chosen = [self.values[v].constant for v in inputs if self.values[v].paintable]
+            fill = attributes.get("fill")
+            if chosen and isinstance(fill, float):
+                chosen.append(Magnitude.of(fill))
+            return _joined(chosen)
+        length = attributes.get("length")
+        if name == "iota" and isinstance(length, float):
+            counter = dataclasses.replace(Magnitude.of(max(length - 1.0, 0.0)), low=0.0)
+            return _as_held(eqn, counter)
+        return None
+
+
+def _kept(eqn: _jax.Eqn, constant: Magnitude | None) -> Magnitude | None:
+    """The magnitudes of a constant after an operation that keeps them; signs may change."""
+    name = eqn.primitive.name
+    if constant is None or name not in ("neg", "abs", "convert_element_type"):
+        return constant
+    if name == "convert_element_type":
+        return _as_held(eqn, constant)
+    low, high = -constant.high, -constant.low
+    if name == "abs":
+        low, high = max(constant.low, low, 0.0), max(constant.high, high)
+    return _as_held(eqn, dataclasses.replace(constant, low=low, high=high))
+
+
+def _as_held(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
+    """The magnitudes of numbers in the result's dtype; ``None`` if they wrap around there."""
+    dtype = dtype_name(eqn.outvars[0].aval)
+    if dtype in DTYPE_RANGES and not fits((constant.low, constant.high), dtype):
+        return None
+    whole = all(name in DTYPE_RANGES for name in (dtype, *(dtype_name(v.aval) for v in eqn.invars)))
+    if whole or dtype in (FULL_DTYPE, "float64"):
+        return constant
+    return Magnitude(constant.smallest, constant.largest)  # rounded
+
+
+def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
+    """The magnitudes of what is chosen from constants; ``None`` if one operand is no constant."""
+    known = [magnitude for magnitude in magnitudes if magnitude is not None]
+    if not known or len(known) < len(magnitudes):
+        return None
+    return Magnitude(
+        min(m.smallest for m in known),
+        max(m.largest for m in known),
+        min(m.low for m in known),
+        max(m.high for m in known),
+    )
+
+
+def _array_magnitude(array: Any) -> Magnitude | None:
+    """The magnitudes of a constant array, if it can be read and is not too large."""
+    # A jax.Ref has a dtype too, but it changes, and NumPy would read it without ever ending.
+    if not isinstance(array, jax.Array | np.ndarray | np.generic):
+        return None
+    if array.dtype != np.float32 or array.size > _LARGEST_CONSTANT:
+        return None
+    if not _jax.is_concrete(array):
+        return None
+    elements = np.asarray(array)
+    sizes = np.abs(elements)
+    largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+    low, high = -np.inf, np.inf
+    if elements.size:  # NaN stands for "unknown" here, and fmin and fmax leave it out
+        low, high = float(np.fmin.reduce(elements, None)), float(np.fmax.reduce(elements, None))
+    return Magnitude(largest or np.inf, largest, low, high)
+
+
+def _scalar_magnitude(number: Any) -> Magnitude | None:
+    """The magnitude of a literal; ``None`` for one that is no real number."""
+    try:
+        number = float(number)
+    except TypeError:
+        return None
+    return Magnitude.of(number)
+
+
+NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]
+"""Takes the builder, an equation, its operands, the body it is in and the name scopes around it;
+returns its step, or ``None`` to have it left alone."""
+
+NESTED: dict[str, NestedBuilder] = {}
+"""By primitive name; filled by :mod:`duotone.jaxpr.reading.scopes`."""

@@ -1,0 +1,281 @@
+"""What the front end tells the painter about one equation: which slots may be half, and its cost.
+
+:func:`describe` is called once for each first-order equation. The default suits most primitives:
+every float32 operand and result may be half. Primitives that differ have a rule in ``_RULES``;
+primitives that have no half form are in ``FIXED``, with the reason that reports show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+
+from duotone import _jax
+from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
+
+LINEAR_ALGEBRA = tuple(
+    "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
+    "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
+    "lu_pivots_to_permutation custom_linear_solve custom_root linear_solve".split()
+)
+"""Factorisations and solves: also of Lineax (``linear_solve``), and ``jax.lax.custom_root``, which
+is a ``call_hi_primitive`` from JAX 0.12 on."""
+FIXED: dict[str, str] = {
+    **dict.fromkeys(LINEAR_ALGEBRA, "linear algebra has no half form"),
+    **dict.fromkeys(
+        ("complex", "real", "imag", "conj", "fft"), "complex numbers have no half form"
+    ),
+    **dict.fromkeys(
+        "pure_callback io_callback debug_callback debug_print".split(),
+        "host code gets what its author wrote it for",
+    ),
+    "bitcast_convert_type": "reads the bits of float32",
+    "rng_uniform": "draws float32 numbers",
+    "random_gamma": "draws float32 numbers",
+    "approx_top_k": "has no half form",
+}
+"""Primitives that stay as they are whatever a list says, and why."""
+
+CONSTANT_KEEPING = frozenset(
+    "broadcast_in_dim reshape squeeze transpose convert_element_type copy slice "
+    "neg abs rev stop_gradient name".split()
+)
+"""Operations whose result has the magnitudes of their operand."""
+
+CONSTANT_CHOOSING = frozenset("select_n concatenate pad stack max min dynamic_slice gather".split())
+"""Operations whose result has the magnitudes of their float32 operands, if all are constants."""
+
+_DATA_MOVEMENT = CONSTANT_KEEPING | frozenset(
+    "concatenate pad stack split dynamic_slice dynamic_update_slice gather scatter iota "
+    "sharding_constraint optimization_barrier device_put".split()
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """What a painter needs to know of an equation.
+
+    Attributes:
+        listed_as: name under which the lists are searched.
+        half_inputs: for each operand, whether it may be half.
+        half_outputs: for each result, whether it may be half.
+        flops: floating point operations.
+        fixed: why it cannot be half, or empty.
+    """
+
+    listed_as: str
+    half_inputs: tuple[bool, ...]
+    half_outputs: tuple[bool, ...]
+    flops: float
+    fixed: str = ""
+
+
+OWN_DOT = "duotone_dot"
+"""The dot in derivatives of rewritten programs, see :mod:`duotone.jaxpr.rules.dots`."""
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype.name)
+
+
+def dtype_name(aval: Any) -> str:
+    """The dtype name of an aval; ``"none"`` for tokens and references."""
+    if type(aval) is not ShapedArray:
+        return "none"
+    return _name_of(aval.dtype)
+
+
+def size_of(aval: Any) -> int:
+    """Number of elements; symbolic dimensions count as 1."""
+    size = 1
+    for dimension in getattr(aval, "shape", ()):
+        size *= dimension if type(dimension) is int else 1
+    return size
+
+
+@functools.cache
+def _mixture(dtypes: frozenset[str]) -> str:
+    """Why an operation with these dtypes is left alone, or empty."""
+    if FULL_DTYPE not in dtypes:
+        return ""
+    for dtype in sorted(dtypes - {FULL_DTYPE, "float0"}):
+        if dtype.startswith(("float", "bfloat", "complex")):
+            return f"mixes float32 with {dtype}: the user chose these dtypes"
+    return ""
+
+
+def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
+    """Describes a first-order equation and the graph values that it reads."""
+    name = eqn.primitive.name
+    ins = [value.dtype for value in operands]
+    outs = [dtype_name(var.aval) for var in eqn.outvars]
+    rule = _RULES.get(name)
+    listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
+    fixed = FIXED.get(name, "") or fixed
+    if not fixed and name != "convert_element_type":
+        fixed = _mixture(frozenset(ins + outs))
+    return Description(
+        listed_as,
+        tuple([dtype == FULL_DTYPE for dtype in ins]),  # lists first: quicker, and this is hot
+        tuple([dtype == FULL_DTYPE for dtype in outs]),
+        _flops(name, eqn, operands),
+        fixed,
+    )
+
+
+def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value]) -> float:
+    """Floating point operations of one execution, two for a multiply-add."""
+    if name in _DATA_MOVEMENT or not eqn.outvars:
+        return 0.0
+    result = size_of(eqn.outvars[0].aval)
+    if name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        lhs = eqn.invars[0].aval
+        return 2.0 * result * math.prod(_known(lhs.shape[axis]) for axis in contracted)
+    if name == OWN_DOT:
+        contracted = eqn.params["numbers"][0][0]
+        shape = eqn.invars[0].aval.shape
+        return 2.0 * result * math.prod(_known(shape[axis]) for axis in contracted)
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval
+        out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        return 2.0 * result * size_of(kernel) / max(_known(out_features), 1)
+    return float(max([result, *[value.size for value in operands]]))
+
+
+def _known(dimension: Any) -> int:
+    return dimension if isinstance(dimension, int) else 1
+
+
+_Rule = Callable[[_jax.Eqn, Sequence[str], Sequence[str]], tuple[str, str]]
+_RULES: dict[str, _Rule] = {}
+"""For each primitive that is not plain: its listed name and why it is fixed (or empty)."""
+
+
+def _rule(*names: str) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+@_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
+def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """A precision that the user asked for is kept; not every dot is a product of matrices."""
+    del ins, outs
+    name = eqn.primitive.name
+    listed_as = "sum_of_products" if name == "dot_general" and _is_sum(eqn) else name
+    precision = eqn.params.get("precision")
+    asked = precision if isinstance(precision, tuple) else (precision,)
+    if any(p is not None and p is not jax.lax.Precision.DEFAULT for p in asked):
+        shown = "/".join(str(getattr(p, "name", p)) for p in asked)
+        return name, f"{PRECISION} {shown}"
+    return listed_as, ""
+
+
+HANDFUL = 4
+"""Sizes below this are no product of matrices to any device: the first Tensor Cores took blocks of
+4 × 4 (NVIDIA, "Tesla V100 GPU Architecture"), all since then larger ones."""
+
+
+def _is_sum(eqn: _jax.Eqn) -> bool:
+    """Whether a dot has no free axis on either side, or a handful of elements along all axes.
+
+    Axes of the batch do not count: a rotation of each of many vectors is many such dots.
+    """
+    contracted, batch = eqn.params["dimension_numbers"]
+    free: list[Any] = []
+    for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):
+        shape = enumerate(atom.aval.shape)
+        free.append([size for axis, size in shape if axis not in (*summed, *shared)])
+    lhs = eqn.invars[0].aval.shape
+    sizes = [math.prod(axes) for axes in (*free, [lhs[axis] for axis in contracted[0]])]
+    if not all(type(size) is int for size in sizes):
+        return False  # a symbolic dimension may be large
+    return max(sizes[:2]) <= 1 or max(sizes) < HANDFUL
+
+
+@_rule("call_hi_primitive")
+def _call(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """One primitive for many: a root is a solve."""
+    del ins, outs
+    if _jax.is_custom_root(eqn):
+        return "custom_root", "linear algebra has no half form"
+    return eqn.primitive.name, ""
+
+
+@_rule("mul")
+def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """``x * x`` is a square."""
+    del ins, outs
+    lhs, rhs = eqn.invars
+    return ("square" if lhs is rhs else "mul"), ""
+
+
+@_rule("eq")
+def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """Where a value is the maximum of a row; not a comparison with a number."""
+    del outs
+    calculated = not any(_jax.is_literal(atom) for atom in eqn.invars)
+    return ("eq_calculated" if calculated and "float" in ins[0] else "eq"), ""
+
+
+@_rule("reduce_sum")
+def _reduce_sum(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """A sum of two terms is an addition."""
+    del ins, outs
+    shape = eqn.invars[0].aval.shape
+    sizes = [shape[axis] for axis in eqn.params["axes"]]
+    two = all(type(size) is int for size in sizes) and math.prod(sizes) == 2
+    return ("sum_of_two" if two else "reduce_sum"), ""
+
+
+@_rule("integer_pow")
+def _integer_pow(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    del ins, outs
+    return ("exact_power" if abs(eqn.params["y"]) <= 1 else "integer_pow"), ""
+
+
+@_rule("scatter")
+def _scatter(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """``x.at[i].apply(f)`` is a scatter too, whose region is the user's function."""
+    del ins, outs
+    region = eqn.params["update_jaxpr"]
+    if region is not None and _jax.open_jaxpr(region).eqns:
+        return "scatter", "applies a function of the user's, traced for float32"
+    return "scatter", ""
+
+
+_EXACT_IN_HALF = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2")
+
+
+@_rule("convert_element_type")
+def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
+    """A conversion is exact where the narrower side is no wider than half."""
+    del eqn
+    source, target = ins[0], outs[0]
+    exact = (*_EXACT_IN_HALF, FULL_DTYPE, "float16", "bfloat16")
+    if source in exact and target == FULL_DTYPE:
+        return "convert_exact", ""
+    if source == FULL_DTYPE and target.startswith(("float64", "complex", "float8", "float4")):
+        return "convert_element_type", f"converts to {target}"
+    if source == FULL_DTYPE or np.issubdtype(_numpy(source), np.integer):
+        return "convert_element_type", ""
+    return "convert_element_type", f"converts from {source}"
+
+
+def _numpy(name: str) -> Any:
+    """The NumPy scalar type of a dtype name, ``object`` for those NumPy does not know."""
+    try:
+        return np.dtype(name).type
+    except TypeError:
+        return object

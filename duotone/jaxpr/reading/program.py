@@ -1,0 +1,73 @@
+"""A jaxpr with its place in the graph: what build makes and rewrite walks.
+
+A :class:`Program` stands beside a jaxpr and a :class:`Step` beside each of its equations; they say
+which graph values and node belong to which variable and equation. The same jaxpr object may be
+called from several places; each call has a program of its own, since each may be painted
+differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from duotone import _jax
+from duotone.graph.graph import Graph
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One equation.
+
+    Attributes:
+        eqn: the equation.
+        kind: how it is rewritten: ``"leaf"`` (one node), ``"each"`` (one node for each operand), or
+            the name of a nested form in :mod:`duotone.jaxpr.nesting.nested`.
+        inputs: graph values of its operands.
+        outputs: graph values of its results.
+        nodes: its own nodes: one for a leaf, one for each operand (``each``) or one for each carry,
+            slice, stack, join or shard (nested forms; see there for the order).
+        first: index of the first node inside the equation.
+        last: one past the index of the last node inside.
+        bodies: its nested programs.
+        indices: of a scatter that adds, if they are known before any call.
+    """
+
+    eqn: _jax.Eqn
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    nodes: tuple[int, ...]
+    first: int
+    last: int
+    bodies: tuple[Program, ...] = ()
+    indices: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """One jaxpr, called from one place.
+
+    Attributes:
+        jaxpr: the (open) jaxpr.
+        body: index of the graph body in which it runs.
+        inputs: graph values of its arguments.
+        constants: graph value and array of each constant, and value and number of each literal.
+        outputs: graph values of its results.
+        steps: its equations.
+    """
+
+    jaxpr: _jax.OpenJaxpr
+    body: int
+    inputs: tuple[int, ...]
+    constants: tuple[tuple[int, Any], ...]
+    outputs: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Built:
+    """A graph and the program it was built from."""
+
+    graph: Graph
+    program: Program

@@ -1,0 +1,87 @@
+"""Trace: from a user's function and the arrays of one call to a jaxpr."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax
+from duotone._modules import named_modules
+from duotone.errors import LeakedTracerError
+from duotone.jaxpr.reading.foreign import refuse_nnx_objects, traced_cleanly
+from duotone.jaxpr.reading.signature import (
+    Results,
+    Signature,
+    argument_names,
+    describe_argument,
+    describe_callable,
+    flatten_results,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traced:
+    """A function, traced.
+
+    Attributes:
+        jaxpr: takes and returns arrays only.
+        results: what the function returns besides arrays, and in what structure.
+        function: the user's.
+        signature: of the call.
+    """
+
+    jaxpr: _jax.ClosedJaxpr
+    results: Results
+    function: Callable[..., Any]
+    signature: Signature
+
+    def arguments(self) -> tuple[str, ...]:
+        """The name of each argument of :attr:`jaxpr`."""
+        return argument_names(self.function, self.signature)
+
+
+def leak_inside(name: str) -> str:
+    """What to tell a user whose function uses a traced value of another call."""
+    return (
+        f"{name} uses a traced value that an earlier trace left behind (in a global, an attribute "
+        "or a closure); pass it as an argument and return it as a result instead"
+    )
+
+
+def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Traced:
+    """Traces ``function`` on one signature.
+
+    Args:
+        function: the user's.
+        signature: of the call.
+        arrays: arrays, tracers or ``jax.ShapeDtypeStruct``.
+
+    Returns:
+        The traced function. Errors inside it pass through with the user's own traceback.
+
+    Raises:
+        LeakedTracerError: the function uses a traced value of another call, or leaves one behind
+            in the Linen or Haiku model around it.
+        ArgumentTypeError: an argument is a Flax NNX object.
+    """
+    name = describe_callable(function)
+    found: list[Results] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = signature.restore(leaves)
+        refuse_nnx_objects(name, function, (args, kwargs), describe_argument)
+        owner = getattr(function, "__self__", function)
+        with traced_cleanly(name), named_modules(owner, args, kwargs):
+            out, results = flatten_results(name, function(*args, **kwargs))
+        found.append(results)
+        return out
+
+    vars(flat)["__wrapped__"] = function  # JAX's own errors then name the user's function and line
+    try:
+        jaxpr = jax.make_jaxpr(flat)(*arrays)
+    except jax.errors.UnexpectedTracerError as error:
+        raise LeakedTracerError(leak_inside(name)) from error
+    return Traced(jaxpr, found[-1], function, signature)

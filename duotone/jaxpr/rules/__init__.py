@@ -1,0 +1,1 @@
+"""How first-order equations are bound in half, and in other forms."""

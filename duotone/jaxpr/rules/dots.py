@@ -1,0 +1,307 @@
+"""The forms of a dot with half operands: the same sums of products, bound so that they run fast.
+
+============  ====================================================================================
+``plain``     the equation's own dot on half operands. GPUs and TPUs take every layout.
+``rows``      the dot as XLA's CPU backend has a bfloat16 kernel for: operands of two dimensions (or
+              three, the first a batch), the left one contracted on its last, stored row by row, a
+              float32 result
+``widened``   operands that were rounded to half, in float32 again. Always implemented; as fast as
+              float32. Nothing else changes: products of two bfloat16 numbers are exact in float32
+============  ====================================================================================
+
+Why ``rows`` looks as it does (XLA of jaxlib 0.10 to 0.12): whether the bfloat16 kernel takes a dot
+is decided early, by shapes and by the layouts that they have *then*, and a transpose has the layout
+that costs nothing, not rows. A dot that does not pass is calculated in float32. What passes may
+still be changed later: a transpose folded into the dot, before or after it, gives a dot that fails
+when it runs (``UNIMPLEMENTED … DotThunk … BF16 x BF16 = F32``). So operands and result stand behind
+``optimization_barrier``, and a reshape after the barrier gives the dot an operand in rows. For a
+weight gradient, contracted on the rows of both operands, this costs one transposed copy of an
+operand in half precision and makes the dot about twice as fast.
+
+Who calls this: :mod:`duotone.jaxpr.rules.half_rules` and :mod:`duotone.jaxpr.rules.weights`. Which
+form a device gets: ``targets/forms.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from duotone import _jax
+from duotone.graph.forms import ROWS, WIDENED
+from duotone.graph.graph import FULL_DTYPE
+from duotone.graph.reforms.reform import Operation
+from duotone.jaxpr.reading.operations import OWN_DOT
+from duotone.jaxpr.rules.bilinear import aval_of_linear, bilinear
+from duotone.jaxpr.rules.expressions import evaluate
+
+Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
+"""``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""
+Steps = tuple[Operation, ...]
+
+
+def precision(name: str) -> Any:
+    """What JAX takes as ``precision``: an algorithm of dots, or a pair of equal precisions."""
+    if name in lax.DotAlgorithmPreset.__members__:
+        return lax.DotAlgorithmPreset[name]
+    return (lax.Precision[name], lax.Precision[name])
+
+
+def takes_rows(*operands: Any) -> bool:
+    """Whether ``rows`` can be made of these operands: reshaping them needs plain arrays.
+
+    Not of a symbolic dimension, nor where shardings are part of the type (explicit mesh axes,
+    inside ``shard_map``), which reshaping would have to name.
+    """
+    for operand in operands:
+        aval = jax.typeof(operand)
+        if not all(type(size) is int and size > 0 for size in aval.shape):
+            return False
+        if _jax.has_sharded_type(aval):
+            return False
+    return True
+
+
+def in_steps(
+    dot: Callable[[Any, Any, Dims], Any], lhs: Any, rhs: Any, numbers: Dims, steps: Steps
+) -> Any:
+    """A dot by the steps of its reform, or as it is if there are none.
+
+    Args:
+        dot: binds one of other operands and dimension numbers.
+        lhs: left operand.
+        rhs: right operand.
+        numbers: of the dot as it is.
+        steps: of the reform.
+    """
+    if not steps:
+        return dot(lhs, rhs, numbers)
+    return evaluate(steps, {"operand": (lhs, rhs).__getitem__, "contract": dot})
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
+def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> Any:
+    """A dot in the form ``rows``, with derivatives in the same form.
+
+    Args:
+        lhs: half.
+        rhs: half.
+        numbers: of the dot; hashable.
+        dtype: of the result: float32, or half to round the float32 sums.
+        steps: of its reform; empty if it has none.
+    """
+    return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
+
+
+@functools.partial(_rows_dot.defjvp, symbolic_zeros=True)
+def _rows_dot_derivative(
+    numbers: Dims, dtype: str, steps: Steps, primals: Any, tangents: Any
+) -> tuple[Any, Any]:
+    lhs, rhs = primals
+    result = rows_dot(lhs, rhs, numbers, dtype, steps)
+    pairs = ((tangents[0], rhs), (lhs, tangents[1]))
+    parts = [
+        half_product(*pair, numbers, dtype, str(lhs.dtype), ROWS)
+        for pair, tangent in zip(pairs, tangents, strict=True)
+        if not is_zero(tangent)
+    ]
+    return result, total(parts, result)
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether nothing is differentiated by an operand."""
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+def total(parts: Sequence[Any], result: Any) -> Any:
+    """The tangent of a result, from what each operand adds to it."""
+    return sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
+
+
+# Most dots of a network have the shapes of another one. A call that was traced before is read from
+# the cache of ``jit``, which takes a fifth of the time; inlined, it leaves no trace in what is
+# compiled.
+rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
+
+
+def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
+    """The dot of left rows with right rows or columns, whichever the right operand has."""
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
+    lhs_kept, rhs_kept = (
+        kept_axes(lhs, lhs_contracted, lhs_batch),
+        kept_axes(rhs, rhs_contracted, rhs_batch),
+    )
+    batch = [lhs.shape[axis] for axis in lhs_batch]
+    rows = [lhs.shape[axis] for axis in lhs_kept]
+    columns = [rhs.shape[axis] for axis in rhs_kept]
+    inner = math.prod(lhs.shape[axis] for axis in lhs_contracted)
+    left = _ordered(lhs, (*lhs_batch, *lhs_kept, *lhs_contracted))
+    left = lax.reshape(left, (math.prod(batch), math.prod(rows), inner))
+    as_it_is = (*rhs_batch, *rhs_kept, *rhs_contracted) == tuple(range(rhs.ndim))
+    if as_it_is:
+        right = lax.reshape(rhs, (math.prod(batch), math.prod(columns), inner))
+    else:
+        right = _ordered(rhs, (*rhs_batch, *rhs_contracted, *rhs_kept))
+        right = lax.reshape(right, (math.prod(batch), inner, math.prod(columns)))
+    product = _matmul(left, right, contracted=2 if as_it_is else 1)
+    return lax.convert_element_type(lax.reshape(product, (*batch, *rows, *columns)), dtype)
+
+
+def _matmul(left: Any, right: Any, contracted: int) -> Any:
+    """(batch, m, k) by (batch, k, n) or (batch, n, k) to float32 (batch, m, n)."""
+    if left.shape[0] == 1:
+        left, right = (lax.reshape(_behind_barrier(x), x.shape[1:]) for x in (left, right))
+        numbers = (((1,), (contracted - 1,)), ((), ()))
+    else:
+        left, right = (
+            lax.reshape(_behind_barrier(lax.expand_dims(x, (0,))), x.shape) for x in (left, right)
+        )
+        numbers = (((2,), (contracted,)), ((0,), (0,)))
+    product = lax.dot_general(left, right, numbers, preferred_element_type=FULL_DTYPE)
+    return _behind_barrier(product)
+
+
+def _behind_barrier(array: Any) -> Any:
+    return lax.optimization_barrier(array)
+
+
+def kept_axes(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
+    """The axes that a dot keeps of an operand beside the batch, in order."""
+    return [axis for axis in range(array.ndim) if axis not in (*contracted, *batch)]
+
+
+def result_shape(lhs: Any, rhs: Any, numbers: Dims) -> tuple[int, ...]:
+    """Of a dot: batch, what the left keeps, what the right keeps."""
+    contracted, batch = numbers
+    left = (*batch[0], *kept_axes(lhs, contracted[0], batch[0]))
+    right = kept_axes(rhs, contracted[1], batch[1])
+    return (*[lhs.shape[axis] for axis in left], *[rhs.shape[axis] for axis in right])
+
+
+def _ordered(array: Any, axes: Sequence[int]) -> Any:
+    """``array`` with its dimensions in this order."""
+    return array if tuple(axes) == tuple(range(array.ndim)) else lax.transpose(array, tuple(axes))
+
+
+# The derivative of a dot is linear in each tangent. JAX would transpose it into dots in whatever
+# layout falls out, of cotangents of whatever type. A primitive of its own gives the backward dots
+# the form ``rows`` as well, half operands, and to a full operand its gradient in full.
+
+
+def half_product(lhs: Any, rhs: Any, numbers: Dims, dtype: str, half: str, kind: str) -> Any:
+    """A dot in a form, linear in both operands, whose transposes have that form too.
+
+    Args:
+        lhs: half, or full: then it is rounded to half, and its cotangent is full.
+        rhs: likewise.
+        numbers: of the dot; hashable.
+        dtype: of the result.
+        half: the half type.
+        kind: the form.
+    """
+    return _PRODUCT.bind(lhs, rhs, numbers=numbers, dtype=dtype, half=half, kind=kind)
+
+
+def _product(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str) -> Any:
+    lhs, rhs = (lax.convert_element_type(operand, half) for operand in (lhs, rhs))
+    if kind == ROWS:
+        return _by_rows(lhs, rhs, numbers, dtype)
+    return general_dot(lhs, rhs, numbers, dtype, kind)
+
+
+def general_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, kind: str, **params: Any) -> Any:
+    """``dot_general`` of half operands in every form but ``rows``.
+
+    Args:
+        lhs: half.
+        rhs: half.
+        numbers: of the dot.
+        dtype: of the result.
+        kind: the form.
+        **params: ``precision`` and ``out_sharding`` of the program's dot.
+    """
+    if kind == WIDENED and dtype == FULL_DTYPE:
+        lhs, rhs = (lax.convert_element_type(operand, dtype) for operand in (lhs, rhs))
+    return lax.dot_general(lhs, rhs, numbers, preferred_element_type=np.dtype(dtype), **params)
+
+
+def _transposed_lhs(
+    cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
+) -> Any:
+    """The cotangent of the left operand: cotangent by right operand."""
+    del dtype
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
+    aval = aval_of_linear(lhs)
+    lhs_kept, rhs_kept = (
+        kept_axes(aval, lhs_contracted, lhs_batch),
+        kept_axes(rhs, rhs_contracted, rhs_batch),
+    )
+    columns = range(cotangent.ndim - len(rhs_kept), cotangent.ndim)
+    new = ((tuple(columns), tuple(rhs_kept)), (tuple(range(len(lhs_batch))), tuple(rhs_batch)))
+    cotangent = lax.convert_element_type(cotangent, half)
+    result = half_product(cotangent, rhs, new, str(aval.dtype), half, kind)
+    pairs = dict(zip(rhs_contracted, lhs_contracted, strict=True))
+    return _back(result, (*lhs_batch, *lhs_kept, *[pairs[axis] for axis in sorted(pairs)]))
+
+
+def _transposed_rhs(
+    cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
+) -> Any:
+    """The cotangent of the right operand: left operand, contracted on its rows, by cotangent."""
+    del dtype
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
+    aval = aval_of_linear(rhs)
+    lhs_kept, rhs_kept = (
+        kept_axes(lhs, lhs_contracted, lhs_batch),
+        kept_axes(aval, rhs_contracted, rhs_batch),
+    )
+    batch = len(lhs_batch)
+    rows = range(batch, batch + len(lhs_kept))
+    new = ((tuple(lhs_kept), tuple(rows)), (tuple(lhs_batch), tuple(range(batch))))
+    cotangent = lax.convert_element_type(cotangent, half)
+    result = half_product(lhs, cotangent, new, str(aval.dtype), half, kind)
+    pairs = dict(zip(lhs_contracted, rhs_contracted, strict=True))
+    return _back(result, (*rhs_batch, *[pairs[axis] for axis in sorted(pairs)], *rhs_kept))
+
+
+def _back(result: Any, axes: Sequence[int]) -> Any:
+    """``result``, whose dimensions are ``axes`` of the operand, in the operand's order."""
+    return _ordered(result, sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _batched(
+    operands: Sequence[Any], places: Sequence[int | None], *, numbers: Dims, **params: str
+) -> tuple[Any, int]:
+    """``vmap``: a mapped dimension is one more batch, or one more kept dimension, in front."""
+    left, right = [
+        x if place is None else jax.numpy.moveaxis(x, place, 0)
+        for x, place in zip(operands, places, strict=True)
+    ]
+    mapped = [place is not None for place in places]
+    (contracted, batch) = [
+        [tuple(axis + mapped[side] for axis in sides[side]) for side in (0, 1)] for sides in numbers
+    ]
+    if all(mapped):
+        batch = [(0, *axes) for axes in batch]
+    numbers = ((contracted[0], contracted[1]), (batch[0], batch[1]))
+    result = half_product(left, right, numbers, **params)
+    if all(mapped):
+        return result, 0
+    kept_left = len(kept_axes(left, contracted[0], batch[0]))
+    return result, len(batch[0]) + (0 if mapped[0] else kept_left)
+
+
+def _typed(
+    lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, **_: str
+) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of the result."""
+    return result_shape(lhs, rhs, numbers), dtype
+
+
+_PRODUCT = bilinear(OWN_DOT, _product, _typed, _transposed_lhs, _transposed_rhs, _batched)

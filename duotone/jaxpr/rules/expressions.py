@@ -1,0 +1,50 @@
+"""Expressions, carried out: the steps of a reform, one after the other.
+
+What an operation is called is neutral (:mod:`duotone.graph.reforms.reform`); what it is in JAX
+stands here. Steps that depend on a program (reads, the operation itself) are given by the caller.
+
+Who calls this: :mod:`duotone.jaxpr.rules.reforms`, and the dots in
+:mod:`duotone.jaxpr.rules.weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from duotone import _jax
+from duotone.graph.graph import FULL_DTYPE
+from duotone.graph.reforms.reform import Operation
+from duotone.jaxpr.rules.instead import instead
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "sum": jnp.sum,
+    "add": lax.add,
+    "multiply": jnp.multiply,
+    "divide": jnp.divide,
+    "negate": lax.neg,
+    "transpose": lax.transpose,
+    "expand": lax.expand_dims,
+    "squeeze": lax.squeeze,
+    "repeat": jnp.broadcast_to,
+    "widen": lambda x: _jax.convert(x, FULL_DTYPE),
+    "instead": instead,
+}
+"""Those that depend on no program."""
+
+
+def evaluate(steps: Sequence[Operation], given: Mapping[str, Callable[..., Any]]) -> Any:
+    """The result of the last step.
+
+    Args:
+        steps: the expression.
+        given: operations that depend on the program, by name.
+    """
+    made: list[Any] = []
+    for name, operands, parameters in steps:
+        operation = given[name] if name in given else _OPERATIONS[name]
+        made.append(operation(*[made[position] for position in operands], *parameters))
+    return made[-1]

@@ -1,0 +1,249 @@
+"""How first-order equations are bound in half.
+
+The default binds the primitive to half operands, with every parameter that names float32 as a dtype
+naming half instead. Primitives that need more have a rule in ``_RULES``: those that carry a
+sub-program built for one dtype (rebuilt through ``jax.lax``), and dots that keep their accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from duotone import _jax
+from duotone.errors import RewriteError
+from duotone.graph.forms import ROWS, WIDENED
+from duotone.graph.graph import FULL_DTYPE, Paint
+from duotone.graph.reforms.reform import Layer
+from duotone.jaxpr.reading.program import Step
+from duotone.jaxpr.rules.dots import precision, rows_dot, takes_rows
+from duotone.jaxpr.rules.reforms import carried_out
+from duotone.jaxpr.rules.weights import DotForm, of_halves, of_weight
+from duotone.jaxpr.running.rewrite import Env, Rewriter, form, is_host_array
+
+_DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
+
+
+@form("leaf")
+def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+    """One node."""
+    (node,) = step.nodes
+
+    def own(operands: Sequence[Any]) -> list[Any]:
+        computes_full = r.painting.compute[node] is Paint.FULL
+        return (_in_full if computes_full else _in_half)(r, step, env, operands)
+
+    reform = r.reforms.at(node)
+    if reform is not None:
+        results = [carried_out(r, step, env, reform, lambda operands: own(operands)[0])]
+    else:
+        operands = [
+            r.read(r.source(env, node, value), value, r.wanted(node, slot))
+            for slot, value in enumerate(step.inputs)
+        ]
+        results = own(operands)
+    kept = [r.kept(node, slot) for slot in range(len(step.outputs))]
+    return [
+        (paint, r.match(array, var.aval, paint))
+        for paint, array, var in zip(kept, results, step.eqn.outvars, strict=True)
+    ]
+
+
+def _in_full(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """The results of a node that computes full, by the algorithm that the policy asks for."""
+    (node,) = step.nodes
+    asked = r.math.get(step.eqn.primitive.name)
+    if asked is None or r.graph.nodes[node].fixed or not all(r.graph.nodes[node].half_inputs):
+        return _jax.bind(step.eqn, operands)
+    return _jax.bind(step.eqn, operands, {**step.eqn.params, "precision": precision(asked)})
+
+
+def _in_half(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """The results of a node that computes half.
+
+    Raises:
+        RewriteError: the primitive does not take half operands.
+    """
+    rule = _RULES.get(step.eqn.primitive.name, _bind)
+    try:
+        return rule(r, step, env, operands)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise RewriteError(
+            f"{step.eqn.primitive.name} at {_jax.source_line(step.eqn)} was painted half and does "
+            f"not take {r.half.name} operands; take it off the list it is on, or keep it full with "
+            "`with duotone.keep_full():`"
+        ) from error
+
+
+@form("each")
+def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+    """One node for each operand."""
+    operands = [
+        r.read(r.source(env, node, value), value, r.wanted(node, 0))
+        for value, node in zip(step.inputs, step.nodes, strict=True)
+    ]
+    results = _jax.bind(step.eqn, operands)
+    return [(r.kept(node, 0), array) for node, array in zip(step.nodes, results, strict=True)]
+
+
+_Rule = Callable[[Rewriter, Step, Env, Sequence[Any]], list[Any]]
+_RULES: dict[str, _Rule] = {}
+"""By primitive name: takes the operands as the node wants them, returns the results."""
+
+
+def _rule(*names: str) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
+    """``params`` with half where they name float32."""
+    changed = {
+        name: r.half
+        for name in _DTYPE_PARAMETERS
+        if params.get(name) is not None and params[name] == np.float32
+    }
+    return {**params, **changed}
+
+
+def _bind(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """The default.
+
+    Raises:
+        TypeError: the primitive carries a program that was traced for float32.
+    """
+    if any(_jax.holds_jaxpr(param) for param in step.eqn.params.values()):
+        raise TypeError(f"{step.eqn.primitive.name} carries a program traced for {FULL_DTYPE}")
+    return _jax.bind(step.eqn, operands, _half_parameters(r, step.eqn.params))
+
+
+@_rule("gather")
+def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """What it fills with is a constant: too large a one is saturated."""
+    (node,) = step.nodes
+    fill, limit = r.graph.nodes[node].attributes.get("fill"), r.largest
+    params = dict(step.eqn.params)
+    if isinstance(fill, float) and limit < abs(fill) < np.inf:
+        params["fill_value"] = float(np.copysign(limit, fill))
+    return _jax.bind(step.eqn, operands, params)
+
+
+@_rule("convert_element_type")
+def _convert(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """A conversion to float32 becomes one to half; the user's own conversions stay."""
+    (node,) = step.nodes
+    target = step.eqn.params["new_dtype"]
+    if r.kept(node, 0) is Paint.HALF:
+        target = r.half
+    return [_jax.convert(operands[0], target)]
+
+
+@_rule("dot_general")
+def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """Half operands; the result half, or the float32 accumulator itself (rule ``wide``).
+
+    Bound in the form that the device runs fast, see :mod:`duotone.jaxpr.rules.dots`.
+
+    One whose operand is a weight, or whose result is float32, has a derivative of its own, see
+    :mod:`duotone.jaxpr.rules.weights`.
+    """
+    (node,) = step.nodes
+    wide = r.kept(node, 0) is Paint.FULL
+    arrays = takes_rows(*operands)
+    how = _dot_form(r, step, FULL_DTYPE if wide else r.half.name, arrays)
+    slot = _weight_slot(r, step, env) if arrays else None
+    result = _bound(r, how, operands)
+    if slot is None:
+        own = how.kind == ROWS or not wide or "half_cotangents" not in r.reforms.on
+        return [result if own else r.bound_once(of_halves, [result, *operands], how)]
+    full = _full_weight(r, env, step.inputs[slot])
+    return [r.bound_once(of_weight, [result, *operands, full], slot, how)]
+
+
+def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
+    """A dot; the derivative in the form ``rows`` is its own."""
+    if how.kind == ROWS:
+        return r.bound_once(rows_dot, operands, how.numbers, how.dtype, how.steps)
+    lhs, rhs = operands
+    return how.dot(lhs, rhs, how.dtype)
+
+
+def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
+    """How a dot is bound: as the device wants it, in the order of its reform if it has one.
+
+    ``arrays`` says whether its operands may be moved
+    (:func:`~duotone.jaxpr.rules.dots.takes_rows`).
+    """
+    params = step.eqn.params
+    movable = arrays and params.get("out_sharding") is None
+    reform = r.reforms.at(step.nodes[0], Layer.BINDING)
+    return DotForm(
+        WIDENED if r.dots == ROWS and not movable else r.dots,
+        _hashable(params["dimension_numbers"]),
+        dtype,
+        r.half.name,
+        () if reform is None else reform.steps,
+        precision=params["precision"],
+        out_sharding=params.get("out_sharding"),
+    )
+
+
+def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
+    """The operand of a dot that is a weight: read in half, and full where it comes from."""
+    reform = r.reforms.at(step.nodes[0], Layer.DERIVATIVE)
+    for candidate in () if reform is None else reform.steps:
+        slot, root = candidate.to
+        if _takes_gradient(env.find(root, Paint.FULL)):
+            return slot
+    return None
+
+
+def _takes_gradient(full: Any | None) -> bool:
+    """Whether an array is one of float32 that may be differentiated by."""
+    return full is not None and not is_host_array(full) and full.dtype == FULL_DTYPE
+
+
+def _full_weight(r: Rewriter, env: Env, value: int) -> Any:
+    """A weight in full, moved as ``value`` is."""
+    full = env.find(value, Paint.FULL)
+    if full is not None:
+        return full
+    step = r.step_of(value)
+    return _jax.bind(step.eqn, [_full_weight(r, env, step.inputs[0])])[0]
+
+
+def _hashable(dims: Any) -> Any:
+    return tuple(tuple(tuple(axes) for axes in pair) for pair in dims)
+
+
+_SCATTERS: dict[str, Callable[..., Any]] = {
+    "scatter": lax.scatter,
+    "scatter-add": lax.scatter_add,
+    "scatter-sub": lax.scatter_sub,
+    "scatter-mul": lax.scatter_mul,
+    "scatter-min": lax.scatter_min,
+    "scatter-max": lax.scatter_max,
+}
+
+
+@_rule(*_SCATTERS)
+def _scatter(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """The region that combines old and new is built for one dtype: scatter again."""
+    del r
+    params = step.eqn.params
+    scatter = _SCATTERS[step.eqn.primitive.name]
+    return [
+        scatter(
+            *operands,
+            params["dimension_numbers"],
+            indices_are_sorted=params["indices_are_sorted"],
+            unique_indices=params["unique_indices"],
+            mode=params["mode"],
+        )
+    ]

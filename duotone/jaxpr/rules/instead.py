@@ -1,0 +1,61 @@
+"""One value with the derivative of another.
+
+A primitive, and no function with a derivative of one's own: of such a function JAX drops the
+derivative where it evaluates a loop in part, before it differentiates a second time.
+
+Who calls this: :mod:`duotone.jaxpr.running.rewrite` (casts before a loop) and
+:mod:`duotone.jaxpr.rules.expressions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from duotone import _jax
+
+
+def instead(plain: Any, result: Any) -> Any:
+    """``result``, with the derivative of ``plain``, which is calculated for that alone.
+
+    Args:
+        plain: a value of the same shape; its derivative is cast to the type of ``result``.
+        result: what is returned; its own derivative is never used.
+    """
+    return _INSTEAD.bind(jnp.asarray(plain), jnp.asarray(result))
+
+
+def _derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    result = instead(*primals)
+    if type(tangents[0]) is _jax.ad.Zero:
+        return result, _jax.ad.Zero(jax.typeof(result).to_tangent_aval())
+    return result, _jax.convert(tangents[0], result.dtype)
+
+
+def _transposed(cotangent: Any, plain: Any, result: Any) -> tuple[Any, None]:
+    """Where the values themselves are linear in something: all of it goes to ``plain``."""
+    del result
+    if type(cotangent) is _jax.ad.Zero or not _jax.ad.is_undefined_primal(plain):
+        return None, None
+    return _jax.convert(cotangent, plain.aval.dtype), None
+
+
+def _batched(operands: Sequence[Any], places: Sequence[int | None]) -> tuple[Any, int]:
+    (size,) = {x.shape[at] for x, at in zip(operands, places, strict=True) if at is not None}
+    moved = [
+        jnp.broadcast_to(x, (size, *x.shape)) if at is None else jnp.moveaxis(x, at, 0)
+        for x, at in zip(operands, places, strict=True)
+    ]
+    return instead(*moved), 0
+
+
+_INSTEAD = _jax.Primitive("duotone_instead")
+_INSTEAD.def_impl(lambda plain, result: result)
+_INSTEAD.def_abstract_eval(lambda plain, result: result)
+_jax.ad.primitive_jvps[_INSTEAD] = _derivative
+_jax.ad.primitive_transposes[_INSTEAD] = _transposed
+_jax.batching.primitive_batchers[_INSTEAD] = _batched
+_jax.mlir.register_lowering(_INSTEAD, lambda context, plain, result: [result])

@@ -1,0 +1,134 @@
+"""Scatters that add no two updates, bound as a gather or as a select.
+
+Which: :mod:`duotone.graph.reforms.scatters`, by the attributes that :func:`scatter_attributes`
+gives. Who calls this: :mod:`duotone.jaxpr.rules.reforms` and
+:mod:`duotone.jaxpr.reading.attributes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax.lax import GatherScatterMode
+
+from duotone import _jax
+from duotone.graph.graph import Attribute
+from duotone.jaxpr.reading.indices import addends, positions, targets
+
+
+def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
+    """What is known of the updates of a ``scatter-add``.
+
+    Args:
+        eqn: the equation.
+        indices: if they are known before any call.
+    """
+    found: dict[str, Attribute] = {}
+    plain = all(_is_plain(var) for var in eqn.invars)
+    count = None if indices is None else addends(eqn, indices)
+    if indices is not None and count is not None:
+        found["addends"] = float(count)
+        if count <= 1 and plain and indices.size:
+            found["placed"] = 1.0
+    if plain and _adds_once(eqn):
+        found["once"] = 1.0
+    return found
+
+
+def placed(eqn: _jax.Eqn, indices: Any, operand: Any, updates: Any) -> Any:
+    """``select(known to get one, operand + updates[which], operand)``."""
+    found = targets(eqn, indices)
+    assert found is not None
+    numbers = eqn.params["dimension_numbers"]
+    scattered = sorted(numbers.scatter_dims_to_operand_dims)
+    which = positions([operand.shape[axis] for axis in scattered], found)
+    rows = [axis for axis in range(updates.ndim) if axis not in numbers.update_window_dims]
+    flat = lax.transpose(updates, (*numbers.update_window_dims, *rows))
+    flat = lax.reshape(flat, (*flat.shape[: flat.ndim - len(rows)], found.size))
+    window = tuple(range(flat.ndim - 1))
+    taken = lax.gather(
+        flat,
+        np.maximum(which, 0)[..., None],
+        lax.GatherDimensionNumbers(window, (len(window),), (len(window),)),
+        (*flat.shape[:-1], 1),
+        mode=GatherScatterMode.PROMISE_IN_BOUNDS,
+    )
+    axes = [axis for axis in range(operand.ndim) if axis not in scattered] + scattered
+    taken = lax.transpose(taken, np.argsort(axes))
+    hit = lax.broadcast_in_dim(which >= 0, operand.shape, scattered)
+    return lax.select(hit, lax.add(operand, taken), operand)
+
+
+def _adds_once(eqn: _jax.Eqn) -> bool:
+    """Whether no element can get two updates, and each covers what it lies in."""
+    operand, indices, updates = (var.aval for var in eqn.invars)
+    numbers = eqn.params["dimension_numbers"]
+    scattered = numbers.scatter_dims_to_operand_dims
+    batched = numbers.scatter_indices_batching_dims
+    once = all(size == 1 for axis, size in enumerate(indices.shape[:-1]) if axis not in batched)
+    whole = sorted(scattered) == sorted(numbers.inserted_window_dims)
+    # Places that indices have no numbers for: XLA then loses others as well, by overflow.
+    last = np.iinfo(indices.dtype).max
+    few = all(0 < operand.shape[axis] <= last for axis in scattered)
+    sound = bool(scattered) and once and whole and few
+    return sound and _window_is_whole(operand, updates, numbers)
+
+
+def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
+    """``select(iota == index, operand + update, operand)``."""
+    numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
+    scattered = numbers.scatter_dims_to_operand_dims
+    pairs = (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims)
+    batched = dict(zip(*pairs, strict=True))
+    window = [a for a in range(operand.ndim) if a not in scattered and a not in batched]
+    update = _aligned(updates, _update_axes(numbers, updates, window, batched), operand.ndim)
+    hit: Any = None
+    for position, axis in enumerate(scattered):
+        index = _aligned(indices[..., position], batched, operand.ndim)
+        if mode == GatherScatterMode.CLIP:
+            bounds = np.array([0, operand.shape[axis] - 1], index.dtype)
+            index = lax.clamp(bounds[0], index, bounds[1])
+        places = lax.broadcasted_iota(index.dtype, operand.shape, axis)
+        same = lax.eq(places, lax.broadcast_in_dim(index, operand.shape, range(operand.ndim)))
+        hit = same if hit is None else lax.bitwise_and(hit, same)
+    added = lax.add(operand, lax.broadcast_in_dim(update, operand.shape, range(operand.ndim)))
+    return lax.select(hit, added, operand)
+
+
+def _is_plain(var: Any) -> bool:
+    """Whether it has sizes that are known, and no axis of it is sharded by its type.
+
+    Of a sharded one, new arrays would have to name the mesh.
+    """
+    known = all(isinstance(size, int) for size in var.aval.shape)
+    return known and all(axis is None for axis in var.aval.sharding.spec)
+
+
+def _window_is_whole(operand: Any, updates: Any, numbers: Any) -> bool:
+    """Whether each update covers every axis of the operand that is not indexed."""
+    outside = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = [size for axis, size in enumerate(operand.shape) if axis not in outside]
+    return window == [updates.shape[axis] for axis in numbers.update_window_dims]
+
+
+def _update_axes(
+    numbers: Any, updates: Any, window: Sequence[int], batched: dict[int, int]
+) -> dict[int, int]:
+    """For each axis of the operand, the axis of the updates that runs along it."""
+    others = [a for a in range(updates.ndim) if a not in numbers.update_window_dims]
+    along = {axis: others[row] for axis, row in batched.items()}
+    return along | dict(zip(window, numbers.update_window_dims, strict=True))
+
+
+def _aligned(array: Any, axes: dict[int, int], ndim: int) -> Any:
+    """``array`` with ``ndim`` axes: ``axes`` says which runs along which; the rest has size 1."""
+    order = [axes[axis] for axis in sorted(axes)]
+    rest = [axis for axis in range(array.ndim) if axis not in order]
+    moved = lax.squeeze(lax.transpose(array, (*rest, *order)), range(len(rest)))
+    shape = [1] * ndim
+    for position, axis in enumerate(sorted(axes)):
+        shape[axis] = moved.shape[position]
+    return lax.reshape(moved, shape)

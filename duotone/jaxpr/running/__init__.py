@@ -1,0 +1,1 @@
+"""Carrying a painting out, and calling what it gives."""

@@ -1,0 +1,146 @@
+"""Rewritten programs inside of another program, and how each was painted.
+
+The rewrite happens while a function is traced; in the program around it stands a ``jit`` equation,
+which transformations copy, differentiate and map, but whose name they keep. So whoever wants to
+know what was painted (``explain``) traces the program once more and collects::
+
+    with collecting() as collection:       every `jit` cache misses: its key holds the collection
+        trace the program around           a Runner names each equation anew, duotone_autocast.3,
+                                           and puts down how it was painted under that name
+        of each equation: collection.find(equation)
+
+Who calls this: :mod:`duotone.jaxpr.running.run` puts down, :mod:`duotone._records` collects. What
+goes wrong: nothing; an equation that nobody put down is shown by its types alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+from duotone import _jax
+from duotone.jaxpr.reading.program import Program, Step
+from duotone.jaxpr.reading.scopes import MARKER, is_rewritten
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One rewritten program.
+
+    Attributes:
+        painted: what the road made of it; see :class:`duotone._road.Painted`.
+        jaxpr: the rewritten program.
+    """
+
+    painted: Any
+    jaxpr: _jax.ClosedJaxpr
+
+
+class Collection:
+    """Rewritten programs by the name of their equation.
+
+    Attributes:
+        latest: what was painted last, until it is put down.
+    """
+
+    def __init__(self) -> None:
+        self.latest: Any = None
+        self._entries: dict[str, Entry] = {}
+        self._compiled: dict[Hashable, Any] = {}
+        self._kept: list[Any] = []
+        self._numbers = itertools.count(1)
+
+    def new_name(self) -> str:
+        """A name that no equation has yet."""
+        return f"{MARKER}.{next(self._numbers)}"
+
+    def once(self, owner: Any, key: Hashable, make: Callable[[], Any]) -> Any:
+        """``make()``, the first time for an object and a key; then what it gave."""
+        found = self._compiled.get((id(owner), key))
+        if found is None:
+            self._kept.append(owner)  # so that its id stays its own
+            found = self._compiled[id(owner), key] = make()
+        return found
+
+    def put(self, name: str, jaxpr: _jax.ClosedJaxpr) -> None:
+        """Puts down what was painted last under the name of its equation."""
+        if self.latest is not None:
+            self._entries[name] = Entry(self.latest, jaxpr)
+            self.latest = None
+
+    def find(self, eqn: _jax.Eqn) -> Entry | None:
+        """How the program of an equation was painted; ``None`` if nobody put it down."""
+        return self._entries.get(eqn.params["name"])
+
+
+class _Key:
+    """What stands in the keys of ``jit`` caches; light, since it stays there."""
+
+
+_COLLECTIONS: dict[_Key, Collection] = {}
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Collection]:
+    """Collects what is painted inside the block."""
+    key, collection = _Key(), Collection()
+    _COLLECTIONS[key] = collection
+    try:
+        with _jax.collecting(key):
+            yield collection
+    finally:
+        del _COLLECTIONS[key]
+
+
+def collection_now() -> Collection | None:
+    """The collection under way, or ``None``."""
+    key = _jax.collecting.value
+    return None if key is None else _COLLECTIONS.get(key)
+
+
+def holds_rewritten(jaxpr: Any) -> bool:
+    """Whether a program has rewritten ones inside, however deep."""
+    if isinstance(jaxpr, (tuple, list)):
+        return any(map(holds_rewritten, jaxpr))
+    for eqn in getattr(_jax.open_jaxpr(jaxpr), "eqns", ()):
+        if is_rewritten(eqn) or any(
+            holds_rewritten(param) for param in eqn.params.values() if _jax.holds_jaxpr(param)
+        ):
+            return True
+    return False
+
+
+def rewritten_steps(program: Program) -> Iterator[Step]:
+    """The equations of a program that are rewritten programs, those of nested programs too."""
+    for step in program.steps:
+        if step.kind == "leaf" and is_rewritten(step.eqn):
+            yield step
+        for body in step.bodies:
+            yield from rewritten_steps(body)
+
+
+def same_program(one: Any, other: Any) -> bool:
+    """Whether two programs have the same equations with the same types, nested ones included.
+
+    A program that was differentiated, mapped or evaluated in part has not.
+    """
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(same_program, one, other))
+    mine, theirs = _jax.open_jaxpr(one), _jax.open_jaxpr(other)
+    if len(mine.eqns) != len(theirs.eqns) or _types(mine.invars) != _types(theirs.invars):
+        return False
+    for a, b in zip(mine.eqns, theirs.eqns, strict=True):
+        if a.primitive is not b.primitive or _types(a.outvars) != _types(b.outvars):
+            return False
+        for name, param in a.params.items():
+            if _jax.holds_jaxpr(param) and not same_program(param, b.params[name]):
+                return False
+    return True
+
+
+def _types(atoms: Any) -> list[tuple[Any, Any]]:
+    avals = [atom.aval for atom in atoms]
+    return [(getattr(aval, "shape", None), getattr(aval, "dtype", None)) for aval in avals]

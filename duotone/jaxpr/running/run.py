@@ -1,0 +1,136 @@
+"""Run: calls the rewritten program, compiled, once traced for each signature.
+
+``jax.jit`` keeps the compiled programs: its trace is where the rewrite happens, so a second call
+costs what a ``jit`` call costs, and a call inside another transformation becomes a ``jit`` equation
+that the transformation knows how to handle. That equation bears
+:data:`~duotone.jaxpr.reading.scopes.MARKER` as its name; another ``autocast`` around it leaves it
+alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from duotone import _jax
+from duotone.errors import LeakedTracerError
+from duotone.jaxpr.reading.scopes import MARKER
+from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
+from duotone.jaxpr.reading.trace import Traced, leak_inside, trace
+from duotone.jaxpr.running.inside import Collection, collection_now
+from duotone.jaxpr.running.interpreter import collector_paused, with_long_stack
+
+logger = logging.getLogger("duotone")
+
+_MANY_SIGNATURES = 16
+
+
+class Runner:
+    """A function and the rewritten programs of its signatures."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        rewrite: Callable[[Traced], Callable[..., list[Any]]],
+    ) -> None:
+        self._function = function
+        self._rewrite = rewrite
+        self._name = describe_callable(function)
+        self._compiled: dict[Any, Callable[..., tuple[list[Any], Results]]] = {}
+        self._structures: dict[Any, int] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the rewritten function."""
+        arrays, signature = flatten_call(self._name, args, kwargs)
+        key = self._key(signature, arrays)
+        collection = collection_now()
+        compiled = self._compiled.get(key) if collection is None else None
+        try:
+            if collection is not None:
+                out, results = self._collected(collection, key, signature, arrays)(*arrays)
+            elif compiled is None:
+                with collector_paused():
+                    out, results = with_long_stack(lambda: self._first(key, signature, arrays))
+            else:
+                out, results = compiled(*arrays)
+        except jax.errors.UnexpectedTracerError as error:
+            if not any(isinstance(array, Tracer) for array in arrays):
+                raise LeakedTracerError(leak_inside(self._name)) from error
+            raise LeakedTracerError(
+                f"{self._name}: an argument is a traced value that its trace left behind; return "
+                "it from the function that made it instead of storing it"
+            ) from error
+        return results.restore(out)
+
+    def _first(
+        self, key: Any, signature: Signature, arrays: Sequence[Any]
+    ) -> tuple[list[Any], Results]:
+        """The first call with a signature: traces, paints and rewrites, unless it fails."""
+        compiled = self._compiled[key] = self._compile(signature, arrays)
+        return compiled(*arrays)
+
+    def _collected(
+        self, collection: Collection, key: Any, signature: Signature, arrays: Sequence[Any]
+    ) -> Callable[..., tuple[list[Any], Results]]:
+        """What a call inside :func:`duotone.explain` gets: a program under a name of its own."""
+        types = tuple([jax.typeof(array) for array in arrays])
+        return collection.once(self, (key, types), lambda: self._compile(signature, arrays))
+
+    def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
+        """What calls that share a ``jit`` function have in common."""
+        del arrays  # `jit` looks at them
+        return signature.tree, signature.statics
+
+    def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
+        self._warn_of_many(signature)
+        name = marker()
+
+        def program(*leaves: Any) -> tuple[list[Any], Results]:
+            traced = trace(self._function, signature, leaves)
+            return put_down(name, self._rewrite(traced), leaves), traced.results
+
+        donated = self._donated(signature, arrays)
+        return jax.jit(_jax.named(program, name), donate_argnums=donated)
+
+    def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Positions of the arrays that a ``jit`` function donates, if the function is one.
+
+        JAX heeds donation on the outermost ``jit`` only, and that is now duotone's.
+        """
+        if not _jax.is_jitted(self._function):
+            return ()
+        return _jax.donated_arguments(trace(self._function, signature, arrays).jaxpr)
+
+    def _warn_of_many(self, signature: Signature) -> None:
+        """Says so once when a Python number that changes at every call compiles a program each."""
+        if collection_now() is not None:
+            return
+        count = self._structures.get(signature.tree, 0) + 1
+        self._structures[signature.tree] = count
+        if count == _MANY_SIGNATURES:
+            logger.warning(
+                "%s was traced for %d different values of its non-array arguments; if one of them "
+                "is a number that changes, pass it as an array: jnp.asarray(x).",
+                self._name,
+                count,
+            )
+
+
+def marker() -> str:
+    """The name of the ``jit`` function around a rewritten program."""
+    collection = collection_now()
+    return MARKER if collection is None else collection.new_name()
+
+
+def put_down(name: str, run: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
+    """``run(*leaves)``, a rewritten program; what was painted is put down if somebody collects."""
+    collection = collection_now()
+    if collection is None:
+        return run(*leaves)
+    jaxpr = jax.make_jaxpr(run)(*leaves)
+    collection.put(name, jaxpr)
+    return _jax.jaxpr_as_fun(jaxpr)(*leaves)
