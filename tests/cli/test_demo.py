@@ -35,6 +35,7 @@ def call(*words):
     return ended.value.code or 0
 
 
+@pytest.mark.slow
 def test_all_precisions_side_by_side(few_images, tmp_path, capsys):
     assert call("--epochs", "1", "--out", str(tmp_path)) == 0
     out = capsys.readouterr().out

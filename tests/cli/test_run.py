@@ -161,6 +161,7 @@ def test_what_a_script_starts_with_spawn_finds_its_functions(tmp_path):
     assert run(tmp_path, source, "train.py").stdout.strip() == "[2, 4]"
 
 
+@pytest.mark.slow
 def test_a_script_that_looks_first_whether_keras_is_there(tmp_path):
     source = "import importlib.util; importlib.util.find_spec('keras')\n" + textwrap.dedent(KERAS)
     done = run(tmp_path, source, "--dtype", "float16", "train.py")

@@ -30,6 +30,7 @@ def fast_device(monkeypatch):
     monkeypatch.setattr("duotone._mixed.current_choice", lambda: choice)
 
 
+@pytest.mark.slow
 def test_both_switches():
     enable_everywhere(rewrite=True, loss_scaling=True)
     model = compiled(inner=keras.optimizers.Adam(0.01), wrap=False)

@@ -141,6 +141,7 @@ def test_class_weights():
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
 
 
+@pytest.mark.slow
 def test_digits_reach_the_accuracy_of_float32():
     """A real problem, in float16 and in float32 side by side."""
     from sklearn.datasets import load_digits

@@ -168,6 +168,7 @@ def test_optimizers_of_one_model_that_disagree():
     model.train_on_batch(X, Y)
 
 
+@pytest.mark.slow
 def test_another_backend(tmp_path):
     code = """
 import keras

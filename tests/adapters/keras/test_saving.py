@@ -96,6 +96,7 @@ def test_a_model_is_loaded_wherever_duotone_is_imported(tmp_path, imports):
     assert in_fresh_process(tmp_path, f"{imports}; {LOAD}") == LossScaleOptimizer.__module__
 
 
+@pytest.mark.slow
 def test_naming_the_class_does_not_load_it(tmp_path):
     code = """
 import sys, duotone, keras
@@ -105,6 +106,7 @@ print([name for name in ("duotone.adapters", "duotone.scale", "optax") if name i
     assert in_fresh_process(tmp_path, code).splitlines() == ["True", "[]"]
 
 
+@pytest.mark.slow
 def test_a_machine_without_duotone_loads_the_model_without_its_optimizer(tmp_path):
     model = compiled()
     model.train_on_batch(X, Y)
@@ -121,6 +123,7 @@ print("duotone" in sys.modules)
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), plain.predict(X, verbose=0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_another_backend_cannot_load_the_optimizer_and_says_how(tmp_path):
     model = compiled()
     model.train_on_batch(X, Y)
