@@ -25,7 +25,7 @@ A painting says in which precision an operation computes and stores. A *reform* 
 form it is carried out, or which of its results is not kept: an identity that a device gains from.
 `duotone.explain` tells of each one in effect, by name and with its reason, at the operation;
 `Policy(reforms_remove={"picks"})` or `DUOTONE_REFORMS_REMOVE=picks` switches it off. What each one
-gained is measured in [Architecture](architecture.md#reforms).
+gained is measured in [What was measured](measured.md#reforms).
 
 ```python
 import jax, jax.numpy as jnp

@@ -6,7 +6,7 @@ calls this: ``duotone.api`` where the user names no dtype.
 References:
     NVIDIA, "CUDA C++ Programming Guide", compute capabilities: float16 Tensor Cores from 7.0,
     bfloat16 Tensor Cores from 8.0.
-    CPUs: measured, see ``docs/architecture.md``, "Half on CPUs".
+    CPUs: measured, see ``docs/measured.md``, "Half on CPUs".
 """
 
 from __future__ import annotations

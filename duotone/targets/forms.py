@@ -1,7 +1,7 @@
 """How half is used on a device: the form in which dots are bound, and what is worth rewriting.
 
 A table by kind of device, with measured entries where there are any (:data:`TABLE`); the figures
-behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/architecture.md``,
+behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/measured.md``,
 "Half on CPUs". Two questions, answered apart:
 
 - *How* a painted dot is bound (:attr:`DeviceForms.dots`) follows from the device in every case: a

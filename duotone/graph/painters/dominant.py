@@ -27,7 +27,7 @@ list over the graph.
 
 References:
     Dominant operands, and painting everything downstream of allow instead of only what lies between
-    allow operations, were measured: see ``docs/architecture.md``.
+    allow operations, were measured: see ``docs/measured.md``.
 """
 
 from __future__ import annotations

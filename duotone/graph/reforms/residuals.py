@@ -5,7 +5,7 @@ compiler calculates it again where that costs nothing, but keeps the results of 
 functions: of a GELU between two dots it keeps three or four arrays, though all of them follow from
 the first dot's result, which is in memory anyway. Storing them in half does not help either, since
 a compiler drops the rounding of a value that is rounded and widened again (see
-``docs/architecture.md``). So such a value is calculated again, from what the half dots gave, behind
+``docs/measured.md``). So such a value is calculated again, from what the half dots gave, behind
 a barrier that keeps the compiler from finding the first calculation.
 
 ::
