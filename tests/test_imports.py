@@ -265,6 +265,12 @@ def test_private_jax_is_touched_by_one_file_only(file):
     assert not touched, f"{relative(file)} uses {touched}: go through duotone/_jax.py"
 
 
+def test_at_most_twelve_public_modules_stand_at_the_top():
+    """What is public has a doorway there; all else has an underscore, or a room."""
+    public = sorted(path.stem for path in PACKAGE.glob("[!_]*.py"))
+    assert len(public) <= 12, public
+
+
 @pytest.mark.parametrize("file", FILES, ids=relative)
 def test_a_file_stays_short_and_says_what_it_is(file):
     text = file.read_text()
