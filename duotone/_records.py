@@ -10,7 +10,7 @@
         its own record, if it stands there as it was painted
         else (it was differentiated, mapped) what its types say
 
-Who calls this: ``duotone.api.explain``.
+Who calls this: :func:`duotone.api.explain`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@
              ─ run ─► results
 
 Each stage takes earlier values and returns a new one; graphs, classes and paintings are checked.
-Who calls this: :mod:`duotone.api`.
+Who calls this: :mod:`duotone._mixed`, to run a function; :mod:`duotone.api` and
+:mod:`duotone._records`, to explain one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@
 An anchor is an allow operation, a structural one, or one that nothing is known of: no kernel
 reaches from before it to behind it.
 
-Who calls this: the planner of residuals and the painter by minimum cut.
+Who calls this: :mod:`duotone.graph.reforms.view`, for reforms. (TensorFlow's levels, which a policy
+names, are something else.)
 """
 
 from __future__ import annotations

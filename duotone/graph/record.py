@@ -5,7 +5,7 @@ node reads and writes them: an upper bound, since a compiler fuses nodes and kee
 registers. FLOPs count two for a multiply-add. Both are per run of the program: what stands in a
 loop counts once for each iteration of known number.
 
-Who calls this: ``duotone.api.explain``.
+Who calls this: :mod:`duotone._records`; views read what it makes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which half type, if any, is faster than float32 on a device.
 
 A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set. Who
-calls this: ``duotone.api`` where the user names no dtype.
+calls this: ``duotone._mixed`` where the user names no dtype.
 
 References:
     NVIDIA, "CUDA C++ Programming Guide", compute capabilities: float16 Tensor Cores from 7.0,

@@ -3,8 +3,8 @@
 What an operation is called is neutral (:mod:`duotone.graph.reforms.reform`); what it is in JAX
 stands here. Steps that depend on a program (reads, the operation itself) are given by the caller.
 
-Who calls this: :mod:`duotone.jaxpr.rules.reforms`, and the dots in
-:mod:`duotone.jaxpr.rules.weights`.
+Who calls this: :mod:`duotone.jaxpr.rules.reforms`, :mod:`duotone.jaxpr.rules.dots` and
+:mod:`duotone.jaxpr.nesting.sums`.
 """
 
 from __future__ import annotations

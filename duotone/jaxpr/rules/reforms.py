@@ -1,7 +1,7 @@
 """Reforms, carried out: the one interpreter of their expressions in a program.
 
 Which operations: :mod:`duotone.graph.reforms`. Who calls this:
-:mod:`duotone.jaxpr.rules.half_rules`.
+:mod:`duotone.jaxpr.rules.half_rules` and :mod:`duotone.jaxpr.nesting.sums`.
 """
 
 from __future__ import annotations
