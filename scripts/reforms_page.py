@@ -24,8 +24,10 @@ _HEAD = """\
 A painting says in which precision an operation computes and stores. A *reform* says in what other
 form it is carried out, or which of its results is not kept: an identity that a device gains from.
 `duotone.explain` tells of each one in effect, by name and with its reason, at the operation;
-`Policy(reforms_remove={"picks"})` or `DUOTONE_REFORMS_REMOVE=picks` switches it off. What each one
-gained is measured in [What was measured](measured.md#reforms).
+`Policy(reforms_remove={"picks"})` or `DUOTONE_REFORMS_REMOVE=picks` switches it off, and `explain`
+with that policy no longer names it. What each one gained is measured in
+[What was measured](measured.md#reforms); `python -m benchmarks.ablation` switches off one after
+the other.
 
 ```python
 import jax, jax.numpy as jnp
@@ -36,7 +38,16 @@ seen = duotone.explain(step, jnp.ones((32, 64)), jnp.ones((16, 32)), dtype="floa
 print({name for operation in seen.operations for name, reason in operation.reforms})
 ```
 
-Names of devices are those of `duotone/targets/forms.py`.
+The formulas are read from left to right: what was written = what runs. The devices are the rows of
+`duotone/targets/forms.py`:
+
+| name | device |
+| --- | --- |
+| `gpu`, `tpu` | any GPU, any TPU |
+| `cpu-bfloat16` | a CPU with bfloat16 instructions, where half is bfloat16 |
+| `cpu` | a CPU without them, where half is bfloat16 |
+| `cpu-float16` | any CPU, where half is float16 |
+| `other` | any other platform of JAX |
 """
 
 

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from duotone.graph.classify.amendments import AMENDMENTS  # noqa: E402
 from duotone.graph.classify.rules import Rule  # noqa: E402
+from duotone.graph.removable import REMOVABLE  # noqa: E402
 
 PAGE = ROOT / "docs" / "rules.md"
 _HEAD = """\
@@ -24,15 +25,25 @@ _HEAD = """\
 
 Every operation has one rule: why it is half or full. [`explain`](getting-started.md) names it
 beside each operation, the summary counts them. `seen.rows(rule="taint")` shows the operations of
-one. What moves an operation to the other colour is a [policy](policy.md): `keep_full`, `keep_half`,
-edits of the lists, ranges.
+one. What makes a half operation full, or a full one half, is a [policy](policy.md): `keep_full`,
+`keep_half`, edits of the lists, ranges. Lists and rules are the same on every device, but for
+`device` and `small`.
 
 *Dominant* is an operand with at least as many elements as the result. An *allow operation* is on
-the allow list (dots and convolutions).
+the allow list (dots and convolutions). [How it decides](architecture.md#the-words) has the other
+words.
 
-| rule | what it says | decided by |
-| --- | --- | --- |
+`Policy(rules_remove={"distance"})` or `DUOTONE_RULES_REMOVE=distance` switches a rule off; the
+third column names what to write. The stage of `mixed` decides most of `inner` too. Where the
+column says "no", the rule has no stage of its own: edit the lists, or use `keep_full` and
+`keep_half`.
+
+| rule | what it says | switched off by | decided by |
+| --- | --- | --- | --- |
 """
+
+_DECIDED_WITH = {Rule.SMALL: Rule.DEVICE, Rule.UNDERFLOW: Rule.OVERFLOW}
+"""Rules that the stage of another one sets."""
 
 
 def page() -> str:
@@ -41,7 +52,9 @@ def page() -> str:
     for rule in Rule:
         amend = AMENDMENTS.get(rule)
         by = f"`{amend.__module__.replace('.', '/')}.py`" if amend else _where(rule)
-        rows.append(f"| `{rule}` | {rule.words} | {by} |")
+        off = _DECIDED_WITH.get(rule, rule)
+        off = f"`{off}`" if off in REMOVABLE["rules_remove"] else "no"
+        rows.append(f"| `{rule}` | {rule.words} | {off} | {by} |")
     return _HEAD + "\n".join(rows) + "\n"
 
 

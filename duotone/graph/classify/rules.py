@@ -1,7 +1,8 @@
 """Rules: why a node has its colour. The stages decide by these marks; people read name and words.
 
 Who calls this: the stages that deny, the painters and what amends a painting set rules; later
-stages compare them, the record shows them.
+stages compare them, the record shows them. Rules of other kinds, one for each operation, are in
+``duotone/jaxpr/rules/`` (how it is bound) and ``duotone/graph/ranges/rules.py`` (its interval).
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class Rule(enum.StrEnum):
         "leads to a factorisation or a solve, or reads its result, with no dot in between",
     )
     ITERATION = "iteration", "in a loop that multiplies a state with matrices again and again"
-    DISTANCE = "distance", "part of a squared distance, which is what is left of large terms"
+    DISTANCE = "distance", "part of a squared distance: large terms of which little is left"
     CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
     PLACE = "place", "a position or a count, or leads to one: its absolute error counts"
-    CLOSELY = "closely", "something looks closely at what is left of its limit"
+    CLOSELY = "closely", "its distance from its limit is read, by a logarithm or a division, say"
     OVERFLOW = "overflow", "what it makes or reads does not fit half"
     UNDERFLOW = "underflow", "most of its measured values are below the normal numbers of half"
     RANGE = (
@@ -82,7 +83,7 @@ class Rule(enum.StrEnum):
     INTEGER = "integer", "no float32 operand or result"
     PINNED = "pinned", "the user decided"
     OFF = "off", "mixed precision is switched off"
-    TENSORFLOW = "tensorflow", "TensorFlow's passes"
+    TENSORFLOW = "tensorflow", "TensorFlow's passes decided"
     REWRITTEN = "rewritten", "made of a rewritten program by a transformation; read from its types"
 
     @property

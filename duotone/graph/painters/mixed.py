@@ -5,6 +5,9 @@ The readers that count are those behind what only moves, selects, clips or compa
 own: it is half like what it reads, and full at the end, where it reads a full value for full
 readers.
 
+No norm is recognised as such. Of an RMS norm written by hand, squares and their mean are full by
+the lists and by taint before this; what is multiplied with the root is decided here.
+
 Who calls this: :mod:`duotone.graph.painters.dominant`.
 """
 

@@ -77,8 +77,8 @@ REGISTRY = (
     ),
     Entry(
         "passing_factors",
-        "sum(-(g * s)) = -(s * sum(g)), of what goes on along no shortcut",
-        "likewise, where along shortcuts one sum less changes the compiler's order for the worse",
+        "sum(-(g * s)) = -(s * sum(g)), where no other sum and nothing after a dot reads g",
+        "as factors; where g is read along a shortcut too, one sum less made the schedule worse",
         factors.match_passing,
         ("reduce_sum",),
     ),
@@ -127,7 +127,7 @@ REGISTRY = (
     ),
     Entry(
         "swapped_rows",
-        "transpose(dot(a, b)) = dot(b, a)",
+        "transpose(dot(a, b)) = dot(b, a), of dots in the form rows",
         "the gradient of a weight comes in the order of the weight, and is not copied",
         dots.match_swapped,
         ("dot_general",),
@@ -157,8 +157,8 @@ REGISTRY = (
     ),
     Entry(
         "recompute_dearest",
-        "likewise, of the complementary error function alone",
-        "likewise, where the compiler repeats all other functions unasked",
+        "as recompute, where f has a complementary error function (erfc) in it",
+        "as recompute; the compiler repeats all other functions unasked",
         elsewhere="graph/reforms/residuals.py",
     ),
     Entry(
@@ -181,7 +181,7 @@ REGISTRY = (
     ),
     Entry(
         "hold_parts",
-        "likewise, for what is put together of parts or added up from several dots",
+        "as hold_widened, for an x that is put together of parts or added up from several dots",
         "the compiler would put the parts together twice, or write their sum in float32",
         elsewhere="graph/casts/plan.py",
     ),
