@@ -44,8 +44,9 @@ def compile_for(
             or one that :func:`duotone.autocast` returned (it is painted for the target, not for the
             device at hand).
         *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
-        target: ``"h200"``, ``"h100"``, ``"a100"``, ``"l4"``, ``"v100"``, ``"t4"``, ``"v5e"``,
-            ``"v5p"``, ``"v6e"``, ``"cpu"`` (the CPU at hand), or a :class:`Target`.
+        target: ``"b200"``, ``"h200"``, ``"h100"``, ``"a100"``, ``"l40s"``, ``"l4"``, ``"a10"``,
+            ``"rtx4090"``, ``"v100"``, ``"t4"``, ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"cpu"`` (the CPU
+            at hand), or a :class:`Target`.
         **kwargs: its keyword arguments. For a function that has one named ``target`` itself, pass
             ``functools.partial(fn, target=...)``.
 

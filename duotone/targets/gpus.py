@@ -52,6 +52,9 @@ class GpuConfig:
 
 _MIB = 1 << 20
 _HOPPER = {"shared": 233472, "shared_block": 232448, "threads": 2048}
+"""Compute capabilities 9.0 and 10.0."""
+_ADA = {"shared": 102400, "shared_block": 101376, "threads": 1536}
+"""Compute capabilities 8.6 and 8.9."""
 
 GPUS: Mapping[str, GpuConfig] = {
     "h200": GpuConfig(
@@ -76,6 +79,17 @@ GPUS: Mapping[str, GpuConfig] = {
         l2=50 * _MIB,
         **_HOPPER,
     ),
+    "b200": GpuConfig(
+        description="NVIDIA B200",
+        capability=(10, 0),
+        cores=148,
+        lanes=128,
+        clock=1.965,
+        bandwidth=7_672_320_000_000,
+        memory=191_500_000_000,
+        l2=132_644_864,
+        **_HOPPER,
+    ),
     "a100": GpuConfig(
         description="NVIDIA A100-SXM4-80GB",
         capability=(8, 0),
@@ -98,9 +112,40 @@ GPUS: Mapping[str, GpuConfig] = {
         bandwidth=300_000_000_000,
         memory=23_600_000_000,
         l2=48 * _MIB,
-        shared=102400,
-        shared_block=101376,
-        threads=1536,
+        **_ADA,
+    ),
+    "l40s": GpuConfig(
+        description="NVIDIA L40S",
+        capability=(8, 9),
+        cores=142,
+        lanes=128,
+        clock=2.52,
+        bandwidth=864_000_000_000,
+        memory=47_700_000_000,
+        l2=96 * _MIB,
+        **_ADA,
+    ),
+    "a10": GpuConfig(
+        description="NVIDIA A10",
+        capability=(8, 6),
+        cores=72,
+        lanes=128,
+        clock=1.695,
+        bandwidth=600_000_000_000,
+        memory=23_700_000_000,
+        l2=6 * _MIB,
+        **_ADA,
+    ),
+    "rtx4090": GpuConfig(
+        description="NVIDIA GeForce RTX 4090",
+        capability=(8, 9),
+        cores=128,
+        lanes=128,
+        clock=2.52,
+        bandwidth=1_008_000_000_000,
+        memory=25_400_000_000,
+        l2=72 * _MIB,
+        **_ADA,
     ),
     "v100": GpuConfig(
         description="Tesla V100-SXM2-32GB",
