@@ -22,6 +22,7 @@ from duotone._renamed import NAMES as _NEW_NAMES
 from duotone._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from duotone._comparing import Comparison, compare
     from duotone._measuring import calibrate
     from duotone._weights import CastParams
     from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration",
     "CastParams",
+    "Comparison",
     "CompiledRecord",
     "DuotoneError",
     "DynamicLossScale",
@@ -76,6 +78,7 @@ __all__ = [
     "autocast",
     "calibrate",
     "cast_params",
+    "compare",
     "compile_for",
     "dynamic_loss_scale",
     "enable_mixed_precision_graph_rewrite",
@@ -95,6 +98,7 @@ _NAMES_BY_MODULE = {
     "adapters.optax": "Minimized MixedPrecisionOptimizer",
     "api": "Explanation autocast explain",
     "calibration": "Calibration",
+    "_comparing": "Comparison compare",
     "compiled": "CompiledRecord compile_for",
     "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite "
     "optimizer_from_environment",

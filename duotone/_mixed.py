@@ -31,7 +31,7 @@ from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.run import Runner
 from duotone.policy import Policy
-from duotone.targets import current_choice
+from duotone.targets import assumed, current_choice
 from duotone.targets.device import device_in_words, saves_no_time
 from duotone.views.line import first_line
 
@@ -87,7 +87,8 @@ class Settings:
     def _made(self) -> Call:
         """The runner for the device assumed now."""
         fn, weights = self.function, self.weights
-        if self.off:
+        device = assumed()
+        if self.off or (device is not None and not device.rewrites):
             return self._plain
         merged = (self.policy or Policy()).merged_with_environment()
         half = self._half or half_of_device(merged, describe_callable(fn))

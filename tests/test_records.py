@@ -33,7 +33,9 @@ def inside(seen: Explanation) -> list[Any]:
 
 def as_alone(operations: Any) -> list[Any]:
     """Operations without what depends on the program around."""
-    return [dataclasses.replace(o, index=0, reads=(), rewritten=False) for o in operations]
+    return [
+        dataclasses.replace(o, index=0, reads=(), rewritten=False, given=()) for o in operations
+    ]
 
 
 @pytest.fixture(params=["float16", "bfloat16"])

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from duotone.cli.compare import compare
 from duotone.cli.demo import demo
 from duotone.cli.explain import explain
 from duotone.cli.rewrite import rewrite
@@ -34,6 +35,8 @@ _EPILOG = """
   duotone run --dtype float16 --loss-scale 1024 --policy-file policy.toml -m pkg.train
 
   duotone explain train.py:step      what is half in a function, and why
+
+  duotone compare train.py:step --targets h100,a100
 
   duotone rewrite graph.pb --out half.pb --fetch logits
 
@@ -72,6 +75,20 @@ _EXPLAIN_EPILOG = """
   duotone explain train.py:example --rule taint --rows 20
 
   duotone explain train.py:example --json seen.json
+"""
+
+_COMPARE_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone compare train.py:example --targets h100,a100,v5e
+
+  duotone compare model.py:apply --shapes 'f32[512,512] f32[32,512]' --targets t4
+
+  duotone compare train.py:example --targets l40s --bound    compiles nothing
+
+  duotone compare train.py:example --targets h100 --exact    or an error
+
+  duotone compare train.py:example --targets h100 --json seen.json
 """
 
 _DEMO_EPILOG = """
@@ -139,6 +156,7 @@ app.command(
     epilog=_RUN_EPILOG,
 )(run_script)
 app.command(epilog=_EXPLAIN_EPILOG)(explain)
+app.command(epilog=_COMPARE_EPILOG)(compare)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)
 app.command(epilog=_VERSION_EPILOG)(version)

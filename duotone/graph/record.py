@@ -53,6 +53,11 @@ class OperationRecord:
             in effect (``docs/reforms.md`` lists them) and what it does here.
         rewritten: whether it stands in a program that duotone rewrites where it stands, inside of
             the function explained: this is how it runs there.
+        operands: the dtype of each operand as the operation reads it, casts done.
+        fixed: why it could not be half, whatever was painted: what it is itself, or a precision
+            that the user asked for; empty for most.
+        given: the arguments and constants that it reads, which no operation makes: of each a number
+            and the bytes of one run.
     """
 
     index: int
@@ -74,6 +79,9 @@ class OperationRecord:
     reads: tuple[int, ...] = ()
     rewritten: bool = False
     reforms: tuple[tuple[str, str], ...] = ()
+    operands: tuple[str, ...] = ()
+    fixed: str = ""
+    given: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -222,6 +230,7 @@ def make_record(
             node,
             classes,
             painting,
+            half,
             made_for.get(node.index, 0),
             forms.get(node.index, ()),
         )
@@ -281,6 +290,7 @@ def _operation(
     node: Node,
     classes: Classes,
     painting: Painting,
+    half: HalfType,
     casts: int,
     reforms: tuple[tuple[str, str], ...],
 ) -> OperationRecord:
@@ -308,6 +318,26 @@ def _operation(
         casts=casts,
         reads=makers(graph, node.inputs),
         reforms=reforms,
+        operands=_operands(graph, node, painting.compute[node.index], half.name),
+        fixed=node.fixed,
+        given=_given(graph, node, painting.compute[node.index]),
+    )
+
+
+def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:
+    """The operands that no operation makes, with their bytes; a single number is in the code."""
+    return tuple(
+        (index, graph.values[index].bytes(half=may_be_half and compute is Paint.HALF))
+        for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
+        if graph.values[index].size > 1 and not makers(graph, (index,))
+    )
+
+
+def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str, ...]:
+    """The dtype of each operand as the operation reads it."""
+    return tuple(
+        half if may_be_half and compute is Paint.HALF else graph.values[index].dtype
+        for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
     )
 
 

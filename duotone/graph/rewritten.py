@@ -160,6 +160,13 @@ def _operation(
         casts=sum(value.producer in casts for value in ins),
         reads=_through_casts(graph, node.inputs, casts),
         rewritten=False,
+        operands=tuple(half if rounded else value.dtype for value in ins),
+        fixed=node.fixed,
+        given=tuple(
+            (v.index, v.bytes(half=False))
+            for v in ins
+            if v.size > 1 and not makers(graph, (v.index,))
+        ),
     )
 
 
@@ -283,6 +290,10 @@ def _moved(
         flops=inner.flops * runs,
         bytes=inner.bytes * runs,
         bytes_full=inner.bytes_full * runs,
+        # Its numbers are those of another program; what makes its arguments is known.
+        given=()
+        if enters and outer
+        else tuple((-1 - numbers[inner.index][0], size) for _, size in inner.given),
         reads=(*(outer if enters else ()), *_all(numbers, inner.reads)),
         rewritten=True,
     )

@@ -27,11 +27,14 @@ class AssumedDevice:
         name: of the target, ``"h200"``; of a device at hand, its kind.
         platform: JAX's platform name: ``"cpu"``, ``"cuda"``, ``"tpu"``.
         compute_capability: of a GPU: ``"9.0"``.
+        rewrites: whether functions are rewritten for it; if not, an autocast function runs as it
+            was written. For who asks what a program is without duotone.
     """
 
     name: str
     platform: str
     compute_capability: str = ""
+    rewrites: bool = True
 
 
 @contextlib.contextmanager

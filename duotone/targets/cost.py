@@ -1,9 +1,8 @@
 """From a compiled program to its cost.
 
 One walk over the program: a loop's body counts as often as it runs, a branch as its most
-expensive form, an asynchronous pair once. Each instruction that remains is a kernel::
-
-    seconds = max(bytes / bandwidth, sum over dots of flops / peak of their type) + launch
+expensive form, an asynchronous pair once. Each instruction that remains is a kernel, whose seconds
+are those of :mod:`duotone.targets.roofline`.
 
 Who calls this: :mod:`duotone.targets.compile`. It takes text, so it needs no device and no JAX.
 """
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from duotone.targets.arithmetic import Dot, dots_of
 from duotone.targets.hlo import Computation, Instruction, Program
 from duotone.targets.record import Kernel
+from duotone.targets.roofline import kernel_seconds, peak_of
 from duotone.targets.specifications import Target
 from duotone.targets.traffic import bytes_moved, is_free
 from duotone.targets.trips import Trips, written_trips
@@ -139,18 +139,8 @@ class _Walk:
     def _seconds(self, moved: int, dots: list[Dot]) -> float:
         if not self.target.bandwidth:
             return 0.0
-        calculating = sum(dot.flops / self._peak(dot) for dot in dots)
-        return max(moved / self.target.bandwidth, calculating) + self.target.launch
-
-    def _peak(self, dot: Dot) -> float:
-        """FLOP/s of a dot. By default JAX makes float32 products in TF32, on TPUs in bfloat16."""
-        peak = self.target.peak
-        math = dot.math
-        if math == "default":
-            math = "bf16" if self.target.platform == "tpu" else "tf32"
-        elif math.startswith("f8"):
-            math = "f8"
-        return peak.get(math, peak["f32"]) / dot.passes
+        calculating = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
+        return kernel_seconds(self.target, moved, calculating)
 
     def _source_inside(self, instruction: Instruction) -> str:
         """The source of a fusion's root, for fusions that the compiler gave none."""

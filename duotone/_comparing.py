@@ -1,0 +1,388 @@
+"""``duotone.compare``: float32, as written and duotone side by side, for devices here or not.
+
+::
+
+    the function ─► its forms: with duotone off, as it is, with autocast; alike ones once
+    for each target, for each form:
+        compile it for the target and count            where the compiler is there (exact)
+        else paint it for the target, estimate          (duotone.targets.bound)
+    speed-ups over float32, notes
+
+Who calls this: users, and ``duotone compare``. What goes wrong: what cannot be known (halves that
+the function has of its own, a compiler that is not there) is a note in the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from duotone import _jax, api
+from duotone._arguments import check_callable
+from duotone._dtypes import OFF
+from duotone.compiled import compile_for
+from duotone.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CompilationError,
+    MissingExtraError,
+    shown,
+    way_out,
+)
+from duotone.graph.graph import HALF_TYPES
+from duotone.graph.record import Record
+from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.reading.trace import trace
+from duotone.jaxpr.running.inside import holds_rewritten
+from duotone.policy import Policy
+from duotone.targets.assumed import AssumedDevice, assumed, assuming
+from duotone.targets.bound import Bound, bound_of
+from duotone.targets.comparison import (
+    DUOTONE,
+    FLOAT32,
+    FORMS,
+    WRITTEN,
+    ComparisonRow,
+    SideBySide,
+    make_row,
+    with_speedups,
+)
+from duotone.targets.specifications import TARGETS, Target, find_target
+from duotone.views.columns import html, plain
+from duotone.views.comparison import ComparisonView
+
+_NOT_HANDED_ON = ("calibration", "target", "weights")
+"""Arguments of what compares; a function's own of these names would not reach it."""
+_ANY = AssumedDevice("any", "cpu")
+"""For what is the same on every device."""
+ESTIMATE = (
+    "estimated, nothing was compiled. Time, bytes and kernels are those of a model of what a "
+    "compiler fuses. Bounds of the time: least, dots and convolutions alone at the device's peak; "
+    "most, each operation a kernel of its own. Memory is that of arguments and results alone."
+)
+EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
+NO_TIME = "nothing is known of its speed, so there is no time."
+
+
+class Comparison(SideBySide):
+    """What ``duotone.compare`` returns; see :class:`duotone.targets.comparison.SideBySide`.
+
+    ``print`` shows a table for each target, no wider than 80 columns; a notebook shows it too.
+    ``rows`` are data, :meth:`row` finds one, :meth:`to_json` writes all.
+    """
+
+    def __str__(self) -> str:
+        return plain(ComparisonView(self))
+
+    def __rich__(self) -> ComparisonView:
+        return ComparisonView(self)
+
+    def _repr_html_(self) -> str:
+        return html(ComparisonView(self))
+
+
+def compare(
+    step: Callable[..., Any],
+    *args: Any,
+    targets: str | Target | Sequence[str | Target],
+    dtype: Any = None,
+    policy: Policy | None = None,
+    exact: bool | None = None,
+    **kwargs: Any,
+) -> Comparison:
+    """Says what a function costs in float32, as written and with duotone, on several devices.
+
+    No device need be present; nothing runs. Where the compiler of a target is installed
+    (``duotone[cuda]``, ``duotone[tpu]``) the function is compiled for it and the figures are those
+    of :func:`duotone.compile_for`; elsewhere they are an estimate between two bounds, from the
+    FLOPs and bytes of the traced program, and the result says so.
+
+    Args:
+        step: a function, one that ``jax.jit`` returned, or one that holds :func:`duotone.autocast`,
+            :func:`duotone.grad` or the like.
+        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
+        targets: names as for :func:`duotone.compile_for`, or :class:`duotone.Target`.
+        dtype: of the form ``"duotone"``, as for :func:`duotone.autocast`: ``None`` takes the one
+            that is fast on the target, or that of a function made by ``autocast``.
+        policy: likewise.
+        exact: ``None`` compiles where it can; ``True`` compiles, and raises where it cannot;
+            ``False`` compiles nothing.
+        **kwargs: keyword arguments of ``step``. For a function with an argument of a name above,
+            pass ``functools.partial(step, policy=...)``.
+
+    Returns:
+        A record with a row for each target and form; print it for tables.
+
+    Raises:
+        UnknownTargetError: no such target.
+        MissingExtraError: ``exact=True``, and the compiler of a target is not installed.
+        CompilationError: ``exact=True``, and the compiler of a target refused the program.
+        ArgumentTypeError, ArgumentError: as for :func:`duotone.autocast`; or there is no target, or
+            no array among the arguments.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, duotone
+        >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+        >>> seen = duotone.compare(lambda x: x @ x, x, targets=["h100", "a100"], exact=False)
+        >>> seen.row("h100").half, seen.row("h100").bounded_by
+        ('bfloat16', 'dots')
+        >>> round(seen.row("h100").speedup, 2)
+        1.63
+    """
+    return Plan(step, args, kwargs, targets, dtype, policy, exact).carry_out()
+
+
+class Plan:
+    """A comparison to make.
+
+    Attributes:
+        count: programs that are to be made.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        targets: str | Target | Sequence[str | Target],
+        dtype: Any = None,
+        policy: Policy | None = None,
+        exact: bool | None = None,
+    ) -> None:
+        """Checks the arguments, which are those of :func:`compare`; traces nothing."""
+        check_callable("compare", step)
+        api.check_settings("compare", dtype, policy)
+        for name in _NOT_HANDED_ON:
+            if name in kwargs:
+                raise ArgumentError(f"compare: {name} is not handed on; {way_out(name)}")
+        self.name = describe_callable(step).removeprefix("autocast(").removesuffix(")")
+        self.targets, self.exact = _found(targets), exact
+        self._settings = api.settings_of(step)
+        self._forms = _forms(step, args, kwargs, dtype, policy)
+        self._dtype, self._policy = dtype, policy
+        self._records: dict[tuple[str, str, str], Record] = {}
+        self._half(self.targets[0])  # refuses float32
+        if not flatten_call(self.name, *self._forms[FLOAT32].call)[0]:
+            raise ArgumentError(
+                f"compare: {self.name} takes no array here, so there is nothing to trace; pass its "
+                "arguments, arrays or jax.ShapeDtypeStruct"
+            )
+
+    @functools.cached_property
+    def same_as(self) -> dict[str, str]:
+        """What ``"as written"`` is the same as; empty if it is a program of its own."""
+        settings, form = self._settings, self._forms[WRITTEN]
+        if settings is not None and not settings.off:
+            asked = self._dtype is not None or self._policy is not None
+            return {} if asked else {WRITTEN: DUOTONE}
+        with assuming(self.targets[0].device()):
+            held = holds_rewritten(_traced(form).jaxpr)
+        return {} if held else {WRITTEN: FLOAT32}
+
+    @property
+    def count(self) -> int:
+        """Programs to make."""
+        return len(self.targets) * (len(FORMS) - len(self.same_as))
+
+    def carry_out(self, told: Callable[[str], None] = lambda what: None) -> Comparison:
+        """Makes the comparison.
+
+        Args:
+            told: hears before each program what is made.
+        """
+        rows: list[ComparisonRow] = []
+        notes: dict[str, list[str]] = {}
+        for target in self.targets:
+            exact, why = self._compiles(target)
+            try:
+                made = list(self._rows(target, exact, told))
+            except CompilationError as error:
+                if self.exact:
+                    raise
+                exact, why = False, f"not compiled: {error}"
+                made = list(self._rows(target, False, lambda what: None))
+            rows += with_speedups(made)
+            for note in (EXACT if exact else ESTIMATE, why, "" if target.bandwidth else NO_TIME):
+                if note:
+                    notes.setdefault(note, []).append(target.name)
+        told_of = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
+        return Comparison(self.name, tuple(rows), (*self._unknown(), *told_of))
+
+    def _compiles(self, target: Target) -> tuple[bool, str]:
+        """Whether to compile for a target, and why not where it was not asked for."""
+        if self.exact is False:
+            return False, ""
+        from duotone.targets import topology  # what `import duotone` need not load
+
+        try:
+            topology.find(target)
+        except MissingExtraError:
+            if self.exact:
+                raise
+            extra = target.platform
+            return False, f"to compile, python -m pip install 'duotone[{extra}]'"
+        except CompilationError as error:
+            if self.exact:
+                raise
+            return False, f"not compiled: {error}"
+        return True, ""
+
+    def _rows(
+        self, target: Target, exact: bool, told: Callable[[str], None]
+    ) -> Iterator[ComparisonRow]:
+        made: dict[str, ComparisonRow] = {}
+        for form in (FLOAT32, DUOTONE, WRITTEN):
+            other = self.same_as.get(form, "")
+            if other:
+                row = dataclasses.replace(made[other], form=form, same_as=other)
+            else:
+                told(f"{target.name}: {form}")
+                row = self._row(target, form, exact)
+            made[form] = row
+        yield from (made[form] for form in FORMS)
+
+    def _row(self, target: Target, form: str, exact: bool) -> ComparisonRow:
+        half = self._half(target) if form == DUOTONE else ""
+        shape = self._forms[form]
+        if exact:
+            cost = compile_for(shape.function, *shape.args, target=target, **shape.kwargs)
+            return make_row(cost, target, form, half, None)
+        found = self._bound(target, form)
+        bounds = found.least_seconds, found.most_seconds
+        return make_row(found.estimate, target, form, half, bounds)
+
+    def _half(self, target: Target) -> str:
+        """The half type with which duotone would calculate on a target; empty for none."""
+        settings, dtype, policy = self._settings, self._dtype, self._policy
+        if settings is not None and not settings.off:
+            dtype = settings.dtype if dtype is None else dtype
+            policy = settings.policy if policy is None else policy
+        with assuming(target.device()):
+            return api.half_name("compare", dtype, policy) or ""
+
+    def _bound(self, target: Target, form: str) -> Bound:
+        arguments, results, donated = self._memory
+        if form != FLOAT32 and self._settings is not None and self._settings.weights is not None:
+            # They may be kept in half.
+            weights = self._settings.weights.types
+            arguments -= sum(_bytes(kind) // 2 for kind in weights if kind.dtype == OFF)
+        return bound_of(self._record(target, form), target, arguments, results, donated)
+
+    def _record(self, target: Target, form: str) -> Record:
+        """How a form is painted for a target; the same for targets that are painted alike."""
+        device = _ANY if form == FLOAT32 else target.device()
+        key = form, device.platform, device.compute_capability
+        if key not in self._records:
+            shape = self._forms[form]
+            rewrites = bool(self._half(target)) if form == DUOTONE else self._own_half
+            off = OFF if form == FLOAT32 or not rewrites else None
+            with assuming(device):
+                self._records[key] = api.explain(
+                    shape.function, *shape.args, dtype=off, **shape.kwargs
+                )
+        return self._records[key]
+
+    @property
+    def _own_half(self) -> bool:
+        """Whether the function as it is was made by ``autocast`` and is not off."""
+        return self._settings is not None and not self._settings.off
+
+    @functools.cached_property
+    def _memory(self) -> tuple[int, int, int]:
+        """Bytes of arguments, of results, and of results that may reuse donated arguments."""
+        jaxpr = _traced(self._forms[FLOAT32]).jaxpr
+        opened = _jax.open_jaxpr(jaxpr)
+        ins = [_bytes(atom.aval) for atom in opened.invars]
+        outs = sum(_bytes(atom.aval) for atom in opened.outvars)
+        donated = sum(ins[position] for position in _jax.donated_arguments(jaxpr))
+        return sum(ins), outs, min(donated, outs)
+
+    def _unknown(self) -> Iterator[str]:
+        """What cannot be known of the function, a line each."""
+        operations = self._record(self.targets[0], FLOAT32).operations
+        if any(HALF_TYPES.keys() & {o.dtype, *o.operands} for o in operations):
+            yield (
+                f"{self.name} has float16 or bfloat16 of its own, duotone aside; the row float32 "
+                "keeps it, for what would be there without it is not known"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Form:
+    """A function and the arguments of one call."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self.args, self.kwargs
+
+
+def _forms(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dtype: Any,
+    policy: Policy | None,
+) -> dict[str, _Form]:
+    """The function with duotone off, as it is, and with autocast."""
+    settings = api.settings_of(step)
+    function, given, mixed = step, args, step
+    if settings is not None and settings.weights is not None:
+        if dtype is not None or policy is not None:
+            raise ArgumentError(
+                "compare: the function was made with weights=, for one dtype and policy; leave "
+                "dtype and policy out"
+            )
+        function, given = settings.function, (settings.weights.stand_in, *args)
+    elif settings is None or settings.off or dtype is not None or policy is not None:
+        inner = step
+        if settings is not None:
+            inner = settings.function
+            dtype = settings.dtype if dtype is None and not settings.off else dtype
+            policy = settings.policy if policy is None else policy
+        mixed = api.autocast(inner, dtype=dtype, policy=policy)
+    return {
+        FLOAT32: _Form(_without_duotone(function), given, kwargs),
+        WRITTEN: _Form(step, args, kwargs),
+        DUOTONE: _Form(mixed, args, kwargs),
+    }
+
+
+def _without_duotone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in which nothing is rewritten, not inside of it either."""
+
+    @functools.wraps(function, updated=())
+    def plainly(*args: Any, **kwargs: Any) -> Any:
+        with assuming(dataclasses.replace(assumed() or _ANY, rewrites=False)):
+            return function(*args, **kwargs)
+
+    return plainly
+
+
+def _traced(form: _Form) -> Any:
+    arrays, signature = flatten_call(describe_callable(form.function), *form.call)
+    return trace(form.function, signature, arrays)
+
+
+def _bytes(aval: Any) -> int:
+    """Bytes of an array; 0 of what has no fixed size."""
+    size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
+    return size * getattr(dtype, "itemsize", 0) if isinstance(size, int) else 0
+
+
+def _found(targets: str | Target | Sequence[str | Target]) -> tuple[Target, ...]:
+    """The targets, each once."""
+    given = [targets] if isinstance(targets, str | Target) else targets
+    if not isinstance(given, Sequence):
+        raise ArgumentTypeError(
+            f"compare: targets is {shown(targets)}; pass a list of names, as ['h100', 'v5e']"
+        )
+    if not given:
+        raise ArgumentError(f"compare: targets is empty; name some of {', '.join(TARGETS)}")
+    found = {target.name: target for target in map(find_target, given)}
+    return tuple(found.values())

@@ -1,0 +1,76 @@
+"""``duotone compare``: float32, as written and duotone side by side, for devices here or not.
+
+Nothing runs but the module that the function stands in. The progress bar is on stderr.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duotone.cli.program import ProgramArgument, ShapesOption, load
+from duotone.cli.run import HalfTypeChoice, PolicyFileOption
+
+
+def compare(
+    program: ProgramArgument,
+    targets: Annotated[
+        str,
+        typer.Option(
+            help="The devices, which need not be here: h100,a100,v5e.", metavar="NAME,NAME"
+        ),
+    ],
+    shapes: ShapesOption = None,
+    dtype: Annotated[
+        HalfTypeChoice | None,
+        typer.Option(help="The half type; by default the one that is fast on each target."),
+    ] = None,
+    policy_file: PolicyFileOption = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--bound",
+            help="Compile, or be satisfied with bounds; by default what can be had.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write all of it as JSON.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Show what a function costs on several devices: float32, as written and with duotone."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    import duotone
+    from duotone._comparing import Plan
+    from duotone._files import write_atomically
+
+    names = [name.strip() for name in targets.split(",") if name.strip()]
+    function, arguments = load(program, shapes)
+    policy = None if policy_file is None else duotone.Policy.from_file(policy_file)
+    half = None if dtype is None else dtype.value
+    plan = Plan(function, arguments, {}, names, half, policy, exact)
+    progress = Progress(
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with progress:
+        bar = progress.add_task("tracing", total=plan.count)
+        begun = 0
+
+        def told(what: str) -> None:
+            nonlocal begun
+            progress.update(bar, description=what, completed=begun)
+            begun += 1
+
+        seen = plan.carry_out(told)
+    Console().print(seen)
+    if json is not None:
+        write_atomically(json, seen.to_json())

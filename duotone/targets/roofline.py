@@ -1,0 +1,79 @@
+"""The roofline of a device: how long one kernel takes there at least, and what it waits for.
+
+::
+
+    seconds = max(bytes / bandwidth, sum over dots of flops / peak of their type) + launch
+
+Who calls this: :mod:`duotone.targets.cost` for compiled programs, :mod:`duotone.targets.bound` for
+traced ones, and who tells what a program is bounded by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from duotone.targets.record import Kernel
+from duotone.targets.specifications import Target
+
+DOTS, BANDWIDTH, LAUNCHES = "dots", "bandwidth", "launches"
+"""What a kernel's time goes by."""
+_EQUAL = 1e-6
+"""Of two times that are as good as equal, relatively; a kernel's bytes are rounded."""
+
+
+def peak_of(target: Target, math: str) -> float:
+    """FLOP/s of dots.
+
+    Args:
+        target: the device.
+        math: the type that products are made in: ``f16``, ``tf32``, ``f8e4m3fn`` …; ``"default"``
+            for float32 operands of which the program asks no precision: by default JAX makes their
+            products in TF32, on TPUs in bfloat16.
+
+    Example:
+        >>> from duotone.targets.specifications import find_target
+        >>> peak_of(find_target("a100"), "default") / 1e12
+        156.0
+    """
+    if math == "default":
+        math = "bf16" if target.platform == "tpu" else "tf32"
+    elif math.startswith("f8"):
+        math = "f8"
+    return target.peak.get(math, target.peak["f32"])
+
+
+def kernel_seconds(target: Target, moved: float, calculating: float) -> float:
+    """Seconds of one run of a kernel; 0 where nothing is known of the device.
+
+    Args:
+        target: the device.
+        moved: bytes between the kernel and memory.
+        calculating: seconds that its dots take at the peak of their type.
+    """
+    if not target.bandwidth:
+        return 0.0
+    return max(moved / target.bandwidth, calculating) + target.launch
+
+
+def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
+    """Where the seconds of a program go: each kernel's launches, and what the rest waits for.
+
+    Args:
+        kernels: with seconds by :func:`kernel_seconds`.
+        target: the device that they are for.
+
+    Returns:
+        Shares of the whole, 0 to 1, by :data:`DOTS`, :data:`BANDWIDTH` and :data:`LAUNCHES`; empty
+        where nothing is known of the device.
+    """
+    spent = {DOTS: 0.0, BANDWIDTH: 0.0, LAUNCHES: 0.0}
+    if not target.bandwidth:
+        return {}
+    for kernel in kernels:
+        launching = target.launch * kernel.runs
+        working = kernel.total_seconds - launching
+        moving = kernel.total_bytes / target.bandwidth
+        spent[LAUNCHES] += launching
+        spent[DOTS if working > moving * (1 + _EQUAL) else BANDWIDTH] += working
+    total = sum(spent.values())
+    return {name: seconds / total for name, seconds in spent.items()} if total else {}
