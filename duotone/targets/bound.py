@@ -7,9 +7,9 @@ A compiler fuses operations into kernels; nobody else knows which. So there are 
 - *most*: each operation is a kernel of its own, which reads its operands from memory and writes its
   results there; so is each cast. A compiled program has fewer kernels and moves fewer bytes.
 
-Who calls this: :mod:`duotone._comparing`. What it cannot know: how often a loop runs whose number is
-not in the program (once is counted), which branch is taken (all are counted), the FLOPs of ragged
-dots and of custom calls.
+Who calls this: :mod:`duotone._comparing`. What it cannot know: how often a loop runs whose number
+is not in the program (once is counted), which branch is taken (all are counted), the FLOPs of
+ragged dots and of custom calls.
 """
 
 from __future__ import annotations
