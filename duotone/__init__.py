@@ -22,6 +22,7 @@ from duotone._renamed import NAMES as _NEW_NAMES
 from duotone._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from duotone._blaming import Blame, blame
     from duotone._comparing import Comparison, compare
     from duotone._measuring import calibrate
     from duotone._weights import CastParams
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from duotone.targets import Target
 
 __all__ = [
+    "Blame",
     "Calibration",
     "CastParams",
     "Comparison",
@@ -76,6 +78,7 @@ __all__ = [
     "Target",
     "all_finite",
     "autocast",
+    "blame",
     "calibrate",
     "cast_params",
     "compare",
@@ -97,6 +100,7 @@ _NAMES_BY_MODULE = {
     "_weights": "CastParams",
     "adapters.optax": "Minimized MixedPrecisionOptimizer",
     "api": "Explanation autocast explain",
+    "_blaming": "Blame blame",
     "calibration": "Calibration",
     "_comparing": "Comparison compare",
     "compiled": "CompiledRecord compile_for",

@@ -60,8 +60,8 @@ trace that is to collect is not read from one. Set and read it through
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
 _OWN = (
-    "_jax.py _renamed.py _weights.py adapters api.py compiled.py gradients.py inference.py jaxpr "
-    "_mixed.py regions.py _road.py scale targets"
+    "_blaming.py _jax.py _renamed.py _weights.py adapters api.py compiled.py gradients.py "
+    "inference.py jaxpr _mixed.py regions.py _road.py scale targets"
 ).split()
 _LIBRARIES = {"site-packages", "dist-packages"}
 for _name in _OWN:
@@ -232,17 +232,26 @@ def convert(operand: Any, dtype: Any, weak_type: bool = False) -> Any:
     )
 
 
+NO_SOURCE = "unknown"
+"""The source line of an equation of which JAX knows none."""
+
+
 def source_line(eqn: Eqn) -> str:
     """``file:line (function)`` of the user's own code, and behind `` > `` of a library it calls."""
     frames = list(_source_info.user_frames(eqn.source_info.traceback))
     own = next((f for f in frames if not _LIBRARIES & set(Path(f.file_name).parts)), None)
     lines = [_source_info._summarize_frame(f) for f in dict.fromkeys((own, *frames[:1])) if f]
-    return " > ".join(lines) or "unknown"
+    return " > ".join(lines) or NO_SOURCE
 
 
 def scope_names(stack: NameStack) -> tuple[str, ...]:
     """The user's name scopes in a name stack, outermost first, without transformations."""
     return tuple(element.name for element in stack.stack if isinstance(element, _source_info.Scope))
+
+
+def stack_names(stack: NameStack) -> tuple[tuple[str, bool], ...]:
+    """Each name in a name stack, outermost first, and whether it is that of a transformation."""
+    return tuple((e.name, not isinstance(e, _source_info.Scope)) for e in stack.stack)
 
 
 def scan_layout(eqn: Eqn) -> tuple[int, int]:

@@ -50,6 +50,7 @@ from duotone.jaxpr.nesting import custom, nested  # noqa: F401  (register the fo
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.program import Built
 from duotone.jaxpr.rules import half_rules  # noqa: F401  (likewise)
+from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy import Policy
 from duotone.targets.forms import DeviceForms, current_forms
@@ -141,6 +142,7 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
         inner = paint_jaxpr(jaxpr, policy, painted.half, given, boundaries, painted.forms)
         return rewriter_of(inner, policy)
 
+    collection = collection_now()
     return Rewriter(
         painted.built,
         painted.painting,
@@ -150,6 +152,7 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
         painted.reforms,
         painted.forms.dots,
         dict(painted.forms.math),
+        None if collection is None else collection.marker_of(painted),
     )
 
 

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-_MARKERS = {"duotone.keep_full": "full", "duotone.keep_half": "half"}
+LOSS_SCALE = "duotone.loss_scale"
+"""The region in which a loss is scaled: what stands in it is full."""
+_MARKERS = {"duotone.keep_full": "full", "duotone.keep_half": "half", LOSS_SCALE: "full"}
 
 
 @contextlib.contextmanager
@@ -47,6 +49,13 @@ def keep_half() -> Iterator[None]:
         ...         return jnp.exp(-jnp.abs(q @ k))
     """
     with jax.named_scope("duotone.keep_half"):
+        yield
+
+
+@contextlib.contextmanager
+def scaling_loss() -> Iterator[None]:
+    """As :func:`keep_full`, for what multiplies a loss by its scale: ``blame`` looks for it."""
+    with jax.named_scope(LOSS_SCALE):
         yield
 
 

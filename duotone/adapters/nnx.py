@@ -28,8 +28,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
-from duotone import api
+from duotone import _blaming, api
 from duotone._arguments import check_callable, is_off
+from duotone._blaming import Blame
 from duotone._modules import holding, inside
 from duotone.errors import MissingExtraError
 from duotone.policy import Policy
@@ -143,6 +144,38 @@ def explain(
     with nnx.update_context(TAG):
         pure_args, pure_kwargs = split_objects(((*first, *args), kwargs))
         return api.explain(pure, *pure_args, dtype=dtype, policy=policy, **pure_kwargs)
+
+
+def blame(
+    step: Callable[..., Any],
+    *args: Any,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    **kwargs: Any,
+) -> Blame:
+    """:func:`duotone.blame` for functions of NNX objects; nothing in them is changed.
+
+    Args:
+        step: the function; it may hold rewritten programs, as a step through a wrapped optimizer.
+        *args: its arguments.
+        dtype: as for :func:`duotone.blame`.
+        policy: as for :func:`duotone.blame`.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        A record; print it.
+
+    Example:
+        >>> import jax.numpy as jnp, duotone.nnx
+        >>> from flax import nnx
+        >>> model = nnx.Linear(8, 2, rngs=nnx.Rngs(0))
+        >>> duotone.nnx.blame(model, jnp.ones((3, 8)), dtype=jnp.float16).verdict.value
+        'finite'
+    """
+    pure, first = _pure(step)
+    with nnx.update_context(TAG):
+        pure_args, pure_kwargs = split_objects(((*first, *args), kwargs))
+        return _blaming.blame(pure, *pure_args, dtype=dtype, policy=policy, **pure_kwargs)
 
 
 def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from duotone.cli.blame import blame
 from duotone.cli.compare import compare
 from duotone.cli.demo import demo
 from duotone.cli.explain import explain
@@ -91,6 +92,14 @@ _COMPARE_EPILOG = """
   duotone compare train.py:example --targets h100 --json seen.json
 """
 
+_BLAME_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone blame train.py:example                    example() returns (step, *arguments)
+
+  duotone blame train.py:example --dtype float16
+"""
+
 _DEMO_EPILOG = """
 [bold]Examples[/bold]
 
@@ -157,6 +166,7 @@ app.command(
 )(run_script)
 app.command(epilog=_EXPLAIN_EPILOG)(explain)
 app.command(epilog=_COMPARE_EPILOG)(compare)
+app.command(epilog=_BLAME_EPILOG)(blame)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)
 app.command(epilog=_VERSION_EPILOG)(version)

@@ -49,6 +49,7 @@ class StuckAlarm:
         logger.warning(
             "%d steps in a row were skipped with the loss scale at its smallest, %g: the gradients "
             "are not finite for a reason that scaling cannot mend, and nothing is learnt. "
+            "duotone.blame(step, ...) with the arguments of one step names the operation. "
             "Look for NaN in the inputs and parameters; run the step without duotone; read "
             "duotone.explain(step, ...) with the arguments of one step, which shows what is half "
             "in it and why, also inside of what the optimizer rewrites; and keep suspicious parts "

@@ -30,7 +30,7 @@ import numpy as np
 from jax import lax
 
 from duotone.errors import ArgumentError
-from duotone.regions import keep_full
+from duotone.regions import keep_full, scaling_loss
 from duotone.scale.configuration import (
     check_factor,
     check_interval,
@@ -75,7 +75,7 @@ class LossScale(abc.ABC):
         Returns:
             The scaled tree; half leaves as float32, all others in their own dtype.
         """
-        with keep_full():
+        with scaling_loss():
             return multiply(tree, self.value)
 
     def unscale(self, tree: Any) -> Any:

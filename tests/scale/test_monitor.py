@@ -160,7 +160,13 @@ def test_one_warning_when_the_scale_is_stuck(caplog):
             assert len(lines(caplog, logging.WARNING)) == (1 if step >= 2 else 0)
         tx.metrics(state)
     (warning,) = lines(caplog, logging.WARNING)
-    for part in ("3 steps in a row", "smallest, 1:", "duotone.explain(step, ...)", "inputs"):
+    for part in (
+        "3 steps in a row",
+        "smallest, 1:",
+        "duotone.explain(step, ...)",
+        "duotone.blame(step, ...)",
+        "inputs",
+    ):
         assert part in warning
     assert "coming" not in warning, "nothing is promised that does not exist"
     assert "keep_full" in warning

@@ -9,7 +9,7 @@
 Files: ``settings`` (what a user chose, as plain data), ``refusals``, ``optimizer`` (loss scaling),
 ``plans`` (which models are rewritten, how), ``steps`` (a step method, rewritten), ``skipped`` (what
 a skipped step leaves behind), ``hooks`` (around Keras' trainer), ``models`` (one model, no hooks),
-``everywhere`` (all models), ``measured`` (calibration), ``callback``.
+``everywhere`` (all models), ``measured`` (calibration, blame), ``callback``.
 
 Who calls this room: users through ``duotone.keras``, and ``duotone.enable``. It is the only part of
 duotone that imports Keras.
@@ -17,7 +17,7 @@ duotone that imports Keras.
 
 from duotone.adapters.keras.callback import LossScaleCallback
 from duotone.adapters.keras.everywhere import enable_everywhere
-from duotone.adapters.keras.measured import calibrate
+from duotone.adapters.keras.measured import blame, calibrate
 from duotone.adapters.keras.models import autocast
 from duotone.adapters.keras.optimizer import LossScaleOptimizer, enable
 
@@ -25,6 +25,7 @@ __all__ = [
     "LossScaleCallback",
     "LossScaleOptimizer",
     "autocast",
+    "blame",
     "calibrate",
     "enable",
     "enable_everywhere",

@@ -1,7 +1,8 @@
-"""Calibration of a Keras model: what the values of its training step are on some batches.
+"""A Keras model looked at on a batch: what its training step calculates, and what overflows there.
 
-:func:`calibrate` lets Keras itself prepare state and batch, as ``train_on_batch`` does, with a
-training function that measures in the place of the compiled one and gives the state back as it is.
+:func:`calibrate` and :func:`blame` let Keras itself prepare state and batch, as ``train_on_batch``
+does, with a training function that looks, in the place of the compiled one, and gives the state
+back as it is.
 What was measured is kept with the model, and its training step is painted by it (``steps``).
 
 What goes wrong: a model whose training step is not rewritten.
@@ -9,18 +10,22 @@ What goes wrong: a model whose training step is not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import keras
 
+from duotone import _blaming
+from duotone._blaming import Blame
 from duotone._measuring import Calibrations
 from duotone.adapters.keras.plans import plan_of
 from duotone.adapters.keras.steps import MEASURED, original
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
+
+R = TypeVar("R")
 
 
 def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Calibration:
@@ -54,13 +59,61 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
         >>> any(value.largest > 65504 for value in measured.values)
         True
     """
-    _check(model)
+    _check("calibrate", model)
     calibrations = MEASURED.setdefault(model, Calibrations())
-    found: list[Calibration] = []
+
+    def measure(*call: Any) -> Calibration:
+        return calibrations.measure(original(model, "train_step"), call, {})
+
+    return _in_place_of_training(model, measure, x, y, sample_weight)
+
+
+def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame:
+    """:func:`duotone.blame` for the training step of a compiled model.
+
+    The step runs once on one batch beside its float32 twin; weights, optimizer and metrics stay as
+    they are.
+
+    Args:
+        model: compiled with a wrapped optimizer, or made by ``duotone.keras.autocast``.
+        x: one batch, as for ``model.train_on_batch``.
+        y: likewise.
+        sample_weight: likewise.
+
+    Returns:
+        A record; print it.
+
+    Raises:
+        ArgumentTypeError: `model` is no Keras model.
+        ArgumentError: its training step is not rewritten.
+
+    Example:
+        >>> import keras, numpy as np, duotone.keras
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> optimizer = duotone.keras.enable(keras.optimizers.SGD(0.1), dtype="float16")
+        >>> model.compile(optimizer, loss="mse")
+        >>> found = duotone.keras.blame(model, np.full((4, 2), 1e6), np.zeros((4, 1)))
+        >>> found.verdict.value, found.first.operation
+        ('overflow', 'argument')
+    """
+    _check("blame", model)
+
+    def train_step(state: Any, batch: Any) -> Any:
+        return model.train_step(state, batch)
+
+    return _in_place_of_training(
+        model, lambda *call: _blaming.blame(train_step, *call), x, y, sample_weight
+    )
+
+
+def _in_place_of_training(
+    model: Any, look: Callable[..., R], x: Any, y: Any, sample_weight: Any
+) -> R:
+    """What ``look(state, batch)`` returns where Keras would train on a batch."""
+    found: list[R] = []
 
     def train_function(state: Any, batches: Iterator[Any]) -> tuple[dict[str, Any], Any]:
-        call = jax.tree.map(jnp.asarray, (state, next(batches)))
-        found.append(calibrations.measure(original(model, "train_step"), call, {}))
+        found.append(look(*jax.tree.map(jnp.asarray, (state, next(batches)))))
         return {}, state
 
     model.make_train_function()  # so that Keras finds one, which is replaced
@@ -72,19 +125,19 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
     return found[0]
 
 
-def _check(model: Any) -> None:
+def _check(name: str, model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise ArgumentTypeError(
-            f"calibrate: the model is {shown(model)}; pass a Keras model that was compiled."
+            f"{name}: the model is {shown(model)}; pass a Keras model that was compiled."
         )
     if plan_of(model) is None:
         raise ArgumentError(
-            f"calibrate: model {model.name!r} is not in mixed precision, so nothing would read "
-            "what is measured. Compile it with "
+            f"{name}: model {model.name!r} is not in mixed precision, so nothing in it is "
+            "half. Compile it with "
             "duotone.enable_mixed_precision_graph_rewrite(optimizer) first."
         )
     if model.run_eagerly:
         raise ArgumentError(
-            f"calibrate: model {model.name!r} is compiled with run_eagerly=True, and its steps are "
+            f"{name}: model {model.name!r} is compiled with run_eagerly=True, and its steps are "
             "not rewritten. Leave run_eagerly out."
         )

@@ -9,8 +9,9 @@ Who calls this: :func:`duotone.jaxpr.reading.build.build`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -46,15 +47,19 @@ _LARGEST_CONSTANT = 2**22
 
 
 class SourceLine:
-    """The user's source line of an equation, read only when somebody looks."""
+    """The user's source line of an equation, read only when somebody looks.
 
-    __slots__ = ("_eqn",)
+    Where JAX knows none (inside of its own functions, traced once), that of the call around it.
+    """
 
-    def __init__(self, eqn: _jax.Eqn) -> None:
-        self._eqn = eqn
+    __slots__ = ("_call", "_eqn")
+
+    def __init__(self, eqn: _jax.Eqn, call: SourceLine | None = None) -> None:
+        self._eqn, self._call = eqn, call
 
     def __str__(self) -> str:
-        return _jax.source_line(self._eqn)
+        own = _jax.source_line(self._eqn)
+        return str(self._call) if own == _jax.NO_SOURCE and self._call is not None else own
 
 
 class Builder:
@@ -65,6 +70,7 @@ class Builder:
         self.values: list[Value] = []
         self.bodies: list[Body] = []
         self._integers = Integers()
+        self._call: SourceLine | None = None
         self._scopes: dict[tuple[tuple[str, ...], Any], tuple[str, str, tuple[str, ...]]] = {}
         self._types: dict[Any, tuple[int, tuple[Any, ...], str]] = {}
 
@@ -73,6 +79,15 @@ class Builder:
         total = trips * (self.bodies[parent].trips if parent >= 0 else 1)
         self.bodies.append(Body(len(self.bodies), parent, kind, total))
         return len(self.bodies) - 1
+
+    @contextlib.contextmanager
+    def called(self, eqn: _jax.Eqn) -> Iterator[None]:
+        """Inside stands what an equation calls."""
+        outer, self._call = self._call, SourceLine(eqn, self._call)
+        try:
+            yield
+        finally:
+            self._call = outer
 
     def goes_on(self, body: int, until: int) -> None:
         """States the value by which a loop goes on or ends."""
@@ -151,7 +166,7 @@ class Builder:
                 body=body,
                 scope=scope,
                 region=region,
-                source=SourceLine(eqn),
+                source=SourceLine(eqn, self._call),
                 flops=flops,
                 fixed=fixed,
                 attributes=attributes,

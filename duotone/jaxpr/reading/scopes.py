@@ -49,7 +49,8 @@ def _jit(
         return _barrier(b, eqn, inputs, body, scopes, "jit", eqn.params["jaxpr"])
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
-    program = b.program(eqn.params["jaxpr"], inputs, body=body, scopes=names)
+    with b.called(eqn):
+        program = b.program(eqn.params["jaxpr"], inputs, body=body, scopes=names)
     return Step(eqn, "inline", inputs, program.outputs, (), first, len(b.nodes), (program,))
 
 
@@ -80,7 +81,8 @@ def _barrier(
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
     inner = b.add_body(body, BodyKind.BARRIER, 1)
-    program = b.program(jaxpr, inputs, body=inner, scopes=names)
+    with b.called(eqn):
+        program = b.program(jaxpr, inputs, body=inner, scopes=names)
     nodes, outputs = _leave(b, eqn, "call.result", program, (inner, body), names)
     return Step(eqn, kind, inputs, outputs, nodes, first, len(b.nodes), (program,))
 

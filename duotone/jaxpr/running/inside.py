@@ -18,12 +18,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
+
+import jax
 
 from duotone import _jax
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.reading.scopes import MARKER, is_rewritten
+
+_MARK = "duotone.node#"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,14 +48,32 @@ class Collection:
 
     Attributes:
         latest: what was painted last, until it is put down.
+        marked: the programs whose nodes are marked in name scopes, see :meth:`marker_of`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, marks: bool = False) -> None:
         self.latest: Any = None
+        self.marked: list[Any] = []
+        self._marks = marks
         self._entries: dict[str, Entry] = {}
         self._compiled: dict[Hashable, Any] = {}
         self._kept: list[Any] = []
         self._numbers = itertools.count(1)
+
+    def marker_of(self, painted: Any) -> Callable[[int], Any] | None:
+        """From a node to the name scope that marks what a rewriter makes of it.
+
+        Args:
+            painted: the program of the node, which stands in :attr:`marked` from then on.
+
+        Returns:
+            ``None`` if nothing is to be marked.
+        """
+        if not self._marks:
+            return None
+        self.marked.append(painted)
+        prefix = f"{_MARK}{len(self.marked) - 1}."
+        return lambda node: jax.named_scope(f"{prefix}{node}")
 
     def new_name(self) -> str:
         """A name that no equation has yet."""
@@ -84,15 +106,38 @@ _COLLECTIONS: dict[_Key, Collection] = {}
 
 
 @contextlib.contextmanager
-def collecting() -> Iterator[Collection]:
-    """Collects what is painted inside the block."""
-    key, collection = _Key(), Collection()
+def collecting(*, marks: bool = False) -> Iterator[Collection]:
+    """Collects what is painted inside the block.
+
+    Args:
+        marks: whether every equation of a rewritten program is to say in its name scopes which
+            node it was made from; :func:`node_marked` reads it.
+    """
+    key, collection = _Key(), Collection(marks=marks)
     _COLLECTIONS[key] = collection
     try:
         with _jax.collecting(key):
             yield collection
     finally:
         del _COLLECTIONS[key]
+
+
+def node_marked(names: Iterable[str]) -> tuple[int, int] | None:
+    """The place in :attr:`Collection.marked` and the node that the innermost mark names.
+
+    Args:
+        names: name scopes, outermost first.
+    """
+    found = [name for name in names if name.startswith(_MARK)]
+    if not found:
+        return None
+    program, _, node = found[-1].removeprefix(_MARK).partition(".")
+    return int(program), int(node)
+
+
+def without_marks(names: Iterable[str]) -> tuple[str, ...]:
+    """The name scopes that mark no node."""
+    return tuple(name for name in names if not name.startswith(_MARK))
 
 
 def collection_now() -> Collection | None:

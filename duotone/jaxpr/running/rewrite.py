@@ -14,6 +14,7 @@ Who calls this: :mod:`duotone._road`, under ``jax.make_jaxpr``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import weakref
@@ -94,10 +95,10 @@ class Rewriter:
         largest: the largest number that it holds.
         repaint: paints a derivative rule by the same policy.
         reforms: what is carried out in another form than it was written in.
-        dots: the form in which dots with half operands are bound, see
-        :mod:`duotone.jaxpr.rules.dots`. math: by operation, the algorithm or precision in which it
-        calculates where it stays full. bound_once: calls what many steps call with operands of the
-        same types.
+        dots: the form in which dots with half operands are bound: :mod:`duotone.jaxpr.rules.dots`.
+        math: by operation, the algorithm or precision in which it calculates where it stays full.
+        mark: from a node to a name scope to carry it out in, if somebody asks.
+        bound_once: calls what many steps call with operands of the same types.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Rewriter:
         reforms: Reforms,
         dots: str = "plain",
         math: Mapping[str, str] = MappingProxyType({}),
+        mark: Callable[[int], Any] | None = None,
     ) -> None:
         self.graph: Graph = built.graph
         self.program = built.program
@@ -121,6 +123,7 @@ class Rewriter:
         self.recompute = reforms.recompute
         self.dots = dots
         self.math = math
+        self.mark = mark
         self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}
         self._held = {cast.value for cast in plan.casts if cast.held}
@@ -215,7 +218,9 @@ class Rewriter:
         """Rounds to half; a constant that half cannot hold becomes its largest finite number."""
         constant = self.graph.values[value].constant
         too_large = constant is not None and constant.largest > self.largest
-        if is_host_array(array):
+        if self.mark is not None:  # whoever marks nodes sees this rounding too
+            array = jax.numpy.asarray(array)
+        elif is_host_array(array):
             host = np.asarray(array)
             if too_large:
                 finite = np.clip(host, -self.largest, self.largest)
@@ -237,7 +242,7 @@ class Rewriter:
         for value, array in program.constants:
             env.write(value, Paint.FULL, array)
         for step in program.steps:
-            if step.kind == "inline" and self.touched(step):
+            if step.kind == "inline" and (self.mark is not None or self.touched(step)):
                 with _jax.inlined_call(step.eqn):
                     self.run(step.bodies[0], env)
                 continue
@@ -248,14 +253,18 @@ class Rewriter:
 
     def _step(self, step: Step, env: Env) -> None:
         """Carries out one step."""
-        if self.touched(step):
-            with _jax.EquationContext(step.eqn):
-                results = FORMS[step.kind](self, step, env)
-        else:
-            results = [(Paint.FULL, array) for array in self._unchanged(step, env)]
+        with contextlib.nullcontext() if self.mark is None else self.mark(step.first):
+            results = list(self._results(step, env))
         for value, (paint, array) in zip(step.outputs, results, strict=True):
             firm = paint is Paint.HALF and value in self.recompute.firm
             env.write(value, paint, lax.optimization_barrier(array) if firm else array)
+
+    def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
+        """Each result of a step with its precision."""
+        if self.touched(step):
+            with _jax.EquationContext(step.eqn):
+                return FORMS[step.kind](self, step, env)
+        return [(Paint.FULL, array) for array in self._unchanged(step, env)]
 
     def _unchanged(self, step: Step, env: Env) -> list[Any]:
         """The results of a step in which nothing is half."""

@@ -1,0 +1,209 @@
+"""Blame: runs a step once beside its float32 twin and names the operation that is not finite.
+
+::
+
+    rewrite the function, unless it is or holds a rewritten one; mark every node in its scopes
+    run the rewritten program and its twin as one compiled program, note a row for each value
+    read the rows: what overflows first and why, or what loses most
+
+Who calls this: users, as :func:`duotone.blame`. What goes wrong: an argument without data, a
+function in which nothing is to be half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from duotone._arguments import check_callable, is_off
+from duotone._mixed import settings_of
+from duotone._suspects import Run, blamed
+from duotone.api import autocast, check_settings, function_inside
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.graph.blame import BlameRecord
+from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.reading.trace import Traced, trace
+from duotone.jaxpr.running.inside import Collection, collecting, holds_rewritten
+from duotone.jaxpr.twins import loops  # noqa: F401  (registers the forms)
+from duotone.jaxpr.twins.run import Site, Twins, twin_of
+from duotone.policy import Policy
+from duotone.targets import assumed
+from duotone.views.blame import BlameView
+from duotone.views.columns import html, plain
+
+_MOST_KEPT = 4
+"""Compiled programs that are kept: a step is often looked at again with other arguments."""
+
+
+class Blame(BlameRecord):
+    """What a step does in half that it does not do in float32; ``print`` it.
+
+    See :class:`duotone.graph.blame.BlameRecord` for its attributes.
+    """
+
+    def __str__(self) -> str:
+        return plain(BlameView(self))
+
+    def __rich__(self) -> BlameView:
+        return BlameView(self)
+
+    def _repr_html_(self) -> str:
+        return html(BlameView(self))
+
+
+def blame(
+    step: Callable[..., Any],
+    *args: Any,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    **kwargs: Any,
+) -> Blame:
+    """Names the first operation whose half result is not finite while float32's is.
+
+    The step runs once, compiled, with each of its values calculated as it is painted and once more
+    in float32. What it returns is thrown away; nothing is changed by it. Where all is finite,
+    operations are ranked by what half loses: numbers that become 0, and error.
+
+    Args:
+        step: a function; one that :func:`duotone.autocast` returned; or one that holds rewritten
+            programs (a step through a wrapped optimizer, :func:`duotone.grad`), also under
+            ``jax.jit``, ``jax.grad`` and ``lax.scan``. Any other function is rewritten as
+            :func:`duotone.autocast` does; where ``dtype`` is ``None`` and no half type is faster
+            here, in bfloat16.
+        *args: its arguments: arrays with data.
+        dtype: as for :func:`duotone.autocast`; by default that of ``step``.
+        policy: likewise.
+        **kwargs: its keyword arguments. For a function that has an argument ``dtype`` or ``policy``
+            itself, pass ``functools.partial(fn, policy=...)``.
+
+    Returns:
+        A record; print it. ``blame.verdict`` says in a word what it is.
+
+    Raises:
+        ArgumentTypeError: ``step`` is not callable, ``dtype`` no dtype, ``policy`` no policy, or an
+            argument holds no data.
+        ArgumentError: ``dtype`` is no half type; float32 neither, for nothing is half then.
+
+    Example:
+        >>> import jax.numpy as jnp, duotone
+        >>> found = duotone.blame(lambda x: (x @ x) ** 2, jnp.full((8, 8), 9.0), dtype="float16")
+        >>> found.verdict.value, found.first.operation, found.first.high, found.pins
+        ('overflow', 'square', 419904.0, ('square',))
+    """
+    check_callable("blame", step)
+    check_settings("blame", dtype, policy)
+    arrays, signature = flatten_call(describe_callable(step), args, kwargs)
+    types = tuple([jax.typeof(array) for array in arrays])
+    key = (step, signature.tree, signature.statics, types, dtype, policy, assumed())
+    program = _kept(key)
+    if program is None:
+        _check_on(step, dtype)
+        function = _rewritten(step, dtype, policy, signature, arrays)
+        with collecting(marks=True) as collection:
+            traced = trace(function, signature, arrays)
+        _check_data(describe_callable(step), traced.arguments(), arrays)
+        program = _Instrumented(traced, collection)
+        _keep(key, program)
+    else:
+        _check_data(describe_callable(step), program.arguments, arrays)
+    record = blamed(program(arrays), program.half)
+    return Blame(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
+
+
+def _check_on(step: Callable[..., Any], dtype: Any) -> None:
+    settings = settings_of(step)
+    if is_off("blame", dtype) or (dtype is None and settings is not None and settings.off):
+        raise ArgumentError(
+            "blame: dtype is float32, which switches mixed precision off, so nothing is half; pass "
+            "float16, bfloat16 or None (asks the device)"
+        )
+
+
+def _check_data(name: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
+    for where, array in zip(names, arrays, strict=True):
+        if isinstance(array, (jax.ShapeDtypeStruct, Tracer)):
+            raise ArgumentTypeError(
+                f"blame({name}): {where} is a {type(array).__name__}, which holds no data; call "
+                "blame on real arrays, outside of jax.jit and other transformations"
+            )
+
+
+def _rewritten(
+    step: Callable[..., Any], dtype: Any, policy: Policy | None, signature: Any, arrays: Any
+) -> Callable[..., Any]:
+    """The function that is run: it is rewritten, or holds what is."""
+    settings = settings_of(step)
+    if settings is not None:
+        dtype = settings.dtype if dtype is None else dtype
+        policy = settings.policy if policy is None else policy
+        if settings.weights is not None:
+            return step
+    elif dtype is None and policy is None and _holds(step, signature, arrays):
+        return step
+    if dtype is None:  # where no half type is fast, it is bfloat16 all the same
+        policy = (policy or Policy()).replace(ignore_performance=True)
+    return autocast(function_inside(step), dtype=dtype, policy=policy)
+
+
+def _holds(step: Callable[..., Any], signature: Any, arrays: Sequence[Any]) -> bool:
+    return holds_rewritten(trace(step, signature, arrays).jaxpr)
+
+
+class _Instrumented:
+    """A traced step that runs beside its twin; compiled once.
+
+    Attributes:
+        arguments: their names.
+        half: the half type.
+    """
+
+    def __init__(self, traced: Traced, collection: Collection) -> None:
+        self.arguments = traced.arguments()
+        self._jaxpr, self._collection = traced.jaxpr, collection
+        self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
+        self._twins, self._results = Twins(), list[int]()
+        self._run = jax.jit(self._noted)
+
+    def _noted(self, arrays: list[Any]) -> Any:
+        """The rows of all sites; traced once."""
+        twins = self._twins = Twins()
+        operands = [
+            twins.note(("argument", k), None, ((name, False),), twin_of(array), ())
+            for k, (name, array) in enumerate(zip(self.arguments, arrays, strict=True))
+        ]
+        self._results = [twin.site for twin in twins.run(self._jaxpr, operands)]
+        return jnp.stack([twins.rows[k] for k in range(len(twins.sites))])
+
+    def __call__(self, arrays: Sequence[Any]) -> Run:
+        """Runs it."""
+        rows = np.asarray(jax.device_get(self._run(list(arrays))), np.float64)
+        sites: Sequence[Site] = self._twins.sites
+        return Run(
+            sites, rows, self._twins.readers, self._collection.marked, self.arguments, self._results
+        )
+
+
+_KEPT: OrderedDict[Any, _Instrumented] = OrderedDict()
+
+
+def _kept(key: Any) -> _Instrumented | None:
+    try:
+        return _KEPT.get(key)
+    except TypeError:  # an argument without a hash
+        return None
+
+
+def _keep(key: Any, program: _Instrumented) -> None:
+    try:
+        _KEPT[key] = program
+    except TypeError:
+        return
+    while len(_KEPT) > _MOST_KEPT:
+        _KEPT.popitem(last=False)

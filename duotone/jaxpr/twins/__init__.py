@@ -1,0 +1,1 @@
+"""A rewritten program beside its float32 twin: what ``blame`` looks at."""

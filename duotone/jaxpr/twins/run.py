@@ -1,0 +1,284 @@
+"""Twins: runs a rewritten program and, beside each of its values, what float32 makes of it.
+
+::
+
+    for each equation
+        bind it to what the program has, and once more to the twins, in which nothing is half
+        note a row of numbers of both (:mod:`duotone.jaxpr.twins.statistics`)
+
+A value that nothing half leads to is its own twin and is calculated once. Loops and branches go
+where the program's own values lead, for both; what is noted of their iterations is joined. The
+whole is traced by whoever calls it, so it is compiled as one program.
+
+Who calls this: ``duotone._blaming``. What goes wrong: an equation that float32 operands do not suit
+(it takes bits apart, or holds a function of the user's) has the program's own result as its twin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from duotone import _jax
+from duotone.jaxpr.twins.statistics import row, watched
+
+HALF = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
+MOVING = frozenset(
+    "reshape broadcast_in_dim transpose squeeze expand_dims slice dynamic_slice rev copy copy_p "
+    "gather concatenate pad select_n neg optimization_barrier duotone_instead stop_gradient "
+    "reduce_precision dynamic_update_slice device_put pvary".split()
+)
+"""Operations that only move values: nothing is noted of what moves one."""
+_CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_CALLS = frozenset("jit pjit closed_call core_call remat2 custom_jvp_call custom_vjp_call".split())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the program at which a value is made.
+
+    Attributes:
+        eqn: the equation.
+        names: its name stack: names, and whether each is that of a transformation.
+        dtype: of the value.
+        shape: likewise.
+        reads: sites of the operands.
+        loop: whether it stands in a loop.
+    """
+
+    eqn: Any
+    names: tuple[tuple[str, bool], ...]
+    dtype: str
+    shape: tuple[int, ...]
+    reads: tuple[int, ...]
+    loop: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Twin:
+    """A value of the program, its twin, and the site at which it was made (-1 if unknown)."""
+
+    plain: Any
+    full: Any
+    site: int = -1
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is its own twin."""
+        return self.plain is self.full
+
+
+NUMBER = -2
+"""The site of a literal, and of what is made of literals alone."""
+
+
+def twin_of(plain: Any, site: int = -1) -> Twin:
+    """An argument or a constant, with a twin of the same numbers."""
+    if getattr(plain, "dtype", None) in HALF:
+        return Twin(plain, jnp.asarray(plain).astype(jnp.float32), site)
+    return Twin(plain, plain, site)
+
+
+class Twins:
+    """One run of a program beside its twin.
+
+    Attributes:
+        sites: by number, in the order in which they are first met.
+        readers: for each site, the equations' name stacks that read it.
+        rows: what was noted, by site.
+        tick: iterations of all loops so far.
+        iteration: of the innermost loop.
+        watching: whether anything is noted.
+    """
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.readers: dict[int, set[tuple[tuple[str, bool], ...]]] = {}
+        self.rows: dict[int, Any] = {}
+        self.tick: Any = jnp.int32(0)
+        self.iteration: Any = None
+        self.watching = True
+        self._numbers: dict[Any, int] = {}
+
+    def run(
+        self,
+        jaxpr: Any,
+        operands: Sequence[Twin],
+        names: tuple[tuple[str, bool], ...] = (),
+        path: tuple[int, ...] = (),
+    ) -> list[Twin]:
+        """Runs a program.
+
+        Args:
+            jaxpr: the program.
+            operands: its arguments.
+            names: the name stack around it.
+            path: positions of the equations around it.
+        """
+        opened = _jax.open_jaxpr(jaxpr)
+        env: dict[Any, Twin] = dict(zip(opened.invars, operands, strict=True))
+        env.update(zip(opened.constvars, map(twin_of, _jax.consts_of(jaxpr)), strict=True))
+
+        def read(atom: Any) -> Twin:
+            if _jax.is_literal(atom):
+                return twin_of(np.asarray(atom.val, atom.aval.dtype), NUMBER)
+            return env[atom]
+
+        for position, eqn in enumerate(opened.eqns):
+            inner = (*names, *_jax.stack_names(eqn.source_info.name_stack))
+            place = (*path, position)
+            form = FORMS.get(eqn.primitive.name, _calls if eqn.primitive.name in _CALLS else _leaf)
+            results = form(self, eqn, [read(atom) for atom in eqn.invars], inner, place)
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(atom) for atom in opened.outvars]
+
+    def note(
+        self,
+        key: Any,
+        eqn: Any,
+        names: tuple[tuple[str, bool], ...],
+        twin: Twin,
+        reads: Sequence[int],
+    ) -> Twin:
+        """The value with its site, after a row of it was noted."""
+        dtype = getattr(twin.plain, "dtype", None)
+        if not self.watching or not watched(dtype) or not twin.plain.size:
+            return twin
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.sites)
+            found = tuple(dict.fromkeys(read for read in reads if read >= 0))
+            self.sites.append(
+                Site(eqn, names, str(dtype), twin.plain.shape, found, self.iteration is not None)
+            )
+        iteration = -1 if self.iteration is None else self.iteration
+        self.rows[number] = row(twin.plain, twin.full, self.tick, iteration)
+        return Twin(twin.plain, twin.full, number)
+
+    def apart(self, function: Callable[[], Any], tick: Any, iteration: Any) -> tuple[Any, Any]:
+        """What a function that runs programs returns, and the rows and tick that it leaves.
+
+        The rows so far are set aside: it is traced by itself.
+        """
+        saved = self.rows, self.tick, self.iteration
+        self.rows, self.tick, self.iteration = {}, tick, iteration
+        try:
+            return function(), (self.rows, self.tick)
+        finally:
+            self.rows, self.tick, self.iteration = saved
+
+
+Form = Callable[[Twins, Any, list[Twin], tuple[tuple[str, bool], ...], tuple[int, ...]], list[Twin]]
+"""Takes the run, an equation, its operands, the name stack and the place; returns its results."""
+
+FORMS: dict[str, Form] = {}
+"""By primitive name; filled by :mod:`duotone.jaxpr.twins.loops`."""
+
+
+def _calls(
+    t: Twins,
+    eqn: Any,
+    operands: list[Twin],
+    names: tuple[tuple[str, bool], ...],
+    path: tuple[int, ...],
+) -> list[Twin]:
+    """A program that runs once, in place."""
+    jaxpr = next(eqn.params[name] for name in _CALLED if name in eqn.params)
+    return t.run(jaxpr, operands, names, path)
+
+
+def _leaf(
+    t: Twins,
+    eqn: Any,
+    operands: list[Twin],
+    names: tuple[tuple[str, bool], ...],
+    path: tuple[int, ...],
+) -> list[Twin]:
+    """One equation, bound twice."""
+    for operand in operands:
+        if operand.site >= 0:
+            t.readers.setdefault(operand.site, set()).add(names)
+    with _jax.EquationContext(eqn):
+        plains = _jax.bind(eqn, [operand.plain for operand in operands])
+        fulls = _full(eqn, operands, plains)
+    twins = [Twin(plain, full) for plain, full in zip(plains, fulls, strict=True)]
+    name = eqn.primitive.name
+    reads = [operand.site for operand in operands]
+    widened = name == "convert_element_type" and plains[0].dtype not in HALF
+    if all(read == NUMBER for read in reads) and plains and getattr(plains[0], "size", 1) > 1:
+        return [Twin(twin.plain, twin.full, NUMBER) for twin in twins]
+    many = len(operands) == len(twins)
+    found = list(dict.fromkeys(read for read in reads if read >= 0)) or [max(reads, default=-1)]
+    if widened or (name in MOVING and (many or len(found) == 1)):
+        return [
+            Twin(twin.plain, twin.full, reads[place] if many else found[0])
+            for place, twin in enumerate(twins)
+        ]
+    return [t.note((path, place), eqn, names, twin, reads) for place, twin in enumerate(twins)]
+
+
+def _full(eqn: Any, operands: Sequence[Twin], plains: list[Any]) -> list[Any]:
+    """The twins of an equation's results."""
+    half = any(getattr(plain, "dtype", None) in HALF for plain in plains)
+    if all(operand.shared for operand in operands) and not half and not _rounds(eqn):
+        return plains
+    if _rounds(eqn):
+        return [operands[0].full]
+    if eqn.primitive.name == "convert_element_type" and half:
+        return [operands[0].full.astype(jnp.float32)]
+    if eqn.effects:
+        return [twin_of(plain).full for plain in plains]
+    if any(_jax.holds_jaxpr(param) for param in eqn.params.values()):
+        return _with_own_types(eqn, operands)
+    try:
+        params = {name: _wide(param) for name, param in eqn.params.items()}
+        fulls = _jax.bind(eqn, [operand.full for operand in operands], params)
+    except (TypeError, ValueError, NotImplementedError):
+        return _with_own_types(eqn, operands)
+    alike = all(full.shape == plain.shape for full, plain in zip(fulls, plains, strict=True))
+    return fulls if alike else [twin_of(plain).full for plain in plains]
+
+
+def _with_own_types(eqn: Any, operands: Sequence[Twin]) -> list[Any]:
+    """The equation as it stands, on twins in the types of the program."""
+    own = [
+        operand.full if operand.shared else jnp.asarray(operand.full).astype(operand.plain.dtype)
+        for operand in operands
+    ]
+    return [twin_of(result).full for result in _jax.bind(eqn, own)]
+
+
+def _rounds(eqn: Any) -> bool:
+    """Whether an equation rounds float32 to the digits of half."""
+    if eqn.primitive.name != "reduce_precision":
+        return False
+    return any(
+        (info.nexp, info.nmant) == (eqn.params["exponent_bits"], eqn.params["mantissa_bits"])
+        for info in map(jnp.finfo, HALF)
+    )
+
+
+def _wide(param: Any) -> Any:
+    """A parameter of an equation, float32 where it names a half type or an algorithm of it."""
+    if isinstance(param, str):
+        return "float32" if param in map(str, HALF) else param
+    if isinstance(param, lax.DotAlgorithmPreset) and param.name.startswith(("BF16", "F16")):
+        return None
+    if isinstance(param, np.dtype) or (isinstance(param, type) and hasattr(param, "dtype")):
+        return np.dtype("float32") if jnp.dtype(param) in HALF else param
+    return param
+
+
+def rejoined(plain: Any, full: Any, aval: Any) -> tuple[Any, Any]:
+    """Both in the dtypes that a carry of this type has."""
+    dtype = aval.dtype
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        return plain, full
+    wide = jnp.dtype("float32") if dtype in HALF else dtype
+    return jnp.asarray(plain, dtype), jnp.asarray(full, wide)

@@ -1,0 +1,343 @@
+"""``duotone.blame``: planted overflow and underflow is named, told apart, and cured by the pin."""
+
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
+from __future__ import annotations
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import duotone
+from duotone.errors import ArgumentError, ArgumentTypeError
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape, scale=1.0):
+    return jnp.asarray(RNG.normal(size=shape) * scale, jnp.float32)
+
+
+def scope(function):
+    """The function under a name scope of its own name: where the fault is planted."""
+
+    @functools.wraps(function)
+    def scoped(*args):
+        with jax.named_scope("planted"):
+            return function(*args)
+
+    return scoped
+
+
+@scope
+def unscaled_logits(x, w):
+    return jax.nn.softmax((x @ w) @ (x @ w).T) @ x
+
+
+@scope
+def variance(x, w):
+    h = x @ w
+    return jnp.mean(jnp.square(h - h.mean(-1, keepdims=True)), -1, keepdims=True) @ w[:1]
+
+
+@scope
+def exponential(x, w):
+    e = jnp.exp(x @ w)
+    return (e @ w) / e.sum(-1, keepdims=True)
+
+
+@scope
+def large_sum(x, w):
+    return (jax.nn.relu(x @ w).sum(0, keepdims=True)) @ w
+
+
+@scope
+def product(x, w):
+    return ((x @ w) * (x @ w[::-1])) @ w
+
+
+@scope
+def cumulative(x, w):
+    return jnp.cumprod(jnp.abs(x @ w), axis=-1) @ w
+
+
+@scope
+def large_weights(x, w):
+    return jnp.tanh((x @ w) @ w.T) @ w
+
+
+@scope
+def square(x, w):
+    return (jnp.square(x @ w)) @ w * 1e-6
+
+
+@scope
+def no_epsilon(x, w):
+    h = x @ w
+    norm = jnp.sqrt((h * h) @ jnp.ones((h.shape[-1], 1)))
+    return (h / norm) @ w
+
+
+@scope
+def geometric(x, w):
+    h = x @ w
+    for _ in range(4):
+        h = h * h
+    return h @ w
+
+
+PLANTED = {
+    "attention logits": (unscaled_logits, 60.0, 1.0, {"dot_general"}),
+    "variance": (variance, 400.0, 1.0, {"reduce_sum", "div"}),
+    "exp": (exponential, 3.0, 1.0, {"exp"}),
+    "sum": (large_sum, 3000.0, 1.0, {"reduce_sum"}),
+    "product": (product, 100.0, 1.0, {"mul"}),
+    "cumulative product": (cumulative, 2.0, 1.0, {"cumprod"}),
+    "large weights": (large_weights, 3.0, 300.0, {"dot_general"}),
+    "square": (square, 120.0, 1.0, {"square", "integer_pow", "mul"}),
+    "norm without epsilon": (no_epsilon, 1e-5, 1.0, {"div", "sqrt", "mul", "square"}),
+    "powers": (geometric, 1.5, 1.0, {"mul", "square"}),
+}
+
+
+def planted(name):
+    function, size, weights, operations = PLANTED[name]
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(32, 16)) * size, jnp.float32)
+    w = jnp.asarray(rng.normal(size=(16, 16)) * weights, jnp.float32)
+    return function, (x, w), operations
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_was_planted_is_named_and_its_pin_cures_it(name):
+    function, args, operations = planted(name)
+    assert bool(jnp.isfinite(function(*args)).all()), "the plant itself is bad"
+    found = duotone.blame(function, *args, dtype="float16")
+    print(found)
+    assert found.verdict == ("underflow" if "epsilon" in name else "overflow")
+    assert found.first.operation in operations
+    assert found.first.scope == "planted"
+    assert "test_blame.py" in found.first.source
+    assert not found.first.backward
+    assert found.pins
+    assert all(len(line) <= 80 for line in str(found).splitlines())
+    policy = duotone.Policy(keep_full=found.pins)
+    cured = duotone.blame(function, *args, dtype="float16", policy=policy)
+    print(cured)
+    assert cured.verdict == "finite"
+
+
+def loss(params, x, y):
+    with jax.named_scope("first"):
+        h = jax.nn.relu(x @ params["w"])
+    with jax.named_scope("second"):
+        return jnp.mean((h @ params["v"] - y) ** 2)
+
+
+def training(size=1.0):
+    params = {"w": normal(16, 32, scale=0.3), "v": normal(32, 8, scale=0.3)}
+    return params, normal(64, 16, scale=size), normal(64, 8)
+
+
+def test_nothing_wrong_says_so_and_ranks_what_is_lost():
+    found = duotone.blame(duotone.grad(loss, dtype="float16"), *training())
+    print(found)
+    assert found.verdict == "finite"
+    assert found.first is None
+    assert not found.pins
+    assert found.errors[0].error >= found.errors[-1].error > 0
+    assert all(s.error < 0.1 for s in found.errors)
+
+
+def test_underflow_is_ranked():
+    """Gradients of a loss that is not scaled, of a large batch: 0 in float16."""
+
+    def small(params, x, y):
+        return loss(params, x, y) * 1e-6
+
+    found = duotone.blame(duotone.grad(small, dtype="float16"), *training())
+    print(found)
+    assert found.verdict == "finite"
+    assert found.underflows[0].underflow > 0.9
+    assert found.underflows[0].backward
+    scaled = duotone.blame(duotone.grad(small, scale=2.0**15, dtype="float16"), *training())
+    assert scaled.underflows[0].underflow < found.underflows[0].underflow
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_overflow_by_the_loss_scale_is_told_apart(jitted):
+    step = duotone.value_and_grad(loss, scale=2.0**24, dtype="float16")
+    step = jax.jit(step) if jitted else step
+    found = duotone.blame(step, *training())
+    print(found)
+    assert found.verdict == "loss scale"
+    assert found.first.backward
+    assert found.loss_scale == 2.0**24
+    assert 1 <= found.fitting_scale < 2.0**24
+    assert not found.pins
+    lower = duotone.value_and_grad(loss, scale=found.fitting_scale, dtype="float16")
+    assert duotone.blame(lower, *training()).verdict == "finite"
+
+
+def test_a_loss_that_is_multiplied_by_hand_overflows_in_the_backward_pass():
+    found = duotone.blame(duotone.grad(lambda *a: loss(*a) * 1e8, dtype="float16"), *training())
+    print(found)
+    assert found.verdict == "backward"
+    assert found.first.backward
+    assert found.loss_scale is None
+    policy = duotone.Policy(keep_full=found.pins)
+    cured = duotone.grad(lambda *a: loss(*a) * 1e8, dtype="float16", policy=policy)
+    assert duotone.blame(cured, *training()).verdict == "finite"
+
+
+@pytest.mark.parametrize("scale", [None, 2.0**10])
+def test_overflow_of_the_forward_pass_of_a_training_step(scale):
+    params, x, y = training(3000.0)
+    step = duotone.value_and_grad(loss, scale=scale, dtype="float16")
+    found = duotone.blame(step, {**params, "w": params["w"] * 20}, x, y)
+    print(found)
+    assert found.verdict == "overflow"
+    assert not found.first.backward
+    assert found.first.scope == "first"
+
+
+def test_a_scan_names_the_iteration():
+    def grows(x, w):
+        def layer(h, w):
+            with jax.named_scope("layer"):
+                return (h @ w) * 4.0, h.sum()
+
+        h, sums = jax.lax.scan(layer, x, w)
+        return h @ w[0] * 1e-20, sums
+
+    args = jnp.ones((8, 16)), jnp.ones((9, 16, 16)) / 4
+    found = duotone.blame(grows, *args, dtype="float16")
+    print(found)
+    assert found.verdict == "overflow"
+    assert found.first.scope == "layer"
+    assert found.first.iteration == 3  # 16 ** 4 is 65536
+    cured = duotone.blame(
+        grows, *args, dtype="float16", policy=duotone.Policy(keep_full=found.pins)
+    )
+    print(cured)
+    assert cured.verdict == "finite"
+
+
+def overflowing(x, w):
+    with jax.named_scope("planted"):
+        return ((x @ w) * (x @ w)) @ w
+
+
+AROUND = {
+    "jit": lambda f: jax.jit(f),
+    "sum of grad": lambda f: jax.grad(lambda x, w: f(x, w).sum() * 1e-9),
+    "grad of jit": lambda f: jax.grad(jax.jit(lambda x, w: f(x, w).sum() * 1e-9)),
+    "vmap": lambda f: lambda x, w: jax.vmap(f, (0, None))(x[None], w),
+    "remat": lambda f: jax.grad(lambda x, w: jax.checkpoint(f)(x, w).sum() * 1e-9),
+    "cond": lambda f: lambda x, w: jax.lax.cond(x.sum() > -1e9, f, lambda x, w: x, x, w),
+    "while": lambda f: (
+        lambda x, w: jax.lax.while_loop(
+            lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.tanh(f(s[1], w)) * 100.0), (0, x)
+        )
+    ),
+    "scan": lambda f: lambda x, w: jax.lax.scan(lambda h, _: (f(x, w), h), x, None, length=3),
+    "fori": lambda f: lambda x, w: jax.lax.fori_loop(0, 3, lambda i, h: f(x, w) * 1e-9, x),
+    "nested": lambda f: (
+        lambda x, w: jax.lax.map(
+            lambda r: jax.lax.scan(lambda h, _: (f(x, w) * 1e-9, None), x, None, length=2)[0], x
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("name", AROUND)
+def test_through_transformations(name, inside):
+    """Rewritten inside of the transformation, and around it."""
+    args = normal(16, 16, scale=200.0), normal(16, 16)
+    if inside:
+        step = AROUND[name](duotone.autocast(overflowing, dtype="float16"))
+        found = duotone.blame(step, *args)
+    else:
+        found = duotone.blame(AROUND[name](overflowing), *args, dtype="float16")
+    print(found)
+    assert found.verdict == "overflow"
+    assert found.first.scope == "planted"
+    assert found.first.operation == "mul"
+    assert "planted/mul" in found.pins
+
+
+def test_what_float32_cannot_do_either_is_said():
+    def bad(x, w):
+        with jax.named_scope("bad"):
+            return jnp.log((x @ w) * 0 - 1.0)
+
+    found = duotone.blame(bad, normal(8, 8), normal(8, 8), dtype="float16")
+    print(found)
+    assert found.verdict == "float32"
+    assert found.first.operation == "log"
+    assert not found.pins
+
+
+def test_an_argument_that_is_not_finite_is_named():
+    params, x, y = training()
+    params["w"] = params["w"].at[0, 0].set(jnp.nan)
+    found = duotone.blame(duotone.grad(loss, dtype="float16"), params, x, y)
+    print(found)
+    assert found.verdict == "input"
+    assert found.inputs == ("params/w",)
+    assert "params/w" in str(found)
+
+
+def test_infinities_that_belong_there_are_no_fault():
+    def masked(x, w):
+        scores = jnp.where(jnp.tri(16, dtype=bool), (x @ w) @ (x @ w).T * 0.1, -jnp.inf)
+        return jax.nn.softmax(scores) @ x
+
+    found = duotone.blame(masked, normal(16, 16), normal(16, 16), dtype="float16")
+    print(found)
+    assert found.verdict == "finite"
+
+
+def test_bad_input():
+    x = jnp.ones((4, 4))
+    with pytest.raises(ArgumentTypeError, match=r"blame: fn is 3, which is not callable"):
+        duotone.blame(3, x)
+    with pytest.raises(ArgumentError, match=r"float32, which switches mixed precision off"):
+        duotone.blame(lambda x: x @ x, x, dtype="float32")
+    with pytest.raises(ArgumentError, match=r"switches mixed precision off"):
+        duotone.blame(duotone.autocast(lambda x: x @ x, enabled=False), x)
+    with pytest.raises(ArgumentTypeError, match=r"x is a ShapeDtypeStruct, which holds no data"):
+        duotone.blame(lambda x: x @ x, jax.ShapeDtypeStruct((4, 4), "float32"), dtype="float16")
+    with pytest.raises(ArgumentError, match="int8"):
+        duotone.blame(lambda x: x @ x, x, dtype="int8")
+
+
+def test_a_notebook_shows_it():
+    found = duotone.blame(overflowing, *[normal(16, 16, scale=200.0)] * 2, dtype="float16")
+    assert "planted/mul" in found._repr_html_()
+
+
+def test_a_second_look_compiles_nothing_and_costs_three_steps_at_most():
+    wide = {"w": normal(512, 1024, scale=0.05), "v": normal(1024, 512, scale=0.05)}
+    x, y = normal(256, 512), normal(256, 512)
+    step = duotone.value_and_grad(loss, dtype="float16")
+
+    def timed(function):
+        function()
+        best = []
+        for _ in range(5):
+            start = time.perf_counter()
+            jax.block_until_ready(function())
+            best.append(time.perf_counter() - start)
+        return min(best)
+
+    plain = timed(lambda: step(wide, x, y))
+    looked = timed(lambda: duotone.blame(step, wide, x, y).verdict)
+    print(plain, looked)
+    assert looked < 5 * plain  # 3 by the notes; the machine is shared
