@@ -238,7 +238,7 @@ def test_data_and_views():
     [
         ((3, W), {}, ArgumentTypeError, "compare: fn is 3"),
         ((step, W, X), {"targets": "h1000"}, UnknownTargetError, "did you mean 'h100'"),
-        ((step, W, X), {"targets": []}, ArgumentError, "targets is empty; name some of h200"),
+        ((step, W, X), {"targets": []}, ArgumentError, "targets is empty; name some of b200"),
         ((step, W, X), {"targets": 3}, ArgumentTypeError, "pass a list of names"),
         ((step, W, X), {"dtype": "int8"}, ArgumentError, "int8"),
         ((step, W, X), {"dtype": "float32"}, ArgumentError, "switches mixed precision off"),

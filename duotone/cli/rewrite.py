@@ -61,7 +61,8 @@ DeviceOption = Annotated[
     str | None,
     typer.Option(
         help="What the graph will run on: cpu, gpu, a GPU's compute capability as in gpu:8.0, or a "
-        "name: h200, h100, a100, l4, v100, t4, v5e, v5p, v6e. By default what the dtype is for.",
+        "name: b200, h200, h100, a100, l40s, l4, a10, rtx4090, v100, t4, v5e, v5p, v6e. By default "
+        "what the dtype is for.",
         metavar="DEVICE",
     ),
 ]

@@ -122,8 +122,6 @@ _HOPPER = {"f16": 989.4, "bf16": 989.4, "tf32": 494.7, "f32": 66.9, "s8": 1978.9
 TARGETS: Mapping[str, Target] = {
     target.name: target
     for target in (
-        _gpu("h200", "NVIDIA H200", "9.0", 4800, 141, _HOPPER, "NVIDIA H200 data sheet, SXM"),
-        _gpu("h100", "NVIDIA H100 80GB HBM3", "9.0", 3350, 80, _HOPPER, "H100 data sheet, SXM"),
         _gpu(
             "b200",
             "NVIDIA B200",
@@ -133,6 +131,8 @@ TARGETS: Mapping[str, Target] = {
             {"f16": 2250, "bf16": 2250, "tf32": 1100, "f32": 75, "s8": 4500, "f8": 4500},
             "NVIDIA Blackwell data sheet, one GPU of HGX B200, halves of its figures with sparsity",
         ),
+        _gpu("h200", "NVIDIA H200", "9.0", 4800, 141, _HOPPER, "NVIDIA H200 data sheet, SXM"),
+        _gpu("h100", "NVIDIA H100 80GB HBM3", "9.0", 3350, 80, _HOPPER, "H100 data sheet, SXM"),
         _gpu(
             "a100",
             "NVIDIA A100-SXM4-80GB",

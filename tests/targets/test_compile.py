@@ -149,7 +149,7 @@ def test_an_unknown_target_names_the_known_and_the_nearest():
 
 
 def test_an_unknown_target_without_a_near_name():
-    with pytest.raises(UnknownTargetError, match=r"target 'mi300' is not known\. Known: h200, "):
+    with pytest.raises(UnknownTargetError, match=r"target 'mi300' is not known\. Known: b200, "):
         duotone.compile_for(layer, X, W, target="mi300")
 
 
