@@ -245,7 +245,7 @@ def _escaped(path: str) -> str:
 
 def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
     """Whether float32 itself is not finite, and where first."""
-    bad = (~np.isfinite(run.rows[:, [LOW, HIGH]])).any(axis=1).tolist()
+    bad = [not np.isfinite(row[[LOW, HIGH]]).all() for row in run.rows]
     nan = np.isnan(run.rows[:, LOW])
     if not nan.any() and not any(bad[k] for k in run.results if k >= 0):
         return Verdict.FINITE, None
