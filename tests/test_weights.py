@@ -253,7 +253,8 @@ def test_the_first_call_may_be_inside_jit():
     fn, params, args, _ = MODELS["language model"]
     want = autocast(fn, dtype=jnp.float16)(params, *args)
     fast = autocast(fn, dtype=jnp.float16, weights=params)
-    np.testing.assert_array_equal(jax.jit(fast)(*args), want)
+    # Weights that are constants of a larger program are folded and fused otherwise.
+    np.testing.assert_array_max_ulp(np.asarray(jax.jit(fast)(*args)), np.asarray(want), maxulp=4)
     assert same_bits(fast(*args), want)
 
 
