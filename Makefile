@@ -22,9 +22,11 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.txt)
 PYTEST := -m pytest -n $(WORKERS)
 # What the second Python need not repeat unless it is asked for everything: it has no JAX in it, it
-# is about what is refused, or it is what a person runs once.
-SAME := cli samples benchmarks graph targets tensorflow views test_docs.py test_examples.py \
-	adapters/test_optax_refusals.py adapters/test_keras_applications.py
+# is about what is refused or about numbers that a painting decides, or it is what a person runs once.
+SAME := cli samples benchmarks graph numerics targets tensorflow views test_compare.py test_docs.py \
+	test_environment.py test_examples.py test_files.py test_identities.py test_imports.py \
+	test_policy.py test_policy_file.py adapters/test_optax_refusals.py \
+	adapters/test_keras_applications.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-tensorflow lint format types docs bench clean
