@@ -93,9 +93,10 @@ def blame(
 
     Example:
         >>> import jax.numpy as jnp, duotone
-        >>> found = duotone.blame(lambda x: (x @ x) ** 2, jnp.full((8, 8), 9.0), dtype="float16")
+        >>> x = jnp.full((8, 8), 9.0)
+        >>> found = duotone.blame(lambda x: (x @ x * 200.0) @ x, x, dtype="float16")
         >>> found.verdict.value, found.first.operation, found.first.high, found.pins
-        ('overflow', 'square', 419904.0, ('square',))
+        ('overflow', 'mul', 129600.0, ('mul', 'dot_general'))
     """
     check_callable("blame", step)
     check_settings("blame", dtype, policy)
