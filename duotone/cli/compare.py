@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from duotone.cli.program import ProgramArgument, ShapesOption, load
-from duotone.cli.run import HalfTypeChoice, PolicyFileOption
+from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
+from duotone.cli.run import PolicyFileOption
 
 
 def compare(
@@ -23,10 +23,7 @@ def compare(
         ),
     ],
     shapes: ShapesOption = None,
-    dtype: Annotated[
-        HalfTypeChoice | None,
-        typer.Option(help="The half type; by default the one that is fast on each target."),
-    ] = None,
+    dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
     exact: Annotated[
         bool | None,
@@ -44,15 +41,13 @@ def compare(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    import duotone
     from duotone._comparing import Plan
     from duotone._files import write_atomically
 
     names = [name.strip() for name in targets.split(",") if name.strip()]
     function, arguments = load(program, shapes)
-    policy = None if policy_file is None else duotone.Policy.from_file(policy_file)
-    half = None if dtype is None else dtype.value
-    plan = Plan(function, arguments, {}, names, half, policy, exact)
+    asked = settings(dtype, policy_file)
+    plan = Plan(function, arguments, {}, names, asked["dtype"], asked["policy"], exact)
     progress = Progress(
         TextColumn("{task.description:<20}"),
         BarColumn(),

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from duotone.cli.program import ProgramArgument, ShapesOption, load
-from duotone.cli.run import HalfTypeChoice, PolicyFileOption
+from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
+from duotone.cli.run import PolicyFileOption
 
 WhereOption = Annotated[
     str | None,
@@ -32,10 +32,7 @@ MostOption = Annotated[
 def explain(
     program: ProgramArgument,
     shapes: ShapesOption = None,
-    dtype: Annotated[
-        HalfTypeChoice | None,
-        typer.Option(help="The half type; by default the one that is fast on the device."),
-    ] = None,
+    dtype: ChosenHalfOption = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -59,12 +56,9 @@ def explain(
     from duotone.targets import assuming, find_target
 
     function, arguments = load(program, shapes)
-    policy = None if policy_file is None else duotone.Policy.from_file(policy_file)
     device = None if target is None else find_target(target).device()
     with assuming(device):
-        seen = duotone.explain(
-            function, *arguments, dtype=None if dtype is None else dtype.value, policy=policy
-        )
+        seen = duotone.explain(function, *arguments, **settings(dtype, policy_file))
     one_by_one = where is not None or rule is not None or most is not None
     Console().print(seen.rows(where, rule=rule, most=most) if one_by_one else seen)
     if json is not None:

@@ -1,6 +1,6 @@
 """A function and its arguments, as the command line names them: ``train.py:step``.
 
-Who calls this: the commands that look at a program: ``explain``.
+Who calls this: the commands that look at a program: ``explain``, ``compare``, ``blame``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from duotone.cli.run import HalfTypeChoice
 from duotone.errors import ArgumentError
 
 ProgramArgument = Annotated[
@@ -36,12 +37,26 @@ ShapesOption = Annotated[
         metavar="SHAPES",
     ),
 ]
+ChosenHalfOption = Annotated[
+    HalfTypeChoice | None,
+    typer.Option(help="The half type; by default that of the program, or what is fast there."),
+]
 _SHAPE = re.compile(r"^([a-z]+)(\d+)\[([\d,\s]*)\]$")
 _DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "c": "complex"}
 _KNOWN = frozenset(
     "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 "
     "complex128".split()
 )
+
+
+def settings(dtype: HalfTypeChoice | None, policy_file: Path | None) -> dict[str, Any]:
+    """The arguments ``dtype`` and ``policy`` of duotone's functions, as options say them."""
+    from duotone.policy import Policy
+
+    return {
+        "dtype": None if dtype is None else dtype.value,
+        "policy": None if policy_file is None else Policy.from_file(policy_file),
+    }
 
 
 def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -12,14 +12,13 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from duotone.graph.blame import BlameRecord, Suspect, Verdict
-from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.rules import WORDS
 from duotone.views.columns import columns, fitted
 from duotone.views.sources import short_source
 
 _MOST = 5
 """Lines of each ranking."""
 _NARROWEST = 60
-_WORDS = {rule.value: rule.words for rule in Rule}
 
 
 class BlameView:
@@ -75,7 +74,7 @@ def _told(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:
     if s.underflow and not s.nonfinite:
         yield from _wrapped(f"  {s.underflow:.1%} of its elements become 0 or subnormal", width)
     if s.rule:
-        yield from _wrapped(f"  rule {s.rule}: {_WORDS.get(s.rule, '')}", width, "    ")
+        yield from _wrapped(f"  rule {s.rule}: {WORDS.get(s.rule, '')}", width, "    ")
 
 
 def _remedy(r: BlameRecord, width: int) -> Iterator[str]:

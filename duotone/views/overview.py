@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.rules import WORDS
 from duotone.graph.graph import PRECISION
 from duotone.graph.record import OperationRecord, Record
 from duotone.views.columns import columns, fitted
@@ -32,7 +32,6 @@ MOST_LINES = 30
 _MOST_REASONS = 6
 _NUMBER = re.compile(r"\d+")
 _UNNAMED = "(no scope)"
-_WORDS = {rule.value: rule.words for rule in Rule}
 GLOSSARY, REFORMS = "docs/rules.md", "docs/reforms.md"
 """Where each rule and each reform is told in full."""
 
@@ -126,7 +125,7 @@ def _reasons(record: Record, width: int) -> Iterator[str]:
     yield columns(width, ("full by", 10), ("bytes", -5), ("because", 0), ("mostly", 22))
     for rule, found in weighed[:_MOST_REASONS]:
         share = f"{_bytes(found) / every:.0%}"
-        words = _WORDS.get(rule, "")
+        words = WORDS.get(rule, "")
         yield columns(width, (rule, 10), (share, -5), (words, 0), (_counted(found), 22))
     if rest := weighed[_MOST_REASONS:]:
         share = f"{sum(_bytes(found) for _, found in rest) / every:.0%}"
@@ -180,9 +179,9 @@ def branches_of(operations: Sequence[OperationRecord]) -> list[Branch]:
     """
     scoped = any(o.scope for o in operations)
     first = (_UNNAMED,) if scoped else ()
+    functions = {source: short_function(source) for source in {o.source for o in operations}}
     paths = [
-        tuple(o.scope.split("/")) if o.scope else (*first, short_function(o.source))
-        for o in operations
+        tuple(o.scope.split("/")) if o.scope else (*first, functions[o.source]) for o in operations
     ]
     grown = _grown(list(zip(paths, operations, strict=True)))
     return sorted(grown, key=lambda branch: branch.name == _UNNAMED)

@@ -13,14 +13,13 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from duotone.errors import ArgumentError
-from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.rules import WORDS, Rule
 from duotone.graph.record import OperationRecord, Record
 from duotone.views.columns import columns, fitted, html, plain
 from duotone.views.sources import short_source
 
 _STYLES = {"half": "green", "full": ""}
 _NARROWEST = 60
-_WORDS = {rule.value: rule.words for rule in Rule}
 _SHORT = re.compile(r"^(float|int|uint|complex|bfloat)(\d+)$")
 
 
@@ -97,8 +96,8 @@ class Rows:
             yield Text(f"… and {self.hidden} with fewer bytes", style="dim")
         yield Text()
         for rule in dict.fromkeys(o.rule for o in self.operations):
-            if rule in _WORDS:
-                yield Text(f"{rule}: {_WORDS[rule]}", style="dim")
+            if rule in WORDS:
+                yield Text(f"{rule}: {WORDS[rule]}", style="dim")
         for name, why in dict(pair for o in self.operations for pair in o.reforms).items():
             yield Text(f"+{name}: {why}", style="dim")
 
@@ -111,7 +110,7 @@ def _of(o: OperationRecord, size: int) -> Sequence[str]:
     dtype = _SHORT.sub(lambda found: found[1][0] + found[2], o.dtype)
     result = f"{dtype}[{','.join(o.shape)}]"
     paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
-    detail = o.reason.removeprefix(_WORDS.get(o.rule, "")).removeprefix(": ")
+    detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
     because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
     marks = "".join(f" +{name}" for name, _ in o.reforms)
     because = because.replace(o.rule, o.rule + marks, 1)

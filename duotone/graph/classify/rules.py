@@ -8,6 +8,8 @@ stages compare them, the record shows them. Rules of other kinds, one for each o
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 
 
 class Rule(enum.StrEnum):
@@ -91,6 +93,9 @@ class Rule(enum.StrEnum):
         """Whether the node had its colour before any painter: denied, pinned, or never half."""
         return self in _BEFORE_PAINTING
 
+
+WORDS: Mapping[str, str] = MappingProxyType({rule.value: rule.words for rule in Rule})
+"""What each rule says, by name. A record of another version may name a rule that is not here."""
 
 _BEFORE_PAINTING = frozenset(
     {
