@@ -1,0 +1,359 @@
+# python -m benchmarks.gpu_steps
+"""How fast are the zoo's training steps on the GPU that is here, and how fast were they said to be?
+
+Each model of the zoo at its published size, its whole training step (loss, gradient, update) with
+its state donated: in float32 (whose dots are TF32 on a GPU unless JAX is told otherwise), with
+dtypes set by hand, behind ``duotone.autocast`` as a whole, and as ``value_and_grad(autocast(f))``.
+The programs of all models are compiled first, several at a time, and kept; then each model's run in
+turn, some steps of each after some of the other, round after round, alone on the GPU. A time is the
+median over rounds. What ``duotone.compile_for`` would predict is read from the same program.
+
+It needs a GPU that is a target of duotone's. ``--prepare`` and ``--time`` do one half each; what
+``--folder`` holds already is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import duotone
+from benchmarks._common import Bar, Result, median, table, write
+from benchmarks.zoo import MODELS
+from benchmarks.zoo.case import TrainCase
+from duotone.targets import TARGETS, Target
+from duotone.targets.cost import cost_of
+from duotone.targets.hlo import parse
+
+QUESTION = "How fast are training steps on this GPU, and how fast were they said to be?"
+COMMAND = "python -m benchmarks.gpu_steps"
+SHORT = "value_and_grad(autocast(f))"
+WAYS = ("by hand", "duotone", SHORT)
+HALF_TYPES = ("bfloat16", "float16")
+ROUNDS = 9
+START = "start"
+"""The program that makes the first state and a batch."""
+_SLICE = 0.1
+"""Seconds of steps that run without a pause; a round has one slice of each way."""
+_LIMIT = 540
+"""Seconds for compiling one program."""
+_SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+_ALL_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
+
+
+def programs(model: str) -> Iterator[tuple[str, str]]:
+    """The way and half type of each program of a model."""
+    yield START, ""
+    yield "float32", ""
+    ways = [way for way in WAYS if way != SHORT or MODELS[model](None, "full").step_with]
+    yield from ((way, half) for half in HALF_TYPES for way in ways)
+
+
+def step_of(model: str, way: str, half: str, size: str = "full") -> Callable[..., Any]:
+    """The training step of one way."""
+    case: TrainCase = MODELS[model](None, size)
+    if way == "by hand":
+        return MODELS[model](jnp.dtype(half), size).step
+    if way == "duotone":
+        return duotone.autocast(case.step, dtype=half)
+    if way == SHORT and case.step_with is not None:
+        return case.step_with(
+            lambda loss: jax.value_and_grad(duotone.autocast(loss, dtype=half), has_aux=True)
+        )
+    return case.step
+
+
+def compiled(model: str, way: str, half: str, size: str = "full") -> Any:
+    """A step as a compiled program of lists of arrays, or what makes its first arguments."""
+    case: TrainCase = MODELS[model](None, size)
+    shapes = case.step_shapes()
+    if way == START:
+
+        def start(seed: jax.Array) -> tuple[list[Any], list[Any]]:
+            key = jax.random.key(seed)
+            return jax.tree.leaves(case.start(key)), jax.tree.leaves(case.batch(key, "ordinary"))
+
+        return jax.jit(start).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()
+    step = step_of(model, way, half, size)
+    (state, state_tree), (batch, batch_tree) = (jax.tree.flatten(tree) for tree in shapes)
+
+    def flat(state: list[Any], batch: list[Any]) -> tuple[list[Any], jax.Array]:
+        moved, loss = step(state_tree.unflatten(state), batch_tree.unflatten(batch))
+        return jax.tree.leaves(moved), loss
+
+    return jax.jit(flat, donate_argnums=0).lower(state, batch).compile()
+
+
+def this_target() -> Target:
+    """The target that is here."""
+    kind = jax.devices()[0].device_kind
+    for target in TARGETS.values():
+        if target.description == kind:
+            return target
+    raise SystemExit(f"{kind} is no target of duotone's; there are {', '.join(TARGETS)}")
+
+
+def prepare(folder: Path, model: str, way: str, half: str) -> None:
+    """Compiles one program into a file, and writes down what is predicted of it."""
+    from jax.experimental import serialize_executable
+
+    begun = time.perf_counter()
+    program = compiled(model, way, half)
+    record: dict[str, Any] = {"compile seconds": time.perf_counter() - begun}
+    if way != START:
+        totals = cost_of(parse(program.as_text()), this_target())
+        memory = program.memory_analysis()
+        record |= {
+            "predicted": totals.seconds,
+            "bytes": totals.bytes,
+            "kernels": totals.kernel_count,
+            "casts": totals.casts,
+            "temporary": memory.temp_size_in_bytes,
+            "notes": list(totals.notes),
+        }
+    into = file_of(folder, model, way, half)
+    into.with_suffix(".pickle").write_bytes(pickle.dumps(serialize_executable.serialize(program)))
+    into.write_text(json.dumps(record))
+
+
+def file_of(folder: Path, model: str, way: str, half: str) -> Path:
+    """Where the record of a program is; beside it, with another suffix, the program."""
+    name = "-".join(filter(None, (model, way.partition("(")[0].replace(" ", "_"), half)))
+    return folder / f"{name}.json"
+
+
+def measure(folder: Path, model: str) -> dict[str, Any]:
+    """Seconds of a step of each way of a model.
+
+    Returns:
+        By program, ``"duotone bfloat16"``: its record with ``seconds`` (the median), ``spread``
+        (largest over smallest round) and the last loss; ``failed`` where it did not run.
+    """
+    from jax.experimental import serialize_executable
+
+    found: dict[str, dict[str, Any]] = {}
+    loaded: dict[str, Any] = {}
+    for way, half in programs(model):
+        file, name = file_of(folder, model, way, half), f"{way} {half}".strip()
+        found[name] = json.loads(file.read_text()) if file.exists() else {"failed": "not compiled"}
+        if "failed" not in found[name]:
+            content = pickle.loads(file.with_suffix(".pickle").read_bytes())
+            loaded[name] = serialize_executable.deserialize_and_load(
+                *content, execution_devices=jax.devices()[:1]
+            )
+    begin = loaded.pop(START)
+    found.pop(START)
+    state, batch = begin(jnp.uint32(0))
+    count = {}
+    for name, program in dict(loaded).items():
+        try:
+            state, seconds, loss = _run(program, state, batch, 2)
+            state, seconds, loss = _run(program, state, batch, 3)
+        except jax.errors.JaxRuntimeError as error:
+            found[name]["failed"] = str(error).splitlines()[0][:200]
+            del loaded[name]
+            state, batch = begin(jnp.uint32(0))
+            continue
+        count[name] = min(max(1, round(_SLICE / seconds)), 50)
+        if not math.isfinite(loss):
+            state, batch = begin(jnp.uint32(0))
+    taken: dict[str, list[float]] = {name: [] for name in loaded}
+    for turn in range(ROUNDS):
+        names = [*loaded]
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            state, seconds, loss = _run(loaded[name], state, batch, count[name])
+            taken[name].append(seconds)
+            found[name]["loss"] = loss
+            if not math.isfinite(loss):
+                state, batch = begin(jnp.uint32(0))
+    for name, rounds in taken.items():
+        found[name] |= {"seconds": median(rounds), "spread": max(rounds) / min(rounds)}
+    return found
+
+
+def _run(program: Any, state: Any, batch: Any, steps: int) -> tuple[Any, float, float]:
+    """The state after some steps, seconds a step, and the loss."""
+    jax.block_until_ready(state)
+    begun = time.perf_counter()
+    loss = None
+    for _ in range(steps):
+        state, loss = program(state, batch)
+    jax.block_until_ready((state, loss))
+    return state, (time.perf_counter() - begun) / steps, float(loss)  # pyright: ignore[reportArgumentType]
+
+
+def bars(figures: dict[str, Any]) -> list[Bar]:
+    """The limits: never slower than float32 or by hand, in the geometric mean."""
+    made = []
+    for half in HALF_TYPES:
+        for other, limit in (("float32", 0.7), (f"by hand {half}", 1.0)):
+            ratios = _ratios(figures["models"], f"duotone {half}", other)
+            if ratios:
+                name = (
+                    f"{figures['device']}, {half}: duotone's time over {other.removesuffix(half)}"
+                )
+                made.append(Bar(f"{name.strip()}, geometric mean", _mean(ratios), limit, "times"))
+    return made
+
+
+def _ratios(models: dict[str, Any], one: str, other: str, what: str = "seconds") -> list[float]:
+    pairs = [(m.get(one, {}).get(what), m.get(other, {}).get(what)) for m in models.values()]
+    return [a / b for a, b in pairs if a and b]
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def text_of(figures: dict[str, Any]) -> str:
+    """One table for each half type: milliseconds measured and predicted."""
+    parts = []
+    models = figures["models"]
+    for half in HALF_TYPES:
+        ways = {"float32": "float32", **{way: f"{way} {half}" for way in WAYS}}
+        header = [half, *(f"{way}{what}" for way in ways for what in (" ms", " said"))]
+        header = [h.replace(SHORT, "short").replace(" said", " said ms") for h in header]
+        rows = []
+        for model, records in models.items():
+            row = [model]
+            for name in ways.values():
+                record = records.get(name, {})
+                row += [_milliseconds(record, "seconds"), _milliseconds(record, "predicted")]
+            rows.append([*row, *_speedups(records, half)])
+        header += ["over float32", "over by hand"]
+        parts.append(table(header, rows))
+        lines = []
+        for what in ("float32", f"by hand {half}"):
+            for way in ("duotone", SHORT):
+                ratios = _ratios(models, what, f"{way} {half}")
+                if ratios:
+                    lines.append(f"{way} is {_mean(ratios):.3f} times as fast as {what}")
+        parts.append("\n".join(lines))
+    failures = [
+        f"{model}, {name}: {record['failed']}"
+        for model, records in models.items()
+        for name, record in records.items()
+        if "failed" in record
+    ]
+    said = _said(models)
+    return "\n\n".join([f"{figures['device']}, driver as found.", *parts, said, *failures])
+
+
+def _said(models: dict[str, Any]) -> str:
+    """How near the predictions are."""
+    records = [r for m in models.values() for r in m.values() if r.get("seconds")]
+    ratios = [r["seconds"] / r["predicted"] for r in records if r.get("predicted")]
+    if not ratios:
+        return ""
+    return (
+        f"Measured over said time: {_mean(ratios):.2f} in the geometric mean of {len(ratios)} "
+        f"programs, from {min(ratios):.2f} to {max(ratios):.2f}."
+    )
+
+
+def _milliseconds(record: dict[str, Any], what: str) -> str:
+    return f"{1e3 * record[what]:.2f}" if record.get(what) else "-"
+
+
+def _speedups(records: dict[str, Any], half: str) -> list[str]:
+    ours = records.get(f"duotone {half}", {}).get("seconds")
+    others = (records.get(name, {}).get("seconds") for name in ("float32", f"by hand {half}"))
+    return [f"{other / ours:.2f}" if ours and other else "-" for other in others]
+
+
+def prepared(folder: Path, names: Sequence[str], workers: int) -> None:
+    """Compiles what ``folder`` lacks, each program in a process of its own."""
+    todo = [(model, way, half) for model in names for way, half in programs(model)]
+    # What is timed against everything else first.
+    todo.sort(key=lambda job: HALF_TYPES.index(job[2]) if job[2] else -1)
+    todo = [job for job in todo if not file_of(folder, *job).exists()]
+
+    def one(job: tuple[str, str, str]) -> str:
+        command = [sys.executable, "-m", "benchmarks.gpu_steps", "--folder", str(folder)]
+        try:
+            done = subprocess.run(
+                [*command, "--program", *job], capture_output=True, text=True, timeout=_LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            return f"{job}: not compiled in {_LIMIT} s"
+        if done.returncode:
+            said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+            record = {"failed": said[-1][:300] if said else f"ended with {done.returncode}"}
+            file_of(folder, *job).write_text(json.dumps(record))
+            return f"{job}: {record['failed']}"
+        return f"{job}: {json.loads(file_of(folder, *job).read_text())['compile seconds']:.0f} s"
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for said in pool.map(one, todo):
+            print(said, file=sys.stderr, flush=True)
+
+
+def timed(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Runs what is compiled, model after model, and writes after each."""
+    into = folder / "times.json"
+    figures: dict[str, Any] = {"device": "", "models": {}}
+    if into.exists():
+        figures = json.loads(into.read_text())
+    for model in names:
+        if model not in figures["models"]:
+            # In a process of its own, whose memory is then free again.
+            command = [sys.executable, "-m", "benchmarks.gpu_steps", "--folder", str(folder)]
+            done = subprocess.run(
+                [*command, "--model", model],
+                capture_output=True,
+                text=True,
+                env={**os.environ, **_ALL_MEMORY},
+            )
+            if done.returncode:
+                print(f"{model}: {done.stderr.strip()[-400:]}", file=sys.stderr, flush=True)
+                continue
+            figures |= {"device": (said := json.loads(done.stdout.splitlines()[-1]))["device"]}
+            figures["models"][model] = said["records"]
+            into.write_text(json.dumps(figures))
+            print(f"{model}: timed", file=sys.stderr, flush=True)
+    return figures
+
+
+def main() -> None:
+    """Compiles, times and writes the result."""
+    parser = argparse.ArgumentParser(description=QUESTION)
+    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/duotone-gpu-steps"))
+    parser.add_argument("--workers", type=int, default=8, help="programs compiled at a time")
+    parser.add_argument("--prepare", action="store_true", help="compile only")
+    parser.add_argument("--time", action="store_true", help="time only")
+    parser.add_argument("--program", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    for name, value in _SHARED_MEMORY.items():
+        os.environ.setdefault(name, value)  # read when JAX first looks for devices
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    if asked.program:
+        prepare(asked.folder, *asked.program)
+        return
+    if asked.model:
+        kind = jax.devices()[0].device_kind
+        print(json.dumps({"device": kind, "records": measure(asked.folder, asked.model)}))
+        return
+    if not asked.time:
+        prepared(asked.folder, asked.only, asked.workers)
+    if not asked.prepare:
+        figures = timed(asked.folder, asked.only)
+        write(Result("gpu_steps", QUESTION, COMMAND, bars(figures), text_of(figures), figures))
+
+
+if __name__ == "__main__":
+    main()
