@@ -15,6 +15,7 @@ import duotone
 import duotone.nnx
 from duotone.adapters.optax import wrap
 from duotone.scale import DynamicLossScale
+from tests.quick import slow_but
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(32, 16)), jnp.float32)
@@ -51,7 +52,7 @@ def loss_with(plant: Any) -> Any:
     return loss
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", slow_but("exp sum logits", PLANTED))
 def test_a_step_through_optax(name: str) -> None:
     loss = loss_with(PLANTED[name])
     opt = wrap(optax.sgd(0.1), dtype="float16")
@@ -102,7 +103,7 @@ class Net(nnx.Module):
         return jnp.tanh(self.last(h))
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", slow_but("square logits", PLANTED))
 def test_a_step_through_nnx(name: str) -> None:
     model = Net(lambda h: PLANTED[name](h * 2.0))
     opt = duotone.nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param, dtype="float16")

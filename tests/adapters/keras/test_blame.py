@@ -13,6 +13,7 @@ import duotone
 import duotone.keras
 from duotone.errors import ArgumentError, ArgumentTypeError
 from tests.adapters.keras.small import compiled, data, dense
+from tests.quick import slow_but
 
 X: Any
 Y: Any
@@ -48,7 +49,7 @@ def model_with(plant: Any) -> Any:
     return compiled(model, keras.optimizers.SGD(1e-12))
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", slow_but("exp product", PLANTED))
 def test_what_was_planted_is_named(name: str) -> None:
     model = model_with(PLANTED[name])
     before = [np.asarray(v.value) for v in model.variables]
