@@ -304,7 +304,10 @@ def test_results_are_as_good_as_float32s(name: str, half: str) -> None:
 @pytest.mark.parametrize("half", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "outside",
-    [pytest.param(True, id="grad of"), pytest.param(False, id="autocast of", marks=pytest.mark.slow)],
+    [
+        pytest.param(True, id="grad of"),
+        pytest.param(False, id="autocast of", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NO_GRADIENT])
 def test_gradients_are_as_good_as_float32s(name: str, outside: bool, half: str) -> None:
