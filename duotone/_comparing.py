@@ -19,6 +19,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
+
 from duotone import _jax, api
 from duotone._arguments import check_callable
 from duotone._dtypes import OFF
@@ -37,12 +39,17 @@ from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.running.inside import holds_rewritten
 from duotone.policy import Policy
+from duotone.targets import mesh
 from duotone.targets.assumed import AssumedDevice, assumed, assuming
 from duotone.targets.bound import Bound, bound_of
 from duotone.targets.comparison import (
     DUOTONE,
+    ESTIMATE,
+    EXACT,
     FLOAT32,
     FORMS,
+    NO_TIME,
+    SHARDED,
     WRITTEN,
     ComparisonRow,
     SideBySide,
@@ -57,13 +64,6 @@ _NOT_HANDED_ON = ("calibration", "target", "weights")
 """Arguments of what compares; a function's own of these names would not reach it."""
 _ANY = AssumedDevice("any", "cpu")
 """For what is the same on every device."""
-ESTIMATE = (
-    "estimated, nothing was compiled. Time, bytes and kernels are those of a model of what a "
-    "compiler fuses. Bounds of the time: least, dots and convolutions alone at the device's peak; "
-    "most, each operation a kernel of its own. Memory is that of arguments and results alone."
-)
-EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
-NO_TIME = "nothing is known of its speed, so there is no time."
 
 
 class Comparison(SideBySide):
@@ -97,7 +97,8 @@ def compare(
     No device need be present; nothing runs. Where the compiler of a target is installed
     (``duotone[cuda]``, ``duotone[tpu]``) the function is compiled for it and the figures are those
     of :func:`duotone.compile_for`; elsewhere they are an estimate between two bounds, from the
-    FLOPs and bytes of the traced program, and the result says so.
+    FLOPs and bytes of the traced program, and the result says so. What is sharded over a mesh is
+    compiled for as many devices of the target; figures are then those of one of them.
 
     Args:
         step: a function, one that ``jax.jit`` returned, or one that holds :func:`duotone.autocast`,
@@ -204,7 +205,9 @@ class Plan:
                 exact, why = False, f"not compiled: {error}"
                 made = list(self._rows(target, False, lambda what: None))
             rows += with_speedups(made)
-            for note in (EXACT if exact else ESTIMATE, why, "" if target.bandwidth else NO_TIME):
+            known = "" if target.bandwidth else NO_TIME
+            whole = SHARDED if not exact and self._is_sharded else ""
+            for note in (EXACT if exact else ESTIMATE, why, known, whole):
                 if note:
                     notes.setdefault(note, []).append(target.name)
         told_of = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
@@ -288,6 +291,15 @@ class Plan:
     def _own_half(self) -> bool:
         """Whether the function as it is was made by ``autocast`` and is not off."""
         return self._settings is not None and not self._settings.off
+
+    @functools.cached_property
+    def _is_sharded(self) -> bool:
+        """Whether arguments or values inside lie on several devices."""
+        form = self._forms[FLOAT32]
+        try:
+            return bool(mesh.axes_of([*jax.tree.leaves(form.call), _traced(form).jaxpr]))
+        except CompilationError:  # over two meshes, or over none
+            return True
 
     @functools.cached_property
     def _memory(self) -> tuple[int, int, int]:

@@ -45,6 +45,7 @@ ARRAY_TYPES = frozenset({_array.ArrayImpl})
 Literal = _core.Literal
 Primitive = _core.Primitive
 NameStack = _source_info.NameStack
+jaxpr_as_function = _core.jaxpr_as_fun
 check_jaxpr = _core.check_jaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
 

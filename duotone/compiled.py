@@ -39,6 +39,11 @@ def compile_for(
     The device need not be present: with ``pip install 'duotone[cuda]'`` any machine compiles for
     GPUs, with ``duotone[tpu]`` for TPUs. Nothing runs and nothing is allocated.
 
+    Arguments that are sharded over a mesh (``jax.ShapeDtypeStruct(..., sharding=NamedSharding(mesh,
+    spec))``), or a function that names one inside, are compiled for as many devices of the target,
+    connected as those of one host or slice. The mesh may be of any devices, or abstract; all
+    figures are then those of one device, and ``collectives`` are what it sends.
+
     Args:
         fn: a function, one that ``jax.jit`` returned (its donation and static arguments are kept)
             or one that :func:`duotone.autocast` returned (it is painted for the target, not for the

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,18 @@ FLOAT32, WRITTEN, DUOTONE = "float32", "as written", "duotone"
 FORMS = (FLOAT32, WRITTEN, DUOTONE)
 """The forms of a function that are compared."""
 _DEAREST = 3
+ESTIMATE = (
+    "estimated, nothing was compiled. Time, bytes and kernels are those of a model of what a "
+    "compiler fuses. Bounds of the time: least, dots and convolutions alone at the device's peak; "
+    "most, each operation a kernel of its own. Memory is that of arguments and results alone."
+)
+EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
+SHARDED = (
+    "it is sharded over several devices; only a compiler divides it, so the estimate is that of "
+    "one device that does all."
+)
+NO_TIME = "nothing is known of its speed, so there is no time."
+"""Notes: what the figures are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,8 +59,12 @@ class ComparisonRow:
         memory: bytes that one call needs.
         fits: whether they fit into the device's memory; ``None`` where that is not known: nothing
             is known of the device, or it was not compiled and arguments and results fit.
-        time_by: shares of ``seconds`` by ``"dots"``, ``"bandwidth"`` and ``"launches"``.
+        time_by: shares of ``seconds`` by ``"dots"``, ``"bandwidth"``, ``"links"`` (of several
+            devices) and ``"launches"``.
         dearest: the three kernels, or operations, that take most seconds in all their runs.
+        devices: that run it; above 1 all figures are those of one of them, on its part of the
+            arrays. 1 of an estimate.
+        sent: bytes that one device sends to others, by kind of collective: ``"all-gather"``, ….
     """
 
     target: str
@@ -69,10 +86,12 @@ class ComparisonRow:
     fits: bool | None
     time_by: Mapping[str, float]
     dearest: tuple[Kernel, ...]
+    devices: int
+    sent: Mapping[str, int]
 
     @property
     def bounded_by(self) -> str:
-        """``"dots"``, ``"bandwidth"`` or ``"launches"``: what most seconds go by; empty if none."""
+        """The key of ``time_by`` that most seconds go by; empty if there is none."""
         return max(self.time_by, key=lambda name: self.time_by[name], default="")
 
 
@@ -96,6 +115,9 @@ def make_row(
     exact = bounds is None
     least, most = bounds or (None, None)
     by = "seconds" if target.bandwidth else "bytes"
+    sent: Counter[str] = Counter()
+    for collective in cost.collectives:
+        sent[collective.kind] += collective.total_bytes
     return ComparisonRow(
         target=target.name,
         device=cost.device,
@@ -116,6 +138,8 @@ def make_row(
         fits=fits if exact or fits is False else None,
         time_by=time_by(cost.kernels, target),
         dearest=cost.largest(_DEAREST, by),
+        devices=cost.devices,
+        sent=dict(sent),
     )
 
 
@@ -169,7 +193,7 @@ class SideBySide:
         rows = []
         for row in self.rows:
             data = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
-            data["time_by"] = dict(row.time_by)
+            data |= {"time_by": dict(row.time_by), "sent": dict(row.sent)}
             data["dearest"] = [dataclasses.asdict(kernel) for kernel in row.dearest]
             rows.append({**data, "bounded_by": row.bounded_by})
         return {"function": self.function, "rows": rows, "notes": list(self.notes)}

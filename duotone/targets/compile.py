@@ -7,6 +7,7 @@ JAX's plugin for it brings; nothing runs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from duotone import _jax
 from duotone.errors import CompilationError
-from duotone.targets import topology
+from duotone.targets import mesh, topology
 from duotone.targets.assumed import assuming
 from duotone.targets.cost import cost_of
 from duotone.targets.hlo import parse
@@ -43,14 +44,13 @@ def compile_program(
         CompilationError: it, or JAX for its platform, refused the program.
     """
     begun = time.perf_counter()
-    place = topology.find(target)
-    compiled = _compile(fn, args, kwargs, target, place)
+    place, compiled = _compiled(fn, args, kwargs, target)
     text = _text_of(compiled, target)
     totals = cost_of(parse(text), target)
     memory = compiled.memory_analysis()
     return ProgramCost(
         target=target.name,
-        device=place.device.device_kind,
+        device=place.devices[0].device_kind,
         compiled_on_device=place.present,
         bytes=totals.bytes,
         flops=totals.flops,
@@ -67,26 +67,71 @@ def compile_program(
         kernels=totals.kernels,
         notes=totals.notes,
         text=text,
+        devices=totals.devices,
+        collectives=totals.collectives,
     )
 
 
-def _compile(
+def _compiled(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target
+) -> tuple[topology.Place, Any]:
+    """Where the program is compiled, and what came of it; what is sharded, over as many devices."""
+    leaves = jax.tree.leaves((args, kwargs))
+    axes = mesh.axes_of([leaf for leaf in leaves if isinstance(leaf, _ARRAYS)])
+    place = topology.find(target)
+    with assuming(target.device()):
+        # Options of `jit`, `shard_map` or a constraint may name several devices too. Those of an
+        # outermost `jit` refuse to be placed on one.
+        if not axes and _jax.is_jitted(fn):
+            program, arrays = _flat(fn, args, kwargs)
+            axes = mesh.axes_of([jax.jit(program).trace(*map(_as_they_are, arrays)).jaxpr])
+        if not axes:
+            sharding = jax.sharding.SingleDeviceSharding(place.devices[0])
+            traced = _trace(fn, args, kwargs, sharding)
+            axes = mesh.axes_of([traced.jaxpr])
+            if not axes:
+                return place, _compile(traced, target, place)
+        place = topology.find(target, math.prod(size for _, size in axes))
+        return place, _compile(_trace_over(fn, args, kwargs, axes, place), target, place)
+
+
+def _compile(traced: Any, target: Target, place: topology.Place) -> Any:
+    """A traced function as the compiler makes it."""
+    lowered = _lower(traced, target)
+    try:
+        return lowered.compile(compiler_options={**place.options, **target.options})
+    except jax.errors.JaxRuntimeError as error:
+        raise CompilationError(
+            f"the compiler for {target.name} refused the program: {error}"
+        ) from error
+
+
+def _trace_over(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    target: Target,
+    axes: mesh.Axes,
     place: topology.Place,
 ) -> Any:
-    sharding = jax.sharding.SingleDeviceSharding(place.device)
-    with assuming(target.device()):
-        traced = _trace(fn, args, kwargs, sharding)
-        lowered = _lower(traced, target)
-        try:
-            return lowered.compile(compiler_options={**place.options, **target.options})
-        except jax.errors.JaxRuntimeError as error:
-            raise CompilationError(
-                f"the compiler for {target.name} refused the program: {error}"
-            ) from error
+    """``fn`` traced as it is sharded, its mesh then replaced with one of the target's devices."""
+    program, arrays = _flat(fn, args, kwargs)
+    # What the arguments are sharded over is in their types, where axes are explicit.
+    own = [_as_they_are(leaf) for leaf in arrays]
+    jaxpr = jax.jit(program).trace(*own).jaxpr
+    devices = mesh.mesh_like(axes, place.devices, [*arrays, jaxpr])
+    donated = _jax.donated_arguments(jaxpr)
+    moved = _jax.named(mesh.over(jaxpr, devices), program.__name__)
+    with jax.set_mesh(devices):
+        on = [mesh.placed(leaf, devices) for leaf in arrays]
+        return jax.jit(moved, donate_argnums=donated).trace(*on)
+
+
+def _as_they_are(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an array with its sharding, if it is over a mesh."""
+    sharding = getattr(leaf, "sharding", None)
+    named = sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
+    weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=named, weak_type=weak)
 
 
 def _text_of(compiled: Any, target: Target) -> str:
@@ -130,33 +175,39 @@ def _trace(
     A function that is jitted is traced as it is, so that its options hold. Of another one, what is
     no array (a number, a string) is a constant, as ``duotone.autocast`` has it.
     """
+    if _jax.is_jitted(fn):
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        placed = [_placed(leaf, sharding) if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves]
+        if any(isinstance(leaf, _ARRAYS) for leaf in leaves):
+            args, kwargs = jax.tree.unflatten(tree, placed)
+            return fn.trace(*args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
+    program, arrays = _flat(fn, args, kwargs)
+    on = [_placed(leaf, sharding) for leaf in arrays]
+    traced = jax.jit(program, out_shardings=sharding).trace(*on)
+    # JAX heeds donation on the outermost `jit` only; of an autocast function it is on an inner one.
+    if donated := _jax.donated_arguments(traced.jaxpr):
+        outer = jax.jit(program, out_shardings=sharding, donate_argnums=donated)
+        traced = outer.trace(*on)
+    return traced
+
+
+def _flat(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """``fn`` as a function of its arrays alone, all else being constants; and the arrays."""
     leaves, tree = jax.tree.flatten((args, kwargs))
-    jitted: Any = fn if _jax.is_jitted(fn) else None
     # A NumPy scalar may be a static argument of a jitted function.
-    kinds = _ARRAYS if jitted else (*_ARRAYS, np.generic)
-    arrays = {
-        position: _placed(leaf, sharding)
-        for position, leaf in enumerate(leaves)
-        if isinstance(leaf, kinds)
-    }
-    if arrays and jitted:
-        placed = [arrays.get(position, leaf) for position, leaf in enumerate(leaves)]
-        args, kwargs = jax.tree.unflatten(tree, placed)
-        return jitted.trace(*args, **kwargs)
+    kinds = _ARRAYS if _jax.is_jitted(fn) else (*_ARRAYS, np.generic)
+    positions = [position for position, leaf in enumerate(leaves) if isinstance(leaf, kinds)]
 
     def program(*given: Any) -> list[Any]:
-        traced = dict(zip(arrays, given, strict=True))
+        traced = dict(zip(positions, given, strict=True))
         placed = [traced.get(position, leaf) for position, leaf in enumerate(leaves)]
         args, kwargs = jax.tree.unflatten(tree, placed)
         return [leaf for leaf in jax.tree.leaves(fn(*args, **kwargs)) if _is_result(leaf)]
 
     program.__name__ = program.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
-    traced = jax.jit(program, out_shardings=sharding).trace(*arrays.values())
-    # JAX heeds donation on the outermost `jit` only; of an autocast function it is on an inner one.
-    if donated := _jax.donated_arguments(traced.jaxpr):
-        outer = jax.jit(program, out_shardings=sharding, donate_argnums=donated)
-        traced = outer.trace(*arrays.values())
-    return traced
+    return program, [leaves[position] for position in positions]
 
 
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)

@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from duotone.targets.arithmetic import Dot, dots_of
+from duotone.targets.collectives import sendings_of
 from duotone.targets.hlo import Computation, Instruction, Program
-from duotone.targets.record import Kernel
+from duotone.targets.record import Collective, Kernel
 from duotone.targets.roofline import kernel_seconds, peak_of
 from duotone.targets.specifications import Target
 from duotone.targets.traffic import bytes_moved, is_free
@@ -38,6 +39,8 @@ class Totals:
     seconds: float
     kernels: tuple[Kernel, ...]
     notes: tuple[str, ...]
+    devices: int
+    collectives: tuple[Collective, ...]
 
 
 def cost_of(program: Program, target: Target) -> Totals:
@@ -63,6 +66,8 @@ def cost_of(program: Program, target: Target) -> Totals:
         seconds=sum(kernel.total_seconds for kernel in kernels),
         kernels=kernels,
         notes=tuple(dict.fromkeys(walk.notes)),
+        devices=program.partitions,
+        collectives=tuple(walk.collectives),
     )
 
 
@@ -74,6 +79,8 @@ class _Walk:
         self.trips = Trips(program)
         self.notes: list[str] = []
         self.dots: list[tuple[str, int, float]] = []
+        self.collectives: list[Collective] = []
+        self._channels: set[str] = set()
 
     def kernels(self, computation: Computation, runs: int) -> Iterator[Kernel]:
         """The kernels of a computation that runs ``runs`` times."""
@@ -124,23 +131,38 @@ class _Walk:
         dots = list(dots_of(instruction, computation, self.program))
         self.dots += [(dot.types, runs, dot.flops) for dot in dots]
         moved = round(read + written)
+        sent = self._sent(instruction, computation, runs)
         return Kernel(
             name=instruction.name,
             op=_kind(instruction, dots),
             bytes=moved,
             flops=sum(dot.flops for dot in dots),
             dtype=", ".join(dict.fromkeys(dot.types for dot in dots)),
-            seconds=self._seconds(moved, dots),
+            seconds=self._seconds(moved, dots, sent),
             runs=runs,
             source=instruction.source or self._source_inside(instruction),
             casts=self._casts(instruction, computation),
+            sent=sent,
         )
 
-    def _seconds(self, moved: int, dots: list[Dot]) -> float:
+    def _sent(self, instruction: Instruction, computation: Computation, runs: int) -> int:
+        """Bytes that one run sends; of a collective that stands in pieces, the first sends all."""
+        total = 0
+        for sending in sendings_of(instruction, computation, self.program):
+            if sending.channel and sending.channel in self._channels:
+                continue
+            self._channels.add(sending.channel)
+            kind, dtype, devices, sent, _ = dataclasses.astuple(sending)
+            source = instruction.source or self._source_inside(instruction)
+            self.collectives.append(Collective(kind, dtype, devices, sent, runs, source))
+            total += sent
+        return total
+
+    def _seconds(self, moved: int, dots: list[Dot], sent: int) -> float:
         if not self.target.bandwidth:
             return 0.0
         calculating = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
-        return kernel_seconds(self.target, moved, calculating)
+        return kernel_seconds(self.target, moved, calculating, sent)
 
     def _source_inside(self, instruction: Instruction) -> str:
         """The source of a fusion's root, for fusions that the compiler gave none."""
@@ -167,12 +189,13 @@ class _Walk:
     def _dearest_branch(self, instruction: Instruction, runs: int) -> Iterator[Kernel]:
         choices = []
         for name in instruction.called:
-            before = len(self.dots)
+            before, sent = len(self.dots), len(self.collectives)
             kernels = list(self.kernels(self.program.computations[name], runs))
-            choices.append((kernels, self.dots[before:]))
-            del self.dots[before:]
-        kernels, dots = max(choices, key=lambda c: sum(k.total_bytes for k in c[0]))
+            choices.append((kernels, self.dots[before:], self.collectives[sent:]))
+            del self.dots[before:], self.collectives[sent:]
+        kernels, dots, collectives = max(choices, key=lambda c: sum(k.total_bytes for k in c[0]))
         self.dots += dots
+        self.collectives += collectives
         if len(choices) > 1:
             self.notes.append("of a branch, the form that moves most bytes is counted")
         yield from kernels

@@ -155,10 +155,12 @@ class Program:
     Attributes:
         computations: by name.
         entry: where it starts.
+        partitions: devices that run it, each on its part of the arrays.
     """
 
     computations: Mapping[str, Computation]
     entry: Computation
+    partitions: int = 1
 
 
 @functools.cache
@@ -187,6 +189,7 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 _SPACE = re.compile(r"S\((\d+)\)")
+_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 
 
@@ -225,7 +228,8 @@ def parse(text: str) -> Program:
             lines.append(line)
     if entry is None:
         raise ProgramTextError("a program without an ENTRY computation", text[:80])
-    return Program(computations, entry)
+    partitions = _PARTITIONS.search(text[: text.find("\n")])
+    return Program(computations, entry, int(partitions[1]) if partitions else 1)
 
 
 def _computation(name: str, lines: list[str]) -> Computation:

@@ -31,6 +31,7 @@ class Kernel:
         runs: how often it runs in one call of the program.
         source: JAX's name of what it was made from: name stack and primitive.
         casts: conversions between float32 and half inside.
+        sent: bytes that one device sends to others in one run.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Kernel:
     runs: int
     source: str
     casts: int = 0
+    sent: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -54,9 +56,37 @@ class Kernel:
         return self.seconds * self.runs
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective operation of a program of several devices.
+
+    Attributes:
+        kind: ``all-gather``, ``all-reduce``, ``reduce-scatter``, ``all-to-all``, ….
+        dtype: XLA's name of what is sent: ``f32``, ``bf16``.
+        devices: of each group that exchanges.
+        bytes: that one device sends in one run, at least.
+        runs: how often it runs in one call of the program.
+        source: JAX's name of what it was made from.
+    """
+
+    kind: str
+    dtype: str
+    devices: int
+    bytes: int
+    runs: int
+    source: str
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all runs."""
+        return self.bytes * self.runs
+
+
 @dataclasses.dataclass(frozen=True)
 class ProgramCost:
     """The cost of one call of a compiled program. Loops count as often as they run.
+
+    Of a program of several devices all figures are those of one of them, on its part of the arrays.
 
     Attributes:
         target: name of the target.
@@ -79,6 +109,8 @@ class ProgramCost:
         kernels: one record for each instruction that runs.
         notes: what the figures leave out, if anything.
         text: the scheduled program.
+        devices: that run it.
+        collectives: what each of them sends to others.
     """
 
     target: str
@@ -99,12 +131,19 @@ class ProgramCost:
     kernels: tuple[Kernel, ...] = dataclasses.field(repr=False)
     notes: tuple[str, ...] = ()
     text: str = dataclasses.field(default="", repr=False)
+    devices: int = 1
+    collectives: tuple[Collective, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
         """Memory that one call needs in all."""
         held = self.argument_bytes + self.output_bytes - self.alias_bytes
         return held + self.temporary_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that one device sends to others."""
+        return sum(collective.total_bytes for collective in self.collectives)
 
     @property
     def total_flops(self) -> float:
@@ -154,6 +193,7 @@ class ProgramCost:
         }
         data["flops"], data["dots"] = dict(self.flops), dict(self.dots)
         data["peak_bytes"] = self.peak_bytes
+        data["collectives"] = [dataclasses.asdict(found) for found in self.collectives]
         if kernels:
             data["kernels"] = [dataclasses.asdict(kernel) for kernel in self.kernels]
         return data

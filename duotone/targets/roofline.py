@@ -2,7 +2,8 @@
 
 ::
 
-    seconds = max(bytes / bandwidth, sum over dots of flops / peak of their type) + launch
+    seconds = max(bytes / bandwidth, sum over dots of flops / peak of their type,
+                  bytes sent to other devices / link) + launch
 
 Who calls this: :mod:`duotone.targets.cost` for compiled programs, :mod:`duotone.targets.bound` for
 traced ones, and who tells what a program is bounded by.
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from duotone.targets.record import Kernel
 from duotone.targets.specifications import Target
 
-DOTS, BANDWIDTH, LAUNCHES = "dots", "bandwidth", "launches"
+DOTS, BANDWIDTH, LINKS, LAUNCHES = "dots", "bandwidth", "links", "launches"
 """What a kernel's time goes by."""
 _EQUAL = 1e-6
 """Of two times that are as good as equal, relatively; a kernel's bytes are rounded."""
@@ -42,17 +43,23 @@ def peak_of(target: Target, math: str) -> float:
     return target.peak.get(math, target.peak["f32"])
 
 
-def kernel_seconds(target: Target, moved: float, calculating: float) -> float:
+def kernel_seconds(target: Target, moved: float, calculating: float, sent: float = 0.0) -> float:
     """Seconds of one run of a kernel; 0 where nothing is known of the device.
 
     Args:
         target: the device.
         moved: bytes between the kernel and memory.
         calculating: seconds that its dots take at the peak of their type.
+        sent: bytes to other devices.
     """
     if not target.bandwidth:
         return 0.0
-    return max(moved / target.bandwidth, calculating) + target.launch
+    return max(moved / target.bandwidth, calculating, _sending(target, sent)) + target.launch
+
+
+def _sending(target: Target, sent: float) -> float:
+    """Seconds in which bytes are sent; none where nothing is known of the links."""
+    return sent / target.link if target.link else 0.0
 
 
 def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
@@ -63,8 +70,8 @@ def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
         target: the device that they are for.
 
     Returns:
-        Shares of the whole, 0 to 1, by :data:`DOTS`, :data:`BANDWIDTH` and :data:`LAUNCHES`; empty
-        where nothing is known of the device.
+        Shares of the whole, 0 to 1, by :data:`DOTS`, :data:`BANDWIDTH`, :data:`LINKS` (if devices
+        send anything) and :data:`LAUNCHES`; empty where nothing is known of the device.
     """
     spent = {DOTS: 0.0, BANDWIDTH: 0.0, LAUNCHES: 0.0}
     if not target.bandwidth:
@@ -74,6 +81,12 @@ def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
         working = kernel.total_seconds - launching
         moving = kernel.total_bytes / target.bandwidth
         spent[LAUNCHES] += launching
-        spent[DOTS if working > moving * (1 + _EQUAL) else BANDWIDTH] += working
+        sending = _sending(target, kernel.sent * kernel.runs)
+        if working <= moving * (1 + _EQUAL):
+            spent[BANDWIDTH] += working
+        elif working <= sending * (1 + _EQUAL):
+            spent[LINKS] = spent.get(LINKS, 0.0) + working
+        else:
+            spent[DOTS] += working
     total = sum(spent.values())
     return {name: seconds / total for name, seconds in spent.items()} if total else {}

@@ -40,6 +40,8 @@ class Target:
         options: for the compiler, before duotone's own.
         topology: of a TPU, the name of the smallest topology that has the device.
         source: where the figures come from.
+        link: bytes per second that one device sends to others of its host or slice, in one
+            direction; 0 where nothing is known.
 
     Example:
         >>> import dataclasses
@@ -62,6 +64,7 @@ class Target:
     topology: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     source: str = ""
+    link: float = 0.0
 
     def device(self) -> AssumedDevice:
         """What to paint for."""
@@ -76,6 +79,7 @@ def _gpu(
     memory: float,
     peak: dict[str, float],
     source: str,
+    link: float,
 ) -> Target:
     half = "bfloat16" if "bf16" in peak else "float16"
     tera = {dtype: value * 1e12 for dtype, value in peak.items()}
@@ -89,6 +93,7 @@ def _gpu(
         memory * 1e9,
         capability=capability,
         source=source,
+        link=link * 1e9,
     )
 
 
@@ -100,6 +105,7 @@ def _tpu(
     memory: float,
     bf16: float,
     s8: float,
+    link: float,
 ) -> Target:
     peak = {"bf16": bf16 * 1e12, "s8": s8 * 1e12, "f32": bf16 * 1e12 / 6}
     source = "Google Cloud documentation, TPU system architecture, page of this version"
@@ -114,6 +120,7 @@ def _tpu(
         launch=0.0,
         topology=topology,
         source=source,
+        link=link * 1e9,
     )
 
 
@@ -130,9 +137,12 @@ TARGETS: Mapping[str, Target] = {
             180,
             {"f16": 2250, "bf16": 2250, "tf32": 1100, "f32": 75, "s8": 4500, "f8": 4500},
             "NVIDIA Blackwell data sheet, one GPU of HGX B200, halves of its figures with sparsity",
+            900,
         ),
-        _gpu("h200", "NVIDIA H200", "9.0", 4800, 141, _HOPPER, "NVIDIA H200 data sheet, SXM"),
-        _gpu("h100", "NVIDIA H100 80GB HBM3", "9.0", 3350, 80, _HOPPER, "H100 data sheet, SXM"),
+        _gpu("h200", "NVIDIA H200", "9.0", 4800, 141, _HOPPER, "NVIDIA H200 data sheet, SXM", 450),
+        _gpu(
+            "h100", "NVIDIA H100 80GB HBM3", "9.0", 3350, 80, _HOPPER, "H100 data sheet, SXM", 450
+        ),
         _gpu(
             "a100",
             "NVIDIA A100-SXM4-80GB",
@@ -141,6 +151,7 @@ TARGETS: Mapping[str, Target] = {
             80,
             {"f16": 312, "bf16": 312, "tf32": 156, "f32": 19.5, "s8": 624},
             "NVIDIA A100 data sheet, SXM 80 GB",
+            300,
         ),
         _gpu(
             "l4",
@@ -150,6 +161,7 @@ TARGETS: Mapping[str, Target] = {
             24,
             {"f16": 121, "bf16": 121, "tf32": 60, "f32": 30.3, "s8": 242.5, "f8": 242.5},
             "NVIDIA L4 data sheet, halves of its figures with sparsity",
+            32,
         ),
         _gpu(
             "l40s",
@@ -159,6 +171,7 @@ TARGETS: Mapping[str, Target] = {
             48,
             {"f16": 362.05, "bf16": 362.05, "tf32": 183, "f32": 91.6, "s8": 733, "f8": 733},
             "NVIDIA L40S data sheet, figures without sparsity",
+            32,
         ),
         _gpu(
             "a10",
@@ -168,6 +181,7 @@ TARGETS: Mapping[str, Target] = {
             24,
             {"f16": 125, "bf16": 125, "tf32": 62.5, "f32": 31.2, "s8": 250},
             "NVIDIA A10 data sheet, figures without sparsity",
+            32,
         ),
         _gpu(
             "rtx4090",
@@ -178,6 +192,7 @@ TARGETS: Mapping[str, Target] = {
             # A GeForce adds float16 and 8-bit products up in float32 at half of its speed.
             {"f16": 165.2, "bf16": 165.2, "tf32": 82.6, "f32": 82.6, "s8": 660.6, "f8": 330.3},
             "NVIDIA Ada GPU Architecture white paper, appendix A: float32 sums, without sparsity",
+            32,
         ),
         _gpu(
             "v100",
@@ -187,6 +202,7 @@ TARGETS: Mapping[str, Target] = {
             32,
             {"f16": 125, "f32": 15.7},
             "NVIDIA V100 data sheet, SXM2",
+            150,
         ),
         _gpu(
             "t4",
@@ -196,10 +212,11 @@ TARGETS: Mapping[str, Target] = {
             16,
             {"f16": 65, "f32": 8.1, "s8": 130},
             "NVIDIA T4 data sheet",
+            16,
         ),
-        _tpu("v5e", "TPU v5 lite", "v5e:2x2", 819, 16, 197, 394),
-        _tpu("v5p", "TPU v5", "v5p:2x2x1", 2765, 95, 459, 918),
-        _tpu("v6e", "TPU v6 lite", "v6e:2x2", 1640, 32, 918, 1836),
+        _tpu("v5e", "TPU v5 lite", "v5e:2x2", 819, 16, 197, 394, 200),
+        _tpu("v5p", "TPU v5", "v5p:2x2x1", 2765, 95, 459, 918, 600),
+        _tpu("v6e", "TPU v6 lite", "v6e:2x2", 1640, 32, 918, 1836, 400),
         Target("cpu", "the CPU at hand", "cpu", None, 0.0, {}, 0.0, launch=0.0),
     )
 }

@@ -1,4 +1,4 @@
-"""Finds the device of a target: the real one if it is there, else a description of one.
+"""Finds the devices of a target: the real ones if they are there, else a description of them.
 
 A description comes from the compiler that JAX's plugin for the platform brings: of GPUs a *target
 configuration* (:mod:`duotone.targets.gpus`), of TPUs the name of a topology.
@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,33 +29,38 @@ class Place:
     """Where to compile.
 
     Attributes:
-        device: a JAX device, or one that only compiles.
-        present: whether it is real.
+        devices: JAX devices, or ones that only compile.
+        present: whether they are real.
         options: for the compiler.
     """
 
-    device: Any
+    devices: tuple[Any, ...]
     present: bool
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @functools.cache
-def find(target: Target) -> Place:
-    """The device of a target.
+def find(target: Target, count: int = 1) -> Place:
+    """Devices of a target.
+
+    Args:
+        target: their kind.
+        count: how many.
 
     Raises:
         MissingExtraError: the compiler for it is not installed.
-        CompilationError: its compiler could not be started.
+        CompilationError: its compiler could not be started; or has no topology of so many devices.
     """
     if target.platform == "cpu":
-        return Place(jax.devices("cpu")[0], present=True)
+        return Place(_local_cpus(count), present=True)
     with _environment(_WITHOUT_DEVICE[target.platform]):
-        if (device := _attached(target)) is not None:
-            return Place(device, present=True)
-    describe = _gpu if target.platform == "cuda" else _tpu
+        attached = _attached(target)
+        if len(attached) >= count:
+            return Place(attached[:count], present=True)
+    describe = _gpus if target.platform == "cuda" else _tpus
     with _environment(_WITHOUT_DEVICE[target.platform] | _WITHOUT_HOST[target.platform]):
         try:
-            described = describe(target)
+            described = describe(target, count)
         except MissingExtraError:
             raise
         except (RuntimeError, OSError) as error:
@@ -62,25 +68,46 @@ def find(target: Target) -> Place:
                 f"target {target.name!r}: the compiler for it could not be started: {error}"
             ) from error
     options = _gpu_options(target) if target.platform == "cuda" else {}
-    return Place(described.devices[0], present=False, options=options)
+    return Place(tuple(described.devices)[:count], present=False, options=options)
 
 
-def _attached(target: Target) -> Any:
-    """The real device of this kind, if it is JAX's default."""
+def _local_cpus(count: int) -> tuple[Any, ...]:
+    devices = jax.devices("cpu")
+    if len(devices) < count:
+        raise CompilationError(
+            f"target 'cpu': the program is sharded over {count} devices and JAX has {len(devices)} "
+            f"here; set XLA_FLAGS=--xla_force_host_platform_device_count={count} before it starts"
+        )
+    return tuple(devices[:count])
+
+
+def _attached(target: Target) -> tuple[Any, ...]:
+    """The real devices of this kind, if JAX's default is one."""
     platform = {"cuda": "gpu"}.get(target.platform, target.platform)
-    for device in jax.local_devices():
-        named = device.platform in (platform, target.platform)
-        if named and device.device_kind == target.description:
-            return device
-    return None
+    return tuple(
+        device
+        for device in jax.local_devices()
+        if device.platform in (platform, target.platform)
+        and device.device_kind == target.description
+    )
 
 
-def _gpu(target: Target) -> Any:
+_GPUS_OF_A_HOST = 8
+
+
+def _gpus(target: Target, count: int) -> Any:
+    """GPUs of one host, or of as many hosts of eight as are needed."""
     if _jax.cuda_plugin() is None:
         raise MissingExtraError(f"target {target.name!r}", "JAX's CUDA plugin", "cuda")
     _jax.load_cuda_plugin()
     config = target_config(GPUS[target.name])
-    return topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=config)
+    hosts, each = (1, count) if count <= _GPUS_OF_A_HOST else (count // 8, _GPUS_OF_A_HOST)
+    if hosts * each != count:
+        raise CompilationError(
+            f"target {target.name!r}: {count} GPUs are no whole number of hosts of eight"
+        )
+    topology = f"1x{hosts}x{each}"
+    return topologies.get_topology_desc(platform="cuda", topology=topology, target_config=config)
 
 
 def _gpu_options(target: Target) -> dict[str, Any]:
@@ -106,10 +133,22 @@ def _gpu_options(target: Target) -> dict[str, Any]:
 _FIRST_OF_CUDA_13 = (7, 5)
 
 
-def _tpu(target: Target) -> Any:
+def _tpus(target: Target, count: int) -> Any:
+    """The smallest slice of a pod with so many chips; one chip is one of the smallest slice."""
     if importlib.util.find_spec("libtpu") is None:
         raise MissingExtraError(f"target {target.name!r}", "libtpu", "tpu")
-    return topologies.get_topology_desc(platform="tpu", topology_name=target.topology)
+    name, _, smallest = target.topology.partition(":")
+    sizes = [int(size) for size in smallest.split("x")]
+    while math.prod(sizes) < count:
+        sizes[sizes.index(min(sizes))] *= 2
+        sizes.sort()
+    if count not in (1, math.prod(sizes)):
+        raise CompilationError(
+            f"target {target.name!r}: no slice has {count} chips; the next larger has "
+            f"{math.prod(sizes)}"
+        )
+    topology = f"{name}:{'x'.join(map(str, sizes))}"
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology)
 
 
 _WITHOUT_DEVICE = {

@@ -51,12 +51,15 @@ class ComparisonView:
 def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
     """One target: its forms, and the dearest kernels of the last one."""
     first = rows[0]
-    yield f"{first.target} ({first.device}), {'compiled' if first.exact else 'estimated'}"
+    several = f" for {first.devices} devices; of each:" if first.devices > 1 else ""
+    made = "compiled" if first.exact else "estimated"
+    yield f"{first.target} ({first.device}), {made}{several}"
     bounds = ("", "") if first.exact else ("least", "most")
     heads = ("speed-up", "bytes", "memory", "half", "bounded by")
     yield _cells(width, "", bounds[0], "time", bounds[1], *heads)
     for row in rows:
         yield _row(row, width)
+    yield from _sent(rows, width)
     mixed = next(row for row in rows if row.form == DUOTONE)
     half = f" ({mixed.half})" if mixed.half else ", which finds no half type that is fast here"
     yield f"dearest of duotone{half}"
@@ -81,6 +84,19 @@ def _row(row: ComparisonRow, width: int) -> str:
         f"{row.half_flops_share:.0%}" if row.flops else "",
         by,
     )
+
+
+def _sent(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
+    """What a device sends to others in each form, by kind of collective; nothing for one device."""
+    if not any(row.sent for row in rows):
+        return
+    yield columns(width, ("", 10), ("sends", -8))
+    for row in rows:
+        if not row.same_as:
+            kinds = sorted(row.sent.items(), key=lambda kind: -kind[1])
+            told = ", ".join(f"{kind} {amount(sent, 'B')}" for kind, sent in kinds)
+            total = amount(sum(row.sent.values()), "B")
+            yield columns(width, (row.form, 10), (total, -8), (told, 0))
 
 
 def _cells(width: int, *cells: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from rich.console import Console, Group
@@ -54,6 +55,13 @@ def lines(cost: ProgramCost) -> list[str]:
         f"memory         {amount(cost.temporary_bytes, 'B')} temporary, "
         f"{amount(cost.peak_bytes, 'B')} in all",
     ]
+    if cost.devices > 1:
+        kinds: Counter[str] = Counter()
+        for collective in cost.collectives:
+            kinds[f"{collective.kind} {collective.dtype}"] += collective.total_bytes
+        told = ", ".join(f"{kind} {amount(sent, 'B')}" for kind, sent in kinds.most_common())
+        found[0] += f", one of {cost.devices} devices"
+        found.append(f"sends          {amount(cost.sent_bytes, 'B')}: {told or 'nothing'}")
     if cost.seconds:
         found.append(f"roofline time  {cost.seconds * 1e3:.3f} ms")
     if cost.compiler_seconds:

@@ -187,10 +187,10 @@ def test_a_gpu_that_cuda_13_no_longer_assembles_for(monkeypatch):
 
 
 def test_a_compiler_that_does_not_start(monkeypatch):
-    def broken(target):
+    def broken(target, count):
         raise RuntimeError("no such library")
 
-    monkeypatch.setattr(topology, "_tpu", broken)
+    monkeypatch.setattr(topology, "_tpus", broken)
     with pytest.raises(CompilationError, match=r"'v6e'.*no such library"):
         duotone.compile_for(layer, X, W, target=_fresh("v6e"))
 
@@ -236,6 +236,6 @@ def test_a_device_that_is_present_is_used(monkeypatch):
     there = Device("gpu", "NVIDIA H200")
     monkeypatch.setattr(topology.jax, "local_devices", lambda: [Device("gpu", "other"), there])
     place = topology.find(_fresh("h200"))
-    assert place.device is there
+    assert place.devices == (there,)
     assert place.present
     assert not place.options  # with the device, kernels are measured and chosen
