@@ -10,7 +10,7 @@ import enum
 
 
 class Verdict(enum.StrEnum):
-    """What :func:`duotone.blame` found.
+    """The kinds of answers that :func:`duotone.blame` gives.
 
     Attributes:
         words: what it says, for people.
@@ -86,7 +86,7 @@ class Suspect:
 
 @dataclasses.dataclass(frozen=True)
 class BlameRecord:
-    """What :func:`duotone.blame` returns.
+    """The record that :func:`duotone.blame` returns.
 
     Attributes:
         verdict: see :class:`Verdict`; it equals its name, ``blame.verdict == "overflow"``.

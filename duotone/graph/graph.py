@@ -90,7 +90,7 @@ class Boundary(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HalfType:
-    """What a painter must know of a half precision type.
+    """The numbers of a half precision type that decide.
 
     Attributes:
         name: its dtype name.
@@ -141,7 +141,7 @@ class Magnitude:
 
     @classmethod
     def of(cls, number: float) -> Magnitude:
-        """That of a number; NaN has no bounds."""
+        """The magnitude of a number; NaN has no bounds."""
         if number != number:
             return cls(math.inf, 0.0)
         size = abs(number)
@@ -176,7 +176,7 @@ class Value:
 
     @property
     def paintable(self) -> bool:
-        """Whether its dtype is one that a painter may change."""
+        """True if its dtype is one that a painter may change."""
         return self.dtype == FULL_DTYPE
 
     def bytes(self, *, half: bool) -> int:
@@ -185,7 +185,7 @@ class Value:
 
 
 Attribute = float | tuple[int, ...]
-"""What a node's attribute may be."""
+"""The type of a node's attribute."""
 
 NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 """The attributes of most nodes."""
@@ -257,12 +257,12 @@ class Node:
 
     @property
     def paintable(self) -> bool:
-        """Whether half is possible at all."""
+        """True if half is possible at all."""
         return not self.fixed and (any(self.half_inputs) or any(self.half_outputs))
 
 
 class BodyKind(enum.Enum):
-    """What a nested program is to the values that enter it."""
+    """The role of a nested program for the values that enter it."""
 
     ROOT = "root"
     LOOP = "loop"

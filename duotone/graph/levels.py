@@ -37,7 +37,7 @@ class Levels:
     anchors: tuple[bool, ...]
 
     def is_far(self, value: int, reader: int) -> bool:
-        """Whether a value must be in memory, or be calculated again, for a reader."""
+        """True if a value must be in memory, or be calculated again, for a reader."""
         return self.nodes[reader] > self.values[value]
 
 

@@ -138,7 +138,7 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What :func:`duotone.explain` returns.
+    """The record that :func:`duotone.explain` returns.
 
     Attributes:
         operations: every operation of the program, in order; nested ones in place.

@@ -1,4 +1,4 @@
-"""What a policy can switch off by name: reforms, and the rules of stages.
+"""The names that a policy can switch off: reforms, and the rules of stages.
 
 Who calls this: the policy and the environment check names with it.
 """

@@ -80,7 +80,7 @@ class _Search:
             self.candidates.difference_update(lost)
 
     def _only_moves(self, node: Node) -> bool:
-        """Whether a node takes nothing but weights and what was moved from them."""
+        """True if a node takes nothing but weights and what was moved from them."""
         index = node.index
         found = self._classes.nodes[index]
         # What selects among elements may find another one where rounding made two equal.
@@ -102,11 +102,11 @@ class _Search:
         )
 
     def _is_half(self, value: int) -> bool:
-        """Whether a value is stored half as it is painted."""
+        """True if a value is stored half as it is painted."""
         return self._graph.stored(self._painting.store, self._graph.values[value]) is Paint.HALF
 
     def wanted(self, value: int) -> bool:
-        """Whether a value is read, in half only."""
+        """True if a value is read, in half only."""
         readers = self._readers[value]
         return (
             bool(readers)

@@ -147,13 +147,13 @@ def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set
 
 
 def _is_operand(graph: Graph, painting: Painting, value: int) -> bool:
-    """Whether a value is stored half because dots read it so."""
+    """True if a value is stored half because dots read it so."""
     producer = graph.values[value].producer
     return producer >= 0 and painting.rules[producer] is Rule.OPERAND
 
 
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
-    """Whether a value comes from an operation that no kernel reaches across, moved at most."""
+    """True if a value comes, moved at most, from an operation that no kernel reaches across."""
     held = graph.values[value]
     while held.producer >= 0:
         node = graph.nodes[held.producer]
@@ -170,7 +170,7 @@ def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
 def _are_sums_of_parts(
     graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
 ) -> bool:
-    """Whether all of ``nodes`` add up a value made of parts that an allow operation reads half."""
+    """True if all of ``nodes`` add up a value made of parts that an allow operation reads half."""
     if not all(node >= 0 and classes.nodes[node].entry.adds_up for node in nodes):
         return False
     read_half = any(
@@ -186,7 +186,7 @@ def _are_sums_of_parts(
 def _is_sum_of_dots(
     graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
 ) -> bool:
-    """Whether a value adds up several dots, and several of ``nodes`` read it, none of them half."""
+    """True if a value adds up several dots, and several of ``nodes`` read it, none of them half."""
     if len(set(nodes)) < 2 or min(nodes) < 0:
         return False
     if any(painting.compute[reader] is Paint.HALF for reader, _ in graph.consumers[value]):

@@ -1,1 +1,1 @@
-"""What each operation is to the painter: lists, constants, and what the program does with it."""
+"""The class of each operation: from lists, constants, and what the program does with it."""

@@ -38,4 +38,4 @@ AMENDMENTS: Mapping[Rule, Amend] = MappingProxyType(
 """By rule, in order: keep_iterations says for keep_solves what else solves."""
 
 OF_ANY_PAINTER = frozenset({Rule.OVERFLOW, Rule.DEVICE})
-"""What the user says of values, and what a device gains from, holds for TensorFlow's rules too."""
+"""Rules that hold for TensorFlow's painter too: the user's ranges, and what a device gains from."""

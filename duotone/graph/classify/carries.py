@@ -1,4 +1,4 @@
-"""What loops carry: states that are sums, and loops that end when a number is small enough.
+"""Carries that must stay full: states that are sums, and numbers that say when a loop ends.
 
 A painter stores a carry like what is calculated from it, so that the residual stream of a scan over
 layers is half. Two kinds of carries must not be:
@@ -72,7 +72,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
 
 
 def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
-    """Whether dots of a loop read weights of each iteration, and no others that stay the same.
+    """True if dots of a loop read weights of each iteration, and no others that stay the same.
 
     Args:
         graph: the program.
@@ -143,7 +143,7 @@ class _Loop:
         return added, scaled, alone
 
     def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
-        """Whether a node on the way of a sum changes it, and whether by a single number.
+        """Says if a node on the way of a sum changes it, and if it does so by a single number.
 
         ``None`` where the sum ends: what is read there is something else.
         """
@@ -160,7 +160,7 @@ class _Loop:
         return None
 
     def is_over_layers(self) -> bool:
-        """Whether dots read weights of each iteration, and no others that stay the same."""
+        """True if dots read weights of each iteration, and no others that stay the same."""
         own = False
         for node in self.nodes:
             if self.classes.nodes[node.index].kind is Kind.ALLOW:
@@ -172,7 +172,7 @@ class _Loop:
         return own
 
     def _is_own(self, value: Value) -> bool:
-        """Whether it is this iteration's slice of an argument."""
+        """True if a value is this iteration's slice of an argument."""
         if value.producer < 0 or value.body not in self.bodies:
             return False
         node = self.graph.nodes[value.producer]
@@ -181,7 +181,7 @@ class _Loop:
         )
 
     def ends_by_a_number(self) -> bool:
-        """Whether a float32 number says when the loop ends, one that half would change."""
+        """True if a float32 number says when the loop ends, one that half would change."""
         if self.body.until < 0:
             return False
         counted, limited, numbers = self._condition()
@@ -192,12 +192,12 @@ class _Loop:
         return not counted or (limited and self._is_difference(numbers, made))
 
     def _is_difference(self, numbers: Sequence[int], made: set[int]) -> bool:
-        """Whether something was subtracted on the way to one of them, behind the dots."""
+        """True if something was subtracted on the way to one of them, behind the dots."""
         nodes, values = self.graph.nodes, self.graph.values
         return any(nodes[values[v].producer].op == "sub" for v in self._back(numbers, made))
 
     def _condition(self) -> tuple[bool, bool, list[int]]:
-        """Whether it counts, whether it knows a limit, and the float32 numbers that it compares.
+        """Says if the condition counts, if it knows a limit, and which float32 numbers it compares.
 
         It counts if an integer is carried that it reads, though not by way of such numbers. A limit
         stays the same in the loop.

@@ -23,7 +23,7 @@ from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeClass:
-    """What one node is to the painter.
+    """The class of one node: what a painter knows of it.
 
     Attributes:
         entry: the list entry that holds for it, constants considered.
@@ -56,7 +56,7 @@ class NodeClass:
 
     @property
     def is_users(self) -> bool:
-        """Whether the user decided, by a pin or by an edit of the lists."""
+        """True if the user decided, by a pin or by an edit of the lists."""
         return self.pin is not None or self.entry.source == "policy"
 
     def denied(self, reason: str, taint: Taint, rule: Rule) -> NodeClass:
@@ -210,7 +210,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
 
 
 def _is_edge(bound: float, half: HalfType) -> bool:
-    """Whether half makes another number of a bound, one that it may be there to keep out.
+    """True if half makes another number of a bound, one that it may be there to keep out.
 
     ``clip(p, 1e-7, 1 - 1e-7)`` keeps a logarithm finite and an arc cosine on its branch,
     ``clip(x, 0, 7.999)`` an index in its table. A whole number, the small guard of a division, and

@@ -82,7 +82,7 @@ class _Search:
         return found
 
     def _added_to(self, dot: Node) -> list[int]:
-        """What the result of a dot is added to, or subtracted from, itself left out."""
+        """Values that the result of a dot is added to, or subtracted from, itself left out."""
         found, queue, seen = list[int](), list(dot.outputs), set(dot.outputs)
         while queue:
             value = queue.pop()
@@ -96,7 +96,7 @@ class _Search:
         return found
 
     def _squared(self, value: int) -> set[int]:
-        """Of what a value is a sum of squares, other terms and a scale left out."""
+        """Values of whose squares a value is the sum, other terms and a scale left out."""
         found, queue, seen = set[int](), [value], {value}
         while queue:
             producer = self._graph.values[queue.pop()].producer
@@ -112,7 +112,7 @@ class _Search:
         return found
 
     def _base(self, value: int) -> set[int]:
-        """What is squared to give a value."""
+        """The value whose square a value is, if it is one."""
         producer = self._graph.values[value].producer
         node = self._graph.nodes[producer] if producer >= 0 else None
         if node is None or node.op not in _SQUARES:
@@ -130,7 +130,7 @@ class _Search:
         return value
 
     def _keeps(self, node: Node) -> bool:
-        """Whether a node moves or scales all of one value."""
+        """True if a node moves or scales all of one value."""
         if node.op in _SCALES:
             values = (self._graph.values[v] for v in node.inputs)
             return any(value.size == 1 or value.constant is not None for value in values)

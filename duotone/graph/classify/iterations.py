@@ -43,7 +43,7 @@ _RATIONAL = frozenset(
     "square sqrt rsqrt integer_pow exact_power reduce_sum sum_of_products sum_of_two abs sign "
     "reduce_max reduce_min is_finite".split()
 )
-"""What is neither a dot, nor arithmetic, nor a move, and no activation either."""
+"""Operations that are neither a dot, nor arithmetic, nor a move, and no activation either."""
 _PRODUCTS = frozenset({"mul", "div"})
 _OTHER = frozenset("select_n sort eq ne lt gt le ge".split())
 
@@ -109,7 +109,7 @@ class _Loop:
         return self._classes.nodes[index].listed
 
     def _is_rational(self, index: int) -> bool:
-        """Whether a node is a dot, arithmetic, a move or a norm: no activation of an array."""
+        """True if a node is a dot, arithmetic, a move or a norm: no activation of an array."""
         node, entry = self._nodes[index], self._classes.nodes[index].entry
         made = [self._graph.values[v] for v in node.outputs]
         if all(value.size == 1 or not value.paintable for value in made):
@@ -124,7 +124,7 @@ class _Loop:
         return known or self._kind(index) is Kind.ALLOW
 
     def _is_guard(self, bound: Node) -> bool:
-        """Whether what a bound gives only divides: ``x / max(norm, epsilon)``."""
+        """True if what a bound gives only divides: ``x / max(norm, epsilon)``."""
         queue = [(bound.outputs[0], reader) for reader in self._readers(bound)]
         for value, reader in queue:
             node = self._nodes.get(reader)
@@ -140,7 +140,7 @@ class _Loop:
         return bool(queue)
 
     def _is_gated(self, way: Iterable[int]) -> bool:
-        """Whether an array that each iteration has multiplies something on the way, or picks it."""
+        """True if an array that each iteration has multiplies something on the way, or picks it."""
         gates = self._of_each - set(way)
         for index in way:
             node = self._nodes[index]
@@ -170,7 +170,7 @@ class _Loop:
         return found
 
     def _step(self, node: Node, slot: int) -> bool | None:
-        """Whether a node adds to an operand what a number scales; ``None`` where it ends a step."""
+        """True if a node adds to an operand what a number scales; ``None`` where it ends a step."""
         entry = self._classes.nodes[node.index].entry
         others = [value for at, value in enumerate(node.inputs) if at != slot]
         if entry.additive:

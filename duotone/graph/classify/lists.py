@@ -45,7 +45,7 @@ class Taint(enum.IntEnum):
 
 
 class Pointwise(enum.Enum):
-    """What it costs to calculate each element of a result again, from the operands' elements."""
+    """The cost of calculating each element of a result again, from the operands' elements."""
 
     NO = "no"
     """Results depend on more than one element, or move them."""

@@ -177,7 +177,7 @@ def _angles(graph: Graph, classes: Classes) -> set[int]:
 
 
 def _is_given(value: Value, graph: Graph, classes: Classes) -> bool:
-    """Whether it is an argument or a constant, moved or scaled by a number at most."""
+    """True if a value is an argument or a constant, moved or scaled by a number at most."""
     while value.producer >= 0:
         node = graph.nodes[value.producer]
         read = [graph.values[v] for v in node.inputs]

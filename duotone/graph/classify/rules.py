@@ -90,12 +90,12 @@ class Rule(enum.StrEnum):
 
     @property
     def is_decided_before(self) -> bool:
-        """Whether the node had its colour before any painter: denied, pinned, or never half."""
+        """True if the node had its colour before any painter: denied, pinned, or never half."""
         return self in _BEFORE_PAINTING
 
 
 WORDS: Mapping[str, str] = MappingProxyType({rule.value: rule.words for rule in Rule})
-"""What each rule says, by name. A record of another version may name a rule that is not here."""
+"""The words of each rule, by name. A record of another version may name a rule not here."""
 
 _BEFORE_PAINTING = frozenset(
     {

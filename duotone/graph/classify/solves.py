@@ -143,7 +143,7 @@ class _Walks:
         return found
 
     def _weighted(self, dot: Node) -> set[int]:
-        """What leads linearly to a dot from one that reads the same matrix, weights on the way."""
+        """Nodes that lead linearly, perhaps weighted, to a dot from one that reads its matrix."""
         found = set[int]()
         matrices = {self._origin(value) for value in dot.inputs}
         for value in dot.inputs:
@@ -253,7 +253,7 @@ class _Walks:
         return found
 
     def products(self, behind: Iterable[int]) -> tuple[set[int], set[int]]:
-        """What follows linearly from dots among some nodes, and the sums at which that ends.
+        """Nodes that follow linearly from dots among some nodes, and the sums at which that ends.
 
         The former are further dots and what is between.
         """
@@ -274,7 +274,7 @@ class _Walks:
         return found, sums
 
     def _is_linear(self, node: Node, marked: Collection[int] = ()) -> bool:
-        """Whether a node moves, scales by a single number, or adds what is no residual stream.
+        """True if a node moves, scales by a single number, or adds what is no residual stream.
 
         Args:
             node: asked.
@@ -294,7 +294,7 @@ class _Walks:
         return entry.commutes and not entry.selects and not entry.bounds
 
     def _is_number(self, value: int, node: Node) -> bool:
-        """Whether an operand of ``node`` is one number, or one for each matrix of a batch."""
+        """True if an operand of ``node`` is one number, or one for each matrix of a batch."""
         shape = self._values[node.outputs[0]].shape
         matrices = math.prod(n if isinstance(n, int) else 1 for n in shape[:-2])
         found = self._values[value]
@@ -306,7 +306,7 @@ class _Walks:
         return found.size <= matrices or found.constant is not None
 
     def keeps_errors(self, node: Node) -> bool:
-        """Whether errors neither even out in a node nor come from a residual stream."""
+        """True if errors neither even out in a node nor come from a residual stream."""
         entry = self._entry(node)
         if entry.adds_up:
             return False
@@ -334,7 +334,7 @@ class _Walks:
         return found
 
     def _is_of_layers(self, loop: int, inside: Collection[int]) -> bool:
-        """Whether a loop goes over layers of a network, activations among them."""
+        """True if a loop goes over layers of a network, activations among them."""
         active = any(node.body in inside and node.op in _ACTIVATIONS for node in self._nodes)
         return active and is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
 
@@ -353,7 +353,7 @@ class _Walks:
 
 
 def _counts(value: Value) -> bool:
-    """Whether its error counts: floating point numbers, more than one, no constant."""
+    """True if the error of a value counts: floating point, more than one number, no constant."""
     real = value.dtype.startswith(("float", "bfloat", "complex"))
     return real and value.size > 1 and value.constant is None
 

@@ -1,4 +1,4 @@
-"""What stands behind a value: where it comes from, and whether a single number scales it.
+"""Where a value comes from, through moves, and whether a single number scales it.
 
 Who calls this: the analyses of loops (:mod:`duotone.graph.classify.carries`,
 :mod:`duotone.graph.classify.iterations`).
@@ -23,12 +23,12 @@ def moved(graph: Graph, classes: Classes, value: int) -> Value:
 
 
 def is_one(graph: Graph, classes: Classes, value: int) -> bool:
-    """Whether it is a single number, broadcast or not."""
+    """True if a value is a single number, broadcast or not."""
     return moved(graph, classes, value).size == 1
 
 
 def is_scaled(graph: Graph, classes: Classes, value: int) -> bool:
-    """Whether a single number scales it."""
+    """True if a single number scales a value."""
     found = moved(graph, classes, value)
     if found.producer < 0 or found.size == 1:
         return False

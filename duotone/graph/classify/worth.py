@@ -15,7 +15,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worth:
-    """What gains from half on a device.
+    """The operations that gain from half on a device.
 
     Attributes:
         device: in words, for reasons.

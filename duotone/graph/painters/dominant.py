@@ -67,7 +67,7 @@ def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) ->
 
 
 def paint_allow(canvas: Canvas) -> None:
-    """What the allow list names."""
+    """Paints half what the allow list names."""
     for node in canvas.graph.nodes:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.ALLOW:
             canvas.paint(node.index, Paint.HALF, Rule.ALLOW)
@@ -132,7 +132,7 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
 
 
 def follows(canvas: Canvas, node: Node, slot: int) -> bool:
-    """Whether ``node`` becomes half because the operand in ``slot`` is."""
+    """True if ``node`` becomes half because the operand in ``slot`` is."""
     entry = canvas.entry(node.index)
     if slot in canvas.dominant(node, parts=entry.parts):
         return True
@@ -142,7 +142,7 @@ def follows(canvas: Canvas, node: Node, slot: int) -> bool:
 
 
 def keep_state_full(canvas: Canvas) -> None:
-    """What leads to an output with no allow operation in between is computed full.
+    """Paints full what leads to an output with no allow operation in between.
 
     The nodes that are state, those that were full before included, are kept on the canvas.
 
@@ -223,7 +223,7 @@ def _before(
 
 
 def _is_moving(canvas: Canvas, node: Node) -> bool:
-    """Whether a node gives all or a part of one large value, or puts parts together."""
+    """True if a node gives all or a part of one large value, or puts parts together."""
     entry, values = canvas.entry(node.index), canvas.graph.values
     read = [values[v] for v in node.inputs if values[v].paintable and values[v].constant is None]
     one = entry.parts or sum(value.size > 1 for value in read) == 1
@@ -247,7 +247,7 @@ def move_casts_up(canvas: Canvas) -> None:
 
 
 def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
-    """Whether casting the operands of ``node`` gives the same and costs no more."""
+    """True if casting the operands of ``node`` gives the same and costs no more."""
     values = canvas.graph.values
     if canvas.kind(node.index) is not Kind.CLEAR or not node.paintable:
         return False
@@ -296,7 +296,7 @@ def keep_wide(canvas: Canvas) -> None:
 
 
 def _leads_to_an_output(canvas: Canvas, node: Node, outputs: Collection[int]) -> bool:
-    """Whether a result is an output, moved or not, or arithmetic of the state reads it."""
+    """True if a result is an output, moved or not, or arithmetic of the state reads it."""
     queue = list(node.outputs)
     while queue:
         value = queue.pop()

@@ -22,7 +22,7 @@ from duotone.graph.painters.painting import Canvas
 
 
 def compute_full_store_half(canvas: Canvas) -> None:
-    """Of arithmetic: what people write by hand in a layer norm.
+    """Computes arithmetic full and stores it half, as people write a layer norm by hand.
 
     A statistic, a scale or a bias is small and float32; cast to half it would be rounded for
     nothing, since it is the large values that cost bytes. It also keeps its gradient (a sum over
@@ -56,7 +56,7 @@ def _direct_readers(canvas: Canvas, node: Node) -> list[int]:
 
 
 def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
-    """Whether a node adds up what arithmetic with small full operands gives it alone, for dots.
+    """True if a node adds up what arithmetic with small full operands gives it alone, for dots.
 
     Two parts of the gradient behind a batch norm, three behind a cosine: rounded before they are
     added, what is left of them may be lost. Not within a longer sum (the residual stream behind a
@@ -69,7 +69,7 @@ def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
 
 
 def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
-    """Whether arithmetic with small full operands, or a sum of it, makes it for ``node`` alone."""
+    """True if arithmetic with small full operands, or a sum of it, makes it for ``node`` alone."""
     queue = [value]
     while queue:
         asked = queue.pop()
@@ -88,7 +88,7 @@ def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
 
 
 def _picked(canvas: Canvas) -> set[int]:
-    """What picks few elements of a large value (the maximum of rows), and what only moves these.
+    """Nodes that pick few elements of a large value (the maximum of rows), or only move these.
 
     To read the value in full costs no more there, and what is subtracted from it then need not see
     the same rounding of it.
@@ -108,7 +108,7 @@ def _picked(canvas: Canvas) -> set[int]:
 
 
 def _costs_nothing(canvas: Canvas, node: Node) -> bool:
-    """Whether each reader of ``node`` calculates it at no cost, instead of reading it.
+    """True if each reader of ``node`` calculates it at no cost, instead of reading it.
 
     A sum of two large values is worth its bytes (a residual stream that several norms read); what
     differs from one large value by small ones (logits less their maximum) is read as that value.
@@ -120,7 +120,7 @@ def _costs_nothing(canvas: Canvas, node: Node) -> bool:
 
 
 def reads_full(canvas: Canvas, node: Node) -> bool:
-    """Whether an operand of ``node`` that is no constant is stored full."""
+    """True if an operand of ``node`` that is no constant is stored full."""
     return any(
         canvas.stored(v) is Paint.FULL and canvas.graph.values[v].constant is None
         for v, ok in zip(node.inputs, node.half_inputs, strict=True)
@@ -129,14 +129,14 @@ def reads_full(canvas: Canvas, node: Node) -> bool:
 
 
 def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
-    """Whether ``reader`` computes full right where ``node`` does, so that they are one kernel."""
+    """True if ``reader`` computes full right where ``node`` does, so that they are one kernel."""
     same_body = canvas.graph.nodes[reader].body == node.body
     known = canvas.graph.nodes[reader].op not in STRUCTURAL and canvas.open[reader]
     return same_body and known and canvas.compute[reader] is Paint.FULL
 
 
 def store_operands_half(canvas: Canvas) -> None:
-    """Of operands of allow operations: these are in memory in half anyway.
+    """Stores operands of allow operations half: these are in memory in half anyway.
 
     So what else reads such a value reads it in half too, if it only adds up its elements (the bias
     gradient beside a weight gradient): in a sum, roundings even out. In full it would be in memory
@@ -156,7 +156,7 @@ def store_operands_half(canvas: Canvas) -> None:
 
 
 def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
-    """Whether there are allow operations in half among ``readers``, and else only sums."""
+    """True if there are allow operations in half among ``readers``, and else only sums."""
     sums = {reader for reader in readers if canvas.entry(reader).adds_up}
     dots = readers - sums
     half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
@@ -165,7 +165,7 @@ def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: b
 
 
 def follow_full(canvas: Canvas) -> None:
-    """What moves, selects or clips a full value for readers that compute full is full.
+    """Paints full what moves, selects or clips a full value for readers that compute full.
 
     Not what compares it with a half one, which may have been picked from it, rounded: the two are
     equal only as long as both are half.

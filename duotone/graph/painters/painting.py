@@ -35,17 +35,17 @@ class Painting:
 
     @property
     def changed(self) -> bool:
-        """Whether anything at all is half."""
+        """True if anything at all is half."""
         return Paint.HALF in self.compute or Paint.HALF in self.store
 
     def is_full(self, node: Node) -> bool:
-        """Whether a node could be half, and calculates and stores full."""
+        """True if a node could be half, and calculates and stores full."""
         full = self.compute[node.index] is self.store[node.index] is Paint.FULL
         return full and all(node.half_outputs) and not node.fixed
 
 
 class Canvas:
-    """What a painter works on: colours being decided, one rule a node.
+    """The painting while a painter works on it: colours being decided, one rule a node.
 
     Nodes that no painting can change are settled here, so that every painter treats them alike.
     """
@@ -100,7 +100,7 @@ class Canvas:
         return self.classes.nodes[node].kind
 
     def entry(self, node: int) -> Entry:
-        """What the lists say of a node."""
+        """The list entry of a node."""
         return self.classes.nodes[node].entry
 
     def dominant(self, node: Node, *, parts: bool) -> list[int]:
@@ -119,7 +119,7 @@ class Canvas:
         return [slot for slot in slots if values[node.inputs[slot]].size >= result]
 
     def follows(self, node: int) -> bool:
-        """Whether a node only has the precision of what it reads.
+        """True if a node only has the precision of what it reads.
 
         It moves, selects, clips or compares, and no rule but half running forward has painted it.
         """

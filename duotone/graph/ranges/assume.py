@@ -106,7 +106,7 @@ def nearest(pattern: str, names: Sequence[str]) -> str:
 
 
 def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
-    """What to say of a pattern that names nothing."""
+    """The message for a pattern that names nothing."""
     floats = [
         name
         for name, value in zip(arguments, graph.inputs, strict=True)
@@ -128,7 +128,7 @@ _SIZES = frozenset({"terms", "length", "addends", "placed", "once"})
 
 
 def fingerprint(graph: Graph) -> str:
-    """What tells a graph from that of another function, whatever the sizes of its arrays.
+    """A digest that tells a graph from another function's, whatever the sizes of its arrays.
 
     Numbers that the function calculates with are part of it, but for those that may be a size, as
     the one that the sum of a mean is divided by.
@@ -146,7 +146,7 @@ def fingerprint(graph: Graph) -> str:
 
 
 def _number(graph: Graph, value: Value) -> str:
-    """What is written into the program as a single number; nothing of one that may be a size."""
+    """The number that a value is in the program, as text; ``size`` where it may be a size."""
     constant = value.constant
     if value.producer >= 0 or value.shape or constant is None or "float" not in value.dtype:
         return ""
@@ -157,10 +157,10 @@ def _number(graph: Graph, value: Value) -> str:
 
 
 def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
-    """Whether a node divides by a whole number, or takes something off it, as in ``n - 1``.
+    """True if a node divides by a whole number, or takes something off it, as in ``n - 1``.
 
-    Not whether there is an array of that size: then one number of a program would count in one
-    batch and not in the next.
+    The sizes of arrays are not asked: else one number of a program would count in one batch and
+    not in the next.
     """
     if node.op == "div" and slot == 1:
         return number.is_integer()

@@ -1,4 +1,4 @@
-"""What is looked at closely: where a small error of a value is not a small error of what follows.
+"""Values to look at closely: a small error of theirs is not a small error of what follows.
 
 Who calls this: :mod:`duotone.graph.ranges.refine`.
 """
@@ -89,5 +89,5 @@ _DIVISIONS = ("div", "integer_pow", "rsqrt", "sqrt")
 
 
 def _away_from_zero(interval: Interval | None) -> bool:
-    """Whether a small absolute error is a small relative one."""
+    """True if a small absolute error is a small relative one."""
     return interval is not None and (interval[0] >= 0.5 or interval[1] <= -0.5)

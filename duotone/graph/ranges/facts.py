@@ -55,7 +55,7 @@ def _maximum(state: State, node: Node) -> Known:
 
 @_fact("reduce_sum")
 def _sum(state: State, node: Node) -> Known:
-    """Of an empty row it is 0, and sums of integers wrap around; neither relates to anything."""
+    """A sum is 0 for an empty row, and wraps around for integers; neither relates to anything."""
     operand, axes = node.inputs[0], node.attributes.get("axes")
     state.number_it(node, axes)
     state.sums.add(node.outputs[0])
@@ -96,7 +96,7 @@ def _reduced(
 
 
 def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What is left of labels when ``axes`` are reduced, and the axes of the source that are gone.
+    """The labels left when ``axes`` are reduced, and the axes of the source that are gone.
 
     An axis along which the operand is constant is none of the source's.
     """
@@ -186,7 +186,7 @@ def _transpose(state: State, node: Node) -> Known:
 
 @_fact("max")
 def _larger(state: State, node: Node) -> Known:
-    """What is larger than a maximum, a sum of squares or a norm still bounds what those bound."""
+    """A value above a maximum, a sum of squares or a norm still bounds what those bound."""
     for operand, other in (node.inputs, reversed(node.inputs)):
         found = state.relations.get(operand)
         if found is not None and found.kind in ("max", "squares", "norm"):

@@ -69,7 +69,7 @@ _ADDS_UP = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """What a value was on calibration data.
+    """The range of a value on calibration data.
 
     Attributes:
         low: least finite element.
@@ -84,7 +84,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What is to be taken for granted.
+    """Ranges to be taken for granted.
 
     Attributes:
         stated: intervals that the user states, by value.
@@ -105,7 +105,7 @@ HEADROOM = 4.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ranges:
-    """What is known of the values of a graph.
+    """The known ranges of the values of a graph.
 
     Attributes:
         intervals: by value; absent where nothing is known.
@@ -265,7 +265,7 @@ class _Pass:
         unit.update(v for v in node.outputs if values[v].dtype in _FLOATS)
 
     def _assume(self, node: Node) -> None:
-        """What is stated or measured of a result holds besides what is proved of it."""
+        """Adds what is stated or measured of a result to what is proved of it."""
         known = self.state.known
         if node.op not in _ADDS_UP and not self.stated.isdisjoint(node.inputs):
             self.stated.update(v for v in node.outputs if v in known)
@@ -286,7 +286,7 @@ class _Pass:
             known[value] = meet(proved, given) or given
 
     def exceeded(self, loops: Sequence[Node], passes: int) -> bool:
-        """Whether a carry was given less than the body makes of it; gives it more."""
+        """Gives more to carries that were given less than the body makes; true if any were."""
         known, any_exceeded = self.state.known, False
         for node in loops:
             inside = node.outputs[0]
@@ -305,7 +305,7 @@ class _Pass:
         return any_exceeded
 
     def narrow(self, loops: Sequence[Node]) -> bool:
-        """Whether a bound was given up that the body keeps (a ``min``); takes it back."""
+        """Takes back bounds given up that the body keeps (a ``min``); true if any were."""
         known, any_narrowed = self.state.known, False
         for node in loops:
             kept = hull((known.get(node.inputs[0]), known.get(node.inputs[1])))

@@ -97,7 +97,7 @@ def _round(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 
 def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Of what is next to zero, XLA's has any sign."""
+    """XLA's cube root of what is next to zero has any sign."""
     del node, values
     if known[0] is None:
         return None
@@ -108,7 +108,7 @@ def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 
 def _rsqrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Of what cannot be zero: that of minus zero is minus infinity."""
+    """Known where the operand cannot be zero: for minus zero the result is minus infinity."""
     del node, values
     x = known[0]
     if x is None or x[0] <= 0.0:

@@ -41,7 +41,7 @@ def outward(low: float, high: float, room: float = ROOM) -> Known:
 
 
 def in_float32(low: float, high: float) -> Known:
-    """What numbers between ``low`` and ``high`` may be where they are stored or read.
+    """The interval of numbers between ``low`` and ``high`` where they are stored or read.
 
     What is too large is infinite, and what is subnormal may be zero: CPUs and GPUs flush it.
     """
@@ -72,7 +72,7 @@ def hull(intervals: Iterable[Known]) -> Known:
 
 
 def meet(one: Known, other: Known) -> Known:
-    """What both say together; the first where they contradict each other."""
+    """The interval within both; the first where they contradict each other."""
     if one is None:
         return other
     if other is None:
@@ -82,7 +82,7 @@ def meet(one: Known, other: Known) -> Known:
 
 
 def within(inner: Known, outer: Known) -> bool:
-    """Whether ``outer`` holds all of ``inner``."""
+    """True if ``outer`` holds all of ``inner``."""
     if outer is None:
         return True
     return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]

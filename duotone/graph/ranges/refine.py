@@ -135,7 +135,7 @@ def _known(interval: Interval | None, half: HalfType) -> str:
 
 
 def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
-    """Whether half holds every result of a node without a loss that matters."""
+    """True if half holds every result of a node without a loss that matters."""
     if half.name == "bfloat16" and node.op in _SQUARES:
         return True  # has float32's range, and keeps as many digits of the small as of the large
     few = graph.values[node.outputs[0]].size * FEW >= graph.values[node.inputs[0]].size
@@ -146,7 +146,7 @@ def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
 
 
 def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
-    """Whether half holds all of a value, with a factor of 2 to spare, and resolves it."""
+    """True if half holds all of a value, with a factor of 2 to spare, and resolves it."""
     measured = ranges.measured.get(value) if half.name == "float16" else None
     unit = value in ranges.unit or (measured is not None and measured.small <= HARDLY_SMALL)
     interval = ranges.of(value)
@@ -157,7 +157,7 @@ def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
 
 
 def _may_be_lifted(node: Node, found: NodeClass) -> bool:
-    """Whether a node's class leaves it to the rules, and only its range speaks against it."""
+    """True if a node's class leaves it to the rules, and only its range speaks against it."""
     entry = found.entry
     if found.is_users or found.rule is not None or node.fixed:
         return False
@@ -209,7 +209,7 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
 
 
 def _weighs(value: int, graph: Graph, ranges: Ranges) -> bool:
-    """Whether multiplying by ``value`` is scaling or masking."""
+    """True if multiplying by ``value`` is scaling or masking."""
     interval = ranges.of(value)
     known = interval is not None and interval[0] >= 0.0 and interval[1] <= 1.0
     return known or graph.values[value].constant is not None or graph.values[value].size == 1
@@ -252,7 +252,7 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
 
 
 def _is_beyond(interval: Interval, half: HalfType) -> bool:
-    """Whether no element fits half."""
+    """True if no element fits half."""
     return interval[0] > half.largest or -interval[1] > half.largest
 
 
@@ -280,7 +280,7 @@ _HEADROOM_WORDS = "4 times what was measured"
 
 
 def _is_masked(graph: Graph, node: Node, half: HalfType) -> bool:
-    """Whether it is a constant (the -1e9 of a mask) that does not fit and is saturated."""
+    """True if a node reads a constant (the -1e9 of a mask) that does not fit and is saturated."""
     return any(constant.largest > half.largest for _, constant in graph.constants(node))
 
 

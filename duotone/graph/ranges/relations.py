@@ -15,7 +15,7 @@ from duotone.graph.ranges.interval import Interval
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relation:
-    """What a value is to another one, its source.
+    """The relation of a value to another one, its source.
 
     Attributes:
         kind: ``max`` (no element of the source is larger), ``shifted`` (the source less its
@@ -41,7 +41,7 @@ class Relation:
 
 
 class State:
-    """What one pass over the nodes has found so far.
+    """The findings of one pass over the nodes so far.
 
     Attributes:
         values: of the graph.
@@ -85,11 +85,11 @@ class State:
             self.origin[result] = first
 
     def is_number(self, value: int) -> bool:
-        """Whether a value is one known number everywhere."""
+        """True if a value is one known number everywhere."""
         return self.number(value) is not None
 
     def related(self, value: int, kind: str, source: int, shape: tuple[object, ...]) -> bool:
-        """Whether ``value`` is that of ``source``, axis by axis, when read beside it."""
+        """True if ``value`` is the ``kind`` of ``source``, axis by axis, when read beside it."""
         found = self.relations.get(value)
         if found is None or found.kind != kind or self.values[source].shape != shape:
             return False

@@ -44,11 +44,11 @@ DTYPE_RANGES: dict[str, Interval] = {
     **{f"int{bits}": (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0.0, 2.0**bits - 1) for bits in (8, 16, 32, 64)},
 }
-"""What the elements of a dtype that holds no fractions can be."""
+"""The range of the elements of each dtype that holds no fractions."""
 
 
 def fits(interval: Interval, dtype: str) -> bool:
-    """Whether a dtype of :data:`DTYPE_RANGES` holds all of an interval; what it does not wraps."""
+    """True if a dtype of :data:`DTYPE_RANGES` holds all of an interval; numbers outside wrap."""
     least, most = DTYPE_RANGES[dtype]
     return least - 1 < interval[0] and interval[1] < most + 1  # 2.0**63 - 1 is 2.0**63
 
@@ -105,7 +105,7 @@ def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_rule("gather")
 def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """What is gathered from outside of the operand is NaN, or ``fill``."""
+    """A gather from outside of the operand gives NaN, or ``fill``."""
     fill = node.attributes.get("fill")
     if values[node.inputs[0]].dtype in DTYPE_RANGES and fill is None:
         return None  # outside, integers are the least or greatest number of their dtype
@@ -241,7 +241,7 @@ def _whole_power(x: Known, power: int) -> Known:
 
 @_rule("pow")
 def _pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Of a base that is positive; monotone in base and exponent, so its corners bound it."""
+    """Known for a positive base: monotone in base and exponent, so its corners bound it."""
     del node, values
     base, exponent = known
     if base is None or base[0] <= 0.0:

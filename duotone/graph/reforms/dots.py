@@ -48,12 +48,12 @@ class Dot:
 
     @property
     def batch(self) -> list[int]:
-        """What both operands and the result have."""
+        """Labels that both operands and the result have."""
         return [x for x in self.out if x in self.operands[0] and x in self.operands[1]]
 
     @property
     def contracted(self) -> list[int]:
-        """What both operands have and the result has not, in the order of the left operand."""
+        """Labels that both operands have and the result has not, in the left operand's order."""
         return [x for x in self.operands[0] if x in self.operands[1] and x not in self.out]
 
     def size(self, labels: Labels) -> int:

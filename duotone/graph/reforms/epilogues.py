@@ -38,7 +38,7 @@ def match(node: Node, view: View) -> Reform | None:
 
 
 def _is_bare(view: View, node: Node, slot: int) -> bool:
-    """Whether an operand is what an operation with an epilogue gives, and the other one small."""
+    """True if an operation with an epilogue gives one operand, and the other one is small."""
     operand, other = node.inputs[slot], node.inputs[1 - slot]
     made = view.beside(node, operand)
     if made is None or view.only_reader(operand) is None:

@@ -51,7 +51,7 @@ def match_passing(node: Node, view: View) -> Reform | None:
 
 
 def _factored(node: Node, view: View) -> tuple[int, int, tuple[tuple[int, int], ...], bool] | None:
-    """What to add up, its reader, factors with their readers, and whether the sign changes."""
+    """The value to add up, its reader, factors with their readers, and if the sign changes."""
     if not view.is_full(node):
         return None
     axes = view.axes(node)
@@ -68,14 +68,14 @@ def _factored(node: Node, view: View) -> tuple[int, int, tuple[tuple[int, int], 
 
 
 def _goes_on(view: View, value: int) -> bool:
-    """Whether a value is read along a shortcut too: behind the next dot, or by a second sum."""
+    """True if a value is read along a shortcut too: behind the next dot, or by a second sum."""
     readers = [reader for reader, _ in view.readers(value)]
     sums = sum(reader.op == "reduce_sum" for reader in readers)
     return sums > 1 or any(view.levels.is_far(value, reader.index) for reader in readers)
 
 
 def parts_of(view: View, made: Node, axes: Sequence[int]) -> tuple[int | None, int | None]:
-    """What ``made`` multiplies, and by what factor of all that a sum over ``axes`` adds up.
+    """The operand of ``made``, and the factor common to all that a sum over ``axes`` adds up.
 
     The factor is ``None`` for a change of sign, both are for anything else.
     """

@@ -92,7 +92,7 @@ def _chain(node: Node, view: View) -> list[int] | None:
 
 
 def _is_the_same_for_all(value: int, node: Node, view: View) -> bool:
-    """Whether a value is the same for all elements along the axes that it does not have in full.
+    """True if a value is the same for all elements along the axes that it does not have in full.
 
     An axis that operand and indices of the gather have in common must be there in full.
     """
@@ -103,7 +103,7 @@ def _is_the_same_for_all(value: int, node: Node, view: View) -> bool:
 
 
 def _is_in_memory(root: int, chain: set[int], view: View) -> bool:
-    """Whether something reads a root from memory whether the gather does or not."""
+    """True if a root is in memory in any case: it has other readers, or is an argument."""
     makers = {view.value(value).producer for value in chain}
     others = [reader for reader, _ in view.graph.consumers[root] if reader not in makers]
     return bool(others) or view.value(root).producer < 0

@@ -83,10 +83,10 @@ class Expression:
 
 
 class Layer(enum.Enum):
-    """What of an operation a reform changes; an operation may have one of each."""
+    """The part of an operation that a reform changes; an operation may have one of each."""
 
     RESULT = "result"
-    """What stands in its place."""
+    """The value that stands in its place."""
     BINDING = "binding"
     """How the operation itself is bound, under that."""
     DERIVATIVE = "derivative"
@@ -113,7 +113,7 @@ class Reform:
     also: tuple[Reform, ...] = ()
 
     def makers(self, graph: Graph) -> set[int]:
-        """What must be carried out one by one for it: the makers of all that it reads.
+        """Nodes that must be carried out one by one for it: the makers of all that it reads.
 
         Its own operands aside, which are there in any case.
         """

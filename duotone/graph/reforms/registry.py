@@ -200,7 +200,7 @@ OF_ANY_PAINTER = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reforms:
-    """What is carried out in another form in one program.
+    """The reforms of one program.
 
     Attributes:
         on: the names of those that the device has and nobody switched off.
@@ -213,11 +213,11 @@ class Reforms:
     recompute: Recompute = NOTHING
 
     def named(self, name: str) -> dict[int, Reform]:
-        """Those of one name, by node."""
+        """The reforms of one name, by node."""
         return {found.node: found for found in self.found.values() if found.name == name}
 
     def at(self, node: int, layer: Layer = Layer.RESULT) -> Reform | None:
-        """That of a node, if it has one."""
+        """The reform of a node, if it has one."""
         return self.found.get((layer, node))
 
     def nodes(self, graph: Graph) -> set[int]:

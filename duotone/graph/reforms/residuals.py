@@ -49,7 +49,7 @@ _NAME = "name"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Product:
-    """What is calculated again as ``quotient * (divisor / sum(quotient))``.
+    """A value that is calculated again as ``quotient * (divisor / sum(quotient))``.
 
     The quotient was rounded, so its sum is not quite 1. Gradients of a softmax are differences from
     a mean weighted with it: were that not divided by the sum, all of the mean would count in them.
@@ -67,7 +67,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recompute:
-    """What is calculated again.
+    """The values that are calculated again, and for whom.
 
     Attributes:
         reads: for each (node, value) that takes the second calculation, its place. A place is one
@@ -159,7 +159,7 @@ _KEPT = {
 
 
 def _grows(graph: Graph, value: int) -> bool:
-    """Whether a value is an exponential, and no bell curve (the derivative of an exact GELU)."""
+    """True if a value is an exponential, and no bell curve (the derivative of an exact GELU)."""
     node = graph.nodes[graph.values[value].producer]
     if node.op not in _EXPONENTIALS:
         return False
@@ -221,7 +221,7 @@ class _Planner:
         )
 
     def _share(self) -> None:
-        """What is calculated again at a place is read by all far readers there, cheap or dear."""
+        """Lets all far readers at a place read what is calculated again there, cheap or dear."""
         for node in self.graph.nodes:
             place = self.places.get((node.body, self.levels.nodes[node.index]))
             if place is None or not self._may_read_again(node.index, node.body):
@@ -232,7 +232,7 @@ class _Planner:
                     self.reads[node.index, value] = place
 
     def _follows(self, value: int, place: int, body: int) -> bool:
-        """Whether a value is calculated again at a place, or can be from what is there.
+        """True if a value is calculated again at a place, or can be from what is there.
 
         A value of the program around is not: what it is made from may not be handed in.
         """
@@ -319,7 +319,7 @@ class _Planner:
         return ()
 
     def _is_read_half(self, value: int) -> bool:
-        """Whether all that read a value read it in half."""
+        """True if all that read a value read it in half."""
         return all(self.view.computes_half(reader) for reader, _ in self.view.readers(value))
 
     def _may_read_again(self, reader: int, body: int) -> bool:
@@ -328,7 +328,7 @@ class _Planner:
         return node.body == body and node.op not in STRUCTURAL and not compares
 
     def _is_kept(self, value: int) -> bool:
-        """Whether a value is in memory for far readers whatever is decided here."""
+        """True if a value is in memory for far readers whatever is decided here."""
         return value in self.kept and self._has_far_readers(value)
 
     def _chain(self, node: Node, value: Value) -> tuple[set[int], set[int]] | None:
@@ -356,7 +356,7 @@ class _Planner:
         return (chain, roots) if chain else None
 
     def _costs_nothing(self, held: Value, value: Value) -> bool:
-        """Whether an operand is read as it is: it is small, or not in memory at all."""
+        """True if an operand is read as it is: it is small, or not in memory at all."""
         if held.index == value.index:
             return False
         if held.constant is not None or not held.shape:

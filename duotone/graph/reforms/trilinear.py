@@ -38,7 +38,7 @@ from duotone.graph.reforms.view import View
 
 NAME = "trilinear"
 _LARGEST = 2.0
-"""Of exponentials less their maximum, rounding errors included."""
+"""The largest exponential of numbers less their maximum, rounding errors included."""
 _LONGEST_CHAIN = 16
 
 
@@ -116,7 +116,7 @@ class _Finder:
         return self._view.full_beside(self._node, value)
 
     def _is_dot(self, node: Node) -> bool:
-        """Whether a node is a dot beside the sum that takes both operands in half, and no pin."""
+        """True if a node is a dot beside the sum that takes both operands in half, and no pin."""
         return (
             "labels" in node.attributes
             and node.body == self._node.body
@@ -126,7 +126,7 @@ class _Finder:
         )
 
     def _alike(self, made: Node, *operands: int) -> bool:
-        """Whether operands are as large as a node's result, instead of repeated to be so."""
+        """True if operands are as large as a node's result, instead of repeated to be so."""
         shape = self._view.shape(made.outputs[0])
         return all(self._view.shape(operand) == shape for operand in operands)
 
@@ -152,7 +152,7 @@ class _Finder:
         return _Term(operand, factors=((factor, made.index),))
 
     def _combines(self, made: Node, operand: int, factor: int) -> bool:
-        """Whether a node only combines ``operand`` with what is the same for all added up."""
+        """True if a node only combines ``operand`` with what is the same for all added up."""
         shape = self._view.shape(made.outputs[0])
         return self._alike(made, operand) and self._view.is_common(factor, shape, self._axes)
 
@@ -170,7 +170,7 @@ class _Finder:
                 yield term.times(_Term(division.outputs[0], factors=(divisor,))), division
 
     def _is_softmax(self, division: Node) -> bool:
-        """Whether a node divides exponentials by their sum over the axes of ours.
+        """True if a node divides exponentials by their sum over the axes of ours.
 
         Of numbers that cancel, the sum of rounded ones may be another one altogether.
         """
@@ -191,7 +191,7 @@ class _Finder:
         )
 
     def _unshaped(self, value: int) -> Node | None:
-        """What makes the elements of a value, in this order."""
+        """The node that makes the elements of a value, in this order."""
         size = self._view.value(value).size
         while (made := self._full(value)) is not None and made.op in RESHAPES:
             value = made.inputs[0]

@@ -91,15 +91,15 @@ class View:
         return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
 
     def is_full(self, node: Node) -> bool:
-        """Whether a node could be half, and calculates and stores full."""
+        """True if a node could be half, and calculates and stores full."""
         return self.painting.is_full(node)
 
     def computes_half(self, node: Node) -> bool:
-        """Whether a node takes its operands in half."""
+        """True if a node takes its operands in half."""
         return self.painting.compute[node.index] is Paint.HALF
 
     def is_stored_half(self, value: int) -> bool:
-        """Whether a value is in memory in half."""
+        """True if a value is in memory in half."""
         return self.graph.stored(self.painting.store, self.graph.values[value]) is Paint.HALF
 
     def axes(self, node: Node, name: str = "axes") -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class View:
         return axes
 
     def is_common(self, factor: int, shape: Sequence[object], axes: Sequence[int]) -> bool:
-        """Whether a factor is the same for all elements along some axes.
+        """True if a factor is the same for all elements along some axes.
 
         Args:
             factor: a value.

@@ -20,7 +20,7 @@ from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
 
 _MOVES = RESHAPES - {"broadcast_in_dim"} | {"transpose"}
-"""Of one operand; a weight on its way to a dot."""
+"""Moves of one operand: a weight on its way to a dot."""
 
 
 def match_weight(node: Node, view: View) -> Reform | None:
