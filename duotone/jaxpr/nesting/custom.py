@@ -114,7 +114,7 @@ def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Pullback:
-    """What a backward rule must know of its forward rule: the residuals' tree and precisions."""
+    """The residuals of a forward rule, for its backward rule: their tree and precisions."""
 
     tree: Any
     kept: tuple[Paint, ...]
@@ -152,7 +152,7 @@ def _full_types(arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:
 
 
 def _is_float(atom: Any) -> bool:
-    """Whether a value has a derivative."""
+    """True if a value has a derivative."""
     dtype = getattr(atom.aval, "dtype", None)
     return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
 

@@ -214,7 +214,7 @@ def _while(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def is_mapped(eqn: _jax.Eqn) -> bool:
-    """Whether a ``while`` has one condition for each element of a batch: ``vmap`` made it."""
+    """True if a ``while`` has one condition for each element of a batch: ``vmap`` made it."""
     (goes_on,) = _jax.open_jaxpr(eqn.params["cond_jaxpr"]).outvars
     return bool(goes_on.aval.shape)
 

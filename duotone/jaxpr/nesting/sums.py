@@ -24,7 +24,7 @@ def _dots(sums: Iterable[Reform]) -> list[int]:
 
 
 def stacked_operands(r: Rewriter, sums: Iterable[Reform], env: Env) -> list[Any]:
-    """What one iteration hands on: both operands of every dot, as it takes them."""
+    """The operands that one iteration stacks: both of every dot, as it takes them."""
     return [
         r.read(env, value, r.wanted(dot, slot))
         for dot in _dots(sums)

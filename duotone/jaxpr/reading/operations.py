@@ -1,4 +1,4 @@
-"""What the front end tells the painter about one equation: which slots may be half, and its cost.
+"""Descriptions of equations for the painter: which slots may be half, and the cost.
 
 :func:`describe` is called once for each first-order equation. The default suits most primitives:
 every float32 operand and result may be half. Primitives that differ have a rule in ``_RULES``;
@@ -60,7 +60,7 @@ _DATA_MOVEMENT = CONSTANT_KEEPING | frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Description:
-    """What a painter needs to know of an equation.
+    """The description of an equation for a painter.
 
     Attributes:
         listed_as: name under which the lists are searched.
@@ -188,7 +188,7 @@ HANDFUL = 4
 
 
 def _is_sum(eqn: _jax.Eqn) -> bool:
-    """Whether a dot has no free axis on either side, or a handful of elements along all axes.
+    """True if a dot has no free axis on either side, or a handful of elements along all axes.
 
     Axes of the batch do not count: a rotation of each of many vectors is many such dots.
     """

@@ -193,7 +193,7 @@ def _leaf_name(path: Any, parameters: list[str]) -> str:
 
 
 def _parameter_names(function: Callable[..., Any]) -> list[str]:
-    """Of the parameters that take one argument by position."""
+    """The names of the parameters that take one argument by position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -251,12 +251,12 @@ def _check_result(name: str, leaf: Any) -> None:
 
 
 def _runs_later(leaf: Any) -> bool:
-    """Whether the code of a result runs after tracing has ended."""
+    """True if the code of a result runs after tracing has ended."""
     return isinstance(leaf, (Iterator, Awaitable))
 
 
 def _inside(leaf: Any) -> Iterator[Any]:
-    """What an object that is no pytree holds, one level deep."""
+    """The objects inside an object that is no pytree, one level deep."""
     if isinstance(leaf, (set, frozenset)):
         yield from leaf
     yield from getattr(leaf, "__dict__", {}).values()

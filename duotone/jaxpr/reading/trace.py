@@ -44,7 +44,7 @@ class Traced:
 
 
 def leak_inside(name: str) -> str:
-    """What to tell a user whose function uses a traced value of another call."""
+    """The message for a user whose function uses a traced value of another call."""
     return (
         f"{name} uses a traced value that an earlier trace left behind (in a global, an attribute "
         "or a closure); pass it as an argument and return it as a result instead"

@@ -47,16 +47,16 @@ Steps = tuple[Operation, ...]
 
 
 def precision(name: str) -> Any:
-    """What JAX takes as ``precision``: an algorithm of dots, or a pair of equal precisions."""
+    """JAX's ``precision`` of a name: an algorithm of dots, or a pair of equal precisions."""
     if name in lax.DotAlgorithmPreset.__members__:
         return lax.DotAlgorithmPreset[name]
     return (lax.Precision[name], lax.Precision[name])
 
 
 def takes_rows(*operands: Any) -> bool:
-    """Whether ``rows`` can be made of these operands: reshaping them needs plain arrays.
+    """True if ``rows`` can be made of these operands: reshaping them needs plain arrays.
 
-    Not of a symbolic dimension, nor where shardings are part of the type (explicit mesh axes,
+    False for a symbolic dimension, and where shardings are part of the type (explicit mesh axes,
     inside ``shard_map``), which reshaping would have to name.
     """
     for operand in operands:
@@ -115,7 +115,7 @@ def _rows_dot_derivative(
 
 
 def is_zero(tangent: Any) -> bool:
-    """Whether nothing is differentiated by an operand."""
+    """True if nothing is differentiated by the operand of a tangent."""
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
@@ -177,7 +177,7 @@ def kept_axes(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> li
 
 
 def result_shape(lhs: Any, rhs: Any, numbers: Dims) -> tuple[int, ...]:
-    """Of a dot: batch, what the left keeps, what the right keeps."""
+    """The shape of a dot: batch, what the left keeps, what the right keeps."""
     contracted, batch = numbers
     left = (*batch[0], *kept_axes(lhs, contracted[0], batch[0]))
     right = kept_axes(rhs, contracted[1], batch[1])

@@ -125,7 +125,7 @@ def _bind(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[An
 
 @_rule("gather")
 def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """What it fills with is a constant: too large a one is saturated."""
+    """Binds a gather; a constant to fill with that is too large for half is saturated."""
     (node,) = step.nodes
     fill, limit = r.graph.nodes[node].attributes.get("fill"), r.largest
     params = dict(step.eqn.params)
@@ -205,7 +205,7 @@ def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
 
 
 def _takes_gradient(full: Any | None) -> bool:
-    """Whether an array is one of float32 that may be differentiated by."""
+    """True if an array is one of float32 that may be differentiated by."""
     return full is not None and not is_host_array(full) and full.dtype == FULL_DTYPE
 
 

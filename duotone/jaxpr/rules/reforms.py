@@ -69,7 +69,7 @@ def made_again(r: Rewriter) -> Callable[..., Any]:
 
 
 def taken(eqn: _jax.Eqn, array: Any, at: Any) -> Any:
-    """What a gather takes of an operand that may have size 1 where the original one has more."""
+    """The gather of an operand that may have size 1 where the original one has more."""
     shape = eqn.invars[0].aval.shape
     there = [mine == size for mine, size in zip(jnp.shape(array), shape, strict=True)]
     params = dict(eqn.params)

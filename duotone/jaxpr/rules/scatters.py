@@ -20,7 +20,7 @@ from duotone.jaxpr.reading.indices import addends, positions, targets
 
 
 def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
-    """What is known of the updates of a ``scatter-add``.
+    """Attributes that say what is known of the updates of a ``scatter-add``.
 
     Args:
         eqn: the equation.
@@ -63,7 +63,7 @@ def placed(eqn: _jax.Eqn, indices: Any, operand: Any, updates: Any) -> Any:
 
 
 def _adds_once(eqn: _jax.Eqn) -> bool:
-    """Whether no element can get two updates, and each covers what it lies in."""
+    """True if no element can get two updates, and each covers what it lies in."""
     operand, indices, updates = (var.aval for var in eqn.invars)
     numbers = eqn.params["dimension_numbers"]
     scattered = numbers.scatter_dims_to_operand_dims
@@ -99,16 +99,16 @@ def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
 
 
 def _is_plain(var: Any) -> bool:
-    """Whether it has sizes that are known, and no axis of it is sharded by its type.
+    """True if all sizes of a variable are known, and its type shards no axis.
 
-    Of a sharded one, new arrays would have to name the mesh.
+    For a sharded one, new arrays would have to name the mesh.
     """
     known = all(isinstance(size, int) for size in var.aval.shape)
     return known and all(axis is None for axis in var.aval.sharding.spec)
 
 
 def _window_is_whole(operand: Any, updates: Any, numbers: Any) -> bool:
-    """Whether each update covers every axis of the operand that is not indexed."""
+    """True if each update covers every axis of the operand that is not indexed."""
     outside = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     window = [size for axis, size in enumerate(operand.shape) if axis not in outside]
     return window == [updates.shape[axis] for axis in numbers.update_window_dims]

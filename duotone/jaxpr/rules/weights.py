@@ -123,7 +123,7 @@ def _derivative_of_weight(slot: int, form: DotForm, primals: Any, tangents: Any)
 
 
 def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any:
-    """What the tangent of a half operand adds to that of the result; its transpose is JAX's."""
+    """The share of a half operand's tangent in that of the result; its transpose is JAX's."""
     lhs, rhs = _with(primals, side, tangent)
     if form.kind == ROWS:
         return form.product(lhs, rhs)

@@ -28,9 +28,9 @@ _HALVES: dict[tuple[int, str, float], tuple[Any, Any]] = {}
 
 
 def is_large_constant(array: Any) -> bool:
-    """Whether an array is known while the program is traced, and worth casting then.
+    """True if an array is known while the program is traced, and worth casting then.
 
-    Not where nothing is to run: while ``explain`` collects, and for a device that is not there.
+    False where nothing is to run: while ``explain`` collects, and for a device that is not there.
     """
     return (
         isinstance(array, jax.Array)

@@ -99,7 +99,7 @@ class Collection:
 
 
 class _Key:
-    """What stands in the keys of ``jit`` caches; light, since it stays there."""
+    """The mark of one collection in the keys of ``jit`` caches; light, since it stays there."""
 
 
 _COLLECTIONS: dict[_Key, Collection] = {}
@@ -147,7 +147,7 @@ def collection_now() -> Collection | None:
 
 
 def holds_rewritten(jaxpr: Any) -> bool:
-    """Whether a program has rewritten ones inside, however deep."""
+    """True if a program has rewritten ones inside, however deep."""
     if isinstance(jaxpr, (tuple, list)):
         return any(map(holds_rewritten, jaxpr))
     for eqn in getattr(_jax.open_jaxpr(jaxpr), "eqns", ()):
@@ -168,7 +168,7 @@ def rewritten_steps(program: Program) -> Iterator[Step]:
 
 
 def same_program(one: Any, other: Any) -> bool:
-    """Whether two programs have the same equations with the same types, nested ones included.
+    """True if two programs have the same equations with the same types, nested ones included.
 
     A program that was differentiated, mapped or evaluated in part has not.
     """

@@ -1,6 +1,6 @@
-"""What CPython does with memory while a program is traced and rewritten.
+"""Puts CPython's work on memory off while a program is traced and rewritten.
 
-Two habits of the interpreter cost such work dearly, and both are put off for its time: garbage
+Two habits of the interpreter cost tracing dearly, and both are put off for its time: garbage
 collection, and the pieces in which CPython keeps the frames of running functions.
 
 Who calls this: :mod:`duotone.jaxpr.running.run`, around the first call with a signature.

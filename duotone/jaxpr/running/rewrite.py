@@ -70,7 +70,7 @@ class Env:
         self._arrays[value, paint] = array
 
     def holds(self, value: int) -> bool:
-        """Whether it was written here, in any precision; what stands around does not count."""
+        """True if a value was written here, in any precision; one of an outer program is not."""
         return any((value, paint) in self._arrays for paint in Paint)
 
     def place(self, key: int) -> Env:
@@ -182,7 +182,7 @@ class Rewriter:
         return self.half if paint is Paint.HALF else aval.dtype
 
     def touched(self, step: Step) -> bool:
-        """Whether anything inside a step is half, or bound in another form."""
+        """True if anything inside a step is half, or bound in another form."""
         return self._touched_before[step.last] > self._touched_before[step.first]
 
     def read(self, env: Env, value: int, paint: Paint) -> Any:
@@ -379,7 +379,7 @@ def _casting_inside(plan: CastPlan, graph: Graph) -> set[int]:
 
 
 def is_host_array(array: Any) -> bool:
-    """Whether casting needs no operation in the program: literals and NumPy arrays."""
+    """True if casting needs no operation in the program: literals and NumPy arrays."""
     return not isinstance(array, jax.Array)
 
 

@@ -76,12 +76,12 @@ class Runner:
     def _collected(
         self, collection: Collection, key: Any, signature: Signature, arrays: Sequence[Any]
     ) -> Callable[..., tuple[list[Any], Results]]:
-        """What a call inside :func:`duotone.explain` gets: a program under a name of its own."""
+        """The program for a call inside :func:`duotone.explain`, under a name of its own."""
         types = tuple([jax.typeof(array) for array in arrays])
         return collection.once(self, (key, types), lambda: self._compile(signature, arrays))
 
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
-        """What calls that share a ``jit`` function have in common."""
+        """The key that calls of one ``jit`` function have in common."""
         del arrays  # `jit` looks at them
         return signature.tree, signature.statics
 

@@ -70,7 +70,7 @@ class Twin:
 
     @property
     def shared(self) -> bool:
-        """Whether it is its own twin."""
+        """True if a value is its own twin."""
         return self.plain is self.full
 
 
@@ -162,7 +162,7 @@ class Twins:
         return Twin(twin.plain, twin.full, number)
 
     def apart(self, function: Callable[[], Any], tick: Any, iteration: Any) -> tuple[Any, Any]:
-        """What a function that runs programs returns, and the rows and tick that it leaves.
+        """Runs a function that runs programs: gives its result, and the rows and tick it leaves.
 
         The rows so far are set aside: it is traced by itself.
         """
@@ -255,7 +255,7 @@ def _with_own_types(eqn: Any, operands: Sequence[Twin]) -> list[Any]:
 
 
 def _rounds(eqn: Any) -> bool:
-    """Whether an equation rounds float32 to the digits of half."""
+    """True if an equation rounds float32 to the digits of half."""
     if eqn.primitive.name != "reduce_precision":
         return False
     return any(

@@ -1,4 +1,4 @@
-"""What ``blame`` notes of a value: a row of numbers for it and its float32 twin.
+"""The notes of ``blame`` on a value: a row of numbers for it and its float32 twin.
 
 Rows of the same value in two iterations of a loop are joined to one.
 
@@ -109,5 +109,5 @@ def neutral(count: int) -> Any:
 
 
 def watched(dtype: Any) -> bool:
-    """Whether values of a dtype have rows: half and float32."""
+    """True if values of a dtype have rows: half and float32."""
     return dtype in (jnp.dtype("float16"), jnp.dtype("bfloat16"), jnp.dtype("float32"))
