@@ -21,7 +21,7 @@ from duotone import _jax
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AssumedDevice:
-    """What there is to know of a device to paint for it.
+    """The facts on a device that painting for it needs.
 
     Attributes:
         name: of the target, ``"h200"``; of a device at hand, its kind.

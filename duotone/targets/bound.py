@@ -47,7 +47,7 @@ class Bound:
 
 
 def bound_of(record: Record, target: Target, arguments: int, results: int, donated: int) -> Bound:
-    """What a program costs, between bounds.
+    """The cost of a program, between bounds.
 
     Args:
         record: of the program as painted for the target.

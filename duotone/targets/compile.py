@@ -214,7 +214,7 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 def _is_result(leaf: Any) -> bool:
-    """Whether something returned is computed; a name or a number is no part of the program."""
+    """True if something returned is computed; a name or a number is no part of the program."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 

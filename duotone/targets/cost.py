@@ -29,7 +29,7 @@ _BODIES = frozenset({"call", "async-start"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """What the kernels of a program sum up to; fields as in ``ProgramCost``."""
+    """The sums over the kernels of a program; fields as in ``ProgramCost``."""
 
     bytes: int
     flops: dict[str, float]

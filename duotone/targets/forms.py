@@ -54,11 +54,11 @@ def _names(text: str) -> frozenset[str]:
 
 
 _EVERYWHERE = _names("known_scatters one_hot loop_sums weight_gradients")
-"""What every device gains from."""
+"""Reforms from which every device gains."""
 _PLAIN = _EVERYWHERE | _names("dot_orders half_cotangents")
 """With dots of every layout."""
 _CPU = _names("recompute quotients firm_roots")
-"""Of a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
+"""For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
 once. Holding gains nothing there, and would keep the compiler from that."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
 TABLE = {

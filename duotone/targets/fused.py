@@ -25,7 +25,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from duotone.graph.record import CastRecord, OperationRecord, Record
 
 RESHAPED = frozenset({"reshape", "squeeze", "expand_dims"})
-"""What compilers make of another view of the same bytes."""
+"""Operations that compilers turn into another view of the same bytes."""
 _FUSIBLE = RESHAPED | frozenset(
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type "
     "broadcast_in_dim cbrt ceil clamp concatenate convert_element_type copy cos cosh digamma div "
@@ -39,9 +39,9 @@ _REDUCTIONS = frozenset(
     "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor "
     "reduce_precision".split()
 )
-"""What fuses into itself what it reads."""
+"""Operations that fuse into themselves what they read."""
 _PICKED = frozenset({"gather", "slice", "dynamic_slice"})
-"""What reads as much as it writes."""
+"""Operations that read as much as they write."""
 _IN_PLACE = frozenset({"dynamic_update_slice"})
 _NUMBER = re.compile(r"\d+")
 _WIDENED = 4 + 2
@@ -129,7 +129,7 @@ class Fusion:
                 yield cast
 
     def _fuses(self, reader: OperationRecord) -> bool:
-        """Whether an operation calculates what it reads in its own kernel."""
+        """True if an operation calculates what it reads in its own kernel."""
         return reader.operation in _FUSIBLE or reader.operation in _REDUCTIONS
 
     def _made(self, operation: OperationRecord) -> int:

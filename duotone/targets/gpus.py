@@ -1,4 +1,4 @@
-"""What XLA's GPU compiler has to be told of a GPU that is not there.
+"""Descriptions of GPUs, for XLA's compiler where the GPU itself is not there.
 
 XLA takes a text of its ``GpuTargetConfigProto``; :func:`target_config` writes it from the few
 figures that differ from GPU to GPU. XLA uses them in its cost model (what to fuse, how to tile)

@@ -286,7 +286,7 @@ _BRACKET_OR_QUOTE = re.compile(r'[()"]')
 
 
 def _until_closed(text: str, line: str) -> tuple[str, str]:
-    """What stands before the parenthesis that closes one opened before ``text``, and the rest."""
+    """The text before the parenthesis that closes one opened before ``text``, and the rest."""
     depth, position = 1, 0
     while found := _BRACKET_OR_QUOTE.search(text, position):
         position = found.end()

@@ -1,4 +1,4 @@
-"""What ``Policy(float32_math=...)`` means on a device: how float32 dots and convolutions calculate.
+"""``Policy(float32_math=...)`` on a device: how float32 dots and convolutions calculate.
 
 The arrays stay float32; what changes is what the hardware makes of the operands inside: rounded to
 TensorFloat-32, float16 or bfloat16 and added up in float32, or not rounded at all. JAX says this

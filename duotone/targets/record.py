@@ -1,4 +1,4 @@
-"""What a compiled program costs: the record that ``duotone.compile_for`` returns, as data.
+"""The cost of a compiled program: the record that ``duotone.compile_for`` returns, as data.
 
 Made by :mod:`duotone.targets.cost`, shown by :mod:`duotone.views.cost`.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from duotone.errors import ArgumentError, shown
 
 _COSTS = ("bytes", "seconds", "flops")
-"""What of a kernel can be compared."""
+"""The costs of a kernel that can be compared."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from duotone.targets.record import Kernel
 from duotone.targets.specifications import Target
 
 DOTS, BANDWIDTH, LINKS, LAUNCHES = "dots", "bandwidth", "links", "launches"
-"""What a kernel's time goes by."""
+"""The kinds of limits that a kernel's time goes by."""
 _EQUAL = 1e-6
-"""Of two times that are as good as equal, relatively; a kernel's bytes are rounded."""
+"""The relative difference of times that are as good as equal; a kernel's bytes are rounded."""
 
 
 def peak_of(target: Target, math: str) -> float:

@@ -18,7 +18,7 @@ from duotone.errors import UnknownTargetError
 from duotone.targets.assumed import AssumedDevice
 
 LAUNCH_SECONDS = 1e-6
-"""What one kernel costs beside its work: XLA's own estimate (``kKernelLaunchOverhead`` in
+"""The cost of one kernel beside its work: XLA's own estimate (``kKernelLaunchOverhead`` in
 ``xla/service/gpu/model/gpu_performance_model_base.h``)."""
 
 
@@ -67,7 +67,7 @@ class Target:
     link: float = 0.0
 
     def device(self) -> AssumedDevice:
-        """What to paint for."""
+        """The device to paint for."""
         return AssumedDevice(self.name, self.platform, self.capability)
 
 

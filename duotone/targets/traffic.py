@@ -1,4 +1,4 @@
-"""What one instruction of a compiled program reads from and writes to memory.
+"""The bytes that one instruction of a compiled program reads from and writes to memory.
 
 A kernel reads its operands and writes its results. Less than all of it moves where a fusion only
 slices an operand (it computes element by element, so what it does not need is not read), and where
@@ -45,7 +45,7 @@ _WHOLE = frozenset({"dot", "convolution", "sort", "custom-call", "fusion", "call
 
 
 def is_free(instruction: Instruction) -> bool:
-    """Whether an instruction is no kernel."""
+    """True if an instruction is no kernel."""
     if instruction.opcode == "custom-call":
         return instruction.target in _FREE_CALLS
     return instruction.opcode in FREE
@@ -115,7 +115,7 @@ def _of_fusion(
 
 
 def _results(fused: Computation) -> list[Instruction]:
-    """What a computation returns, tuples taken apart."""
+    """The instructions whose results a computation returns, tuples taken apart."""
 
     def flat(instruction: Instruction) -> Iterator[Instruction]:
         if instruction.opcode != "tuple":

@@ -133,7 +133,7 @@ class Trips:
     def _kept(
         self, made: Instruction, around: Computation, slot: Path, loop: Instruction | None
     ) -> _Number | None:
-        """What a loop ``made`` is given in a slot that its body hands on as it is."""
+        """The number that a loop ``made`` is given in a slot that its body hands on as it is."""
         body = self._called(made, "body")
         if self._number(body.root, body, slot, made) != _Number(slot, 0):
             return None
@@ -142,7 +142,7 @@ class Trips:
     def _number(
         self, made: Instruction, place: Computation, path: Path, loop: Instruction | None
     ) -> _Number | None:
-        """What stands at ``path`` in a result.
+        """The number at ``path`` in a result.
 
         Args:
             made: the instruction that makes it.
@@ -184,7 +184,7 @@ class Trips:
     def _given(
         self, parameter: Instruction, place: Computation, path: Path, loop: Instruction | None
     ) -> _Number | None:
-        """What stands at ``path`` in a parameter: what its only caller gives it."""
+        """The number at ``path`` in a parameter: the one that its only caller gives it."""
         callers = self._callers.get(place.name, [])
         if len(callers) != 1:
             return None
