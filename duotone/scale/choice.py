@@ -1,4 +1,4 @@
-"""What a user may say for ``loss_scale``, and the loss scale that it means.
+"""The words and numbers that ``loss_scale`` takes, and the loss scale that each means.
 
 ``check_loss_scale`` looks at an argument where it is given and touches no device, so that a
 wrapped optimizer can be made while a program is imported; ``make_loss_scale`` makes the arrays when

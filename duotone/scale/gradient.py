@@ -40,7 +40,7 @@ _NO_TREE = (
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ScaledGrad:
-    """What ``compute_gradients`` of a wrapped optimizer returns; a pytree.
+    """The result of ``compute_gradients`` of a wrapped optimizer; a pytree.
 
     Attributes:
         value: the loss as ``loss_fn`` returned it, unscaled, in its own dtype.

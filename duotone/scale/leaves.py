@@ -1,4 +1,4 @@
-"""What loss scaling does to one leaf of a pytree: which leaves it touches, and in which dtype.
+"""Loss scaling of one leaf of a pytree: which leaves it touches, and in which dtype.
 
 A leaf is *inexact* when it is a floating or complex array or Python number. All else (integers,
 booleans, float0, PRNG keys, functions, strings) has no magnitude to scale and passes through.
@@ -19,7 +19,7 @@ from jax import lax
 
 
 def is_inexact(leaf: Any) -> bool:
-    """Whether a leaf is a floating or complex array or number."""
+    """True if a leaf is a floating or complex array or number."""
     if isinstance(leaf, float | complex):
         return True
     dtype = getattr(leaf, "dtype", None)

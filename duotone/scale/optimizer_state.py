@@ -145,7 +145,7 @@ def _refuse_inside_accumulation(state: Any, who: str) -> None:
 
 
 def _unprotected(state: Any) -> str:
-    """What sees gradients that overflow and keeps something of them; empty if nothing does.
+    """Names a part that sees gradients that overflow and keeps something of them; else empty.
 
     That is another branch of a partition, unless it is ``optax.set_to_zero()``, and what stands
     earlier in a chain and holds arrays (a momentum).
@@ -166,7 +166,7 @@ def _unprotected(state: Any) -> str:
 
 
 def is_concrete(state: MixedPrecisionState) -> bool:
-    """Whether the numbers of a state can be read now without waiting for a device."""
+    """True if the numbers of a state can be read now without waiting for a device."""
     return all(
         not isinstance(leaf, Tracer)
         and getattr(leaf, "is_ready", lambda: True)()

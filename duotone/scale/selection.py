@@ -93,7 +93,7 @@ def check_predicate(pred: Any, name: str) -> jax.Array:
 
 
 def _check_leaf(path: str, new: Any, old: Any) -> bool:
-    """Whether there is something to choose; raises where there must not be."""
+    """True if there is something to choose; raises where there must not be."""
     if new is old:
         return False
     if not (_is_array(new) and _is_array(old)):

@@ -315,7 +315,7 @@ def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any
 
 
 def _branching_is_free() -> bool:
-    """Whether the host need not wait for the device to learn which branch to take."""
+    """True if the host need not wait for the device to learn which branch to take."""
     return _jax.platform_to_paint_for() == "cpu"
 
 

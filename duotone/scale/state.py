@@ -385,7 +385,7 @@ def _power_of_two(exponent: jax.Array) -> jax.Array:
 
 
 def _holds_any_scale(kind: Any) -> bool:
-    """Whether a floating type holds every float32 scale exactly."""
+    """True if a floating type holds every float32 scale exactly."""
     single = jnp.finfo(jnp.float32)
     return kind.maxexp >= single.maxexp and kind.nmant >= single.nmant
 
