@@ -203,7 +203,7 @@ def unbound(fn: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def is_object(thing: Any) -> bool:
-    """Whether a thing is an NNX object that may be changed in place."""
+    """True if a thing is an NNX object that may be changed in place."""
     return isinstance(thing, nnx.Variable) or nnx.graphlib.is_graph_node(thing)
 
 

@@ -199,7 +199,7 @@ class Optimizer(nnx.Optimizer[M]):
         kwargs: dict[str, Any],
         has_aux: bool,
     ) -> tuple[Any, ...]:
-        """What the wrapped optimizer is called with; inside an update context."""
+        """The arguments of a call of the wrapped optimizer; inside an update context."""
         function, first = unbound(loss_fn)
         with nnx.split_context(TAG) as context:
             definition, params, rest = context.split(model, self.wrt, ...)

@@ -50,7 +50,7 @@ from duotone.scale.skip import check_agreement
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Minimized:
-    """What :meth:`MixedPrecisionOptimizer.minimize` returns; a pytree.
+    """The result of :meth:`MixedPrecisionOptimizer.minimize`; a pytree.
 
     Attributes:
         params: the new parameters, in their own dtypes.

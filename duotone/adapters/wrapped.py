@@ -1,4 +1,4 @@
-"""What stands behind a mixed-precision optimizer: the wrapped one, settings, a short memory.
+"""The parts behind a mixed-precision optimizer: the wrapped one, settings, a short memory.
 
 The memory is: gradients compiled for each loss function, what was measured of them, the structures
 of states seen, whether the one warning was given, and whether this thread scaled a loss that it has
@@ -65,7 +65,7 @@ class Wrapped:
 
     @property
     def policy(self) -> Policy | None:
-        """What may be painted: the policy that was passed, and what was measured since."""
+        """The policy that was passed, with what was measured since."""
         return self.functions.policy
 
     @property
@@ -187,7 +187,7 @@ class Wrapped:
 
     @property
     def pending(self) -> bool:
-        """Whether this thread scaled a loss that it is differentiating, and has not unscaled."""
+        """True if this thread scaled a loss that it is differentiating, and has not unscaled."""
         return getattr(self._thread, "pending", False)
 
     @pending.setter

@@ -87,7 +87,7 @@ class _Switches:
 
 
 def _plain(model: Any) -> bool:
-    """Whether a model was compiled with an optimizer that may be wrapped; says so once if not."""
+    """True if a model was compiled with an optimizer that may be wrapped; logs once why not."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, plans.Wrapped):
         return False

@@ -109,7 +109,7 @@ def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame
 def _in_place_of_training(
     model: Any, look: Callable[..., R], x: Any, y: Any, sample_weight: Any
 ) -> R:
-    """What ``look(state, batch)`` returns where Keras would train on a batch."""
+    """Calls ``look(state, batch)`` where Keras would train on a batch, and returns its result."""
     found: list[R] = []
 
     def train_function(state: Any, batches: Iterator[Any]) -> tuple[dict[str, Any], Any]:

@@ -108,7 +108,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     @property
     def asks_device(self) -> bool:
-        """Whether the half type is the device's choice, not the user's."""
+        """True if the half type is the device's choice, not the user's."""
         return self._dtype is None
 
     # State.

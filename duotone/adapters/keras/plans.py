@@ -36,7 +36,7 @@ class Wrapped(abc.ABC):
     @property
     @abc.abstractmethod
     def asks_device(self) -> bool:
-        """Whether the half type is the device's choice, not the user's."""
+        """True if the half type is the device's choice, not the user's."""
 
     @property
     @abc.abstractmethod

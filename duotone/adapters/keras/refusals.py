@@ -1,4 +1,4 @@
-"""What the Keras adapter refuses, with the remedy: optimizers, backends, models.
+"""Refusals of the Keras adapter, each with the remedy: optimizers, backends, models.
 
 Called by ``optimizer`` when one is made, and by ``hooks`` and ``models`` before a step is
 rewritten.

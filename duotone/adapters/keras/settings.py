@@ -1,4 +1,4 @@
-"""What a user chose, checked once, and as plain data for a model's config.
+"""The user's settings, checked once, and as plain data for a model's config.
 
 A Keras model is saved with the config of its optimizer, so the loss scale, the half type and the
 policy must turn into strings and numbers and back. Called by ``optimizer`` (config, and the rule
@@ -131,5 +131,5 @@ def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
 
 
 def finite_scale(value: Any) -> bool:
-    """Whether a number can be a loss scale (NaN cannot)."""
+    """True if a number can be a loss scale (NaN cannot)."""
     return bool(1.0 <= float(jax.device_get(value)) <= MAX_SCALE)

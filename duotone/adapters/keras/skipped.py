@@ -1,4 +1,4 @@
-"""What a skipped training step leaves behind in a model: nothing but a random seed that moved on.
+"""Skipped training steps, which leave nothing in a model but a random seed that moved on.
 
 The optimizer leaves trainable variables and its own state as they were. Here the rest of the state
 that ``train_step`` returns is settled:
@@ -108,7 +108,7 @@ def _position(optimizer: Any) -> int | None:
 
 
 def _restored(model: Any) -> list[bool]:
-    """Of each non-trainable variable, whether a skipped step leaves it as it was."""
+    """For each non-trainable variable, True if a skipped step leaves it as it was."""
     # Optimizers that a custom step keeps in the model decide for themselves.
     of_optimizers = {id(v) for optimizer in optimizers_of(model) for v in optimizer.variables}
     return [
@@ -127,7 +127,7 @@ def _empty_metrics(model: Any, metrics: list[Any]) -> list[Any]:
 
 
 def _sound(metrics: list[Any], empty: list[Any]) -> Any:
-    """Whether all is finite, or as it is before the first batch: a minimum begins at infinity."""
+    """True if all is finite, or as it is before the first batch: a minimum begins at infinity."""
     return _all(
         jnp.isfinite(a) | _equal(a, b)
         for a, b in zip(metrics, empty, strict=True)
@@ -136,7 +136,7 @@ def _sound(metrics: list[Any], empty: list[Any]) -> Any:
 
 
 def _same(left: list[Any], right: list[Any]) -> Any:
-    """Whether two lists of arrays are equal."""
+    """True if two lists of arrays are equal."""
     return _all(_equal(a, b) for a, b in zip(left, right, strict=True))
 
 

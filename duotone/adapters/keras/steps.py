@@ -74,7 +74,7 @@ _kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Callable[..., Any]]]]
     weakref.WeakKeyDictionary()
 )
 MEASURED: weakref.WeakKeyDictionary[Any, Calibrations] = weakref.WeakKeyDictionary()
-"""What was measured of the training step of a model; see ``measured``."""
+"""By model, the measurements of its training step; see ``measured``."""
 _warned_eager: weakref.WeakSet[Any] = weakref.WeakSet()
 _said: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
