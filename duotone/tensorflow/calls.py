@@ -120,7 +120,7 @@ def _holds_list(node: NodeDef) -> bool:
 
 
 def _calls(node: NodeDef) -> bool:
-    """Whether a node calls a function that an attribute names."""
+    """True if a node calls a function that an attribute names."""
     return node.op not in _KNOWN and any(
         value.HasField("func") or (value.HasField("list") and len(value.list.func))
         for value in node.attr.values()

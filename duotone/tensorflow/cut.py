@@ -36,8 +36,8 @@ from collections.abc import Sequence
 from duotone.graph.graph import Paint
 
 LARGEST_CAPACITY = 2**30 - 1
-"""Of one edge. Half of what SciPy's numbers hold: with a flow in the other direction, twice as much
-may be left of an edge."""
+"""The largest capacity of an edge. Half of what SciPy's numbers hold: with a flow in the other
+direction, twice as much may be left of an edge."""
 
 MOST_SPLITS = 2**16
 """Edges that are added to divide large costs, all together."""

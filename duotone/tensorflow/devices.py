@@ -74,7 +74,7 @@ class Device:
 
     @property
     def is_fast(self) -> bool:
-        """Whether it is a GPU on which float16 is faster."""
+        """True if the device is a GPU on which float16 is faster."""
         return self.type == "gpu" and tuple(self.compute_capability) >= OLDEST_FAST_CAPABILITY
 
 
@@ -87,7 +87,7 @@ DEFAULT_DEVICE = Device()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """What a device string says.
+    """A device string, taken apart.
 
     Attributes:
         valid: whether it is a device string at all.
@@ -100,7 +100,7 @@ class Placement:
     has_number: bool
 
     def is_on(self, wanted: str) -> bool:
-        """Whether it names one device of a type that contains ``wanted``, in any case."""
+        """True if it names one device of a type that contains ``wanted``, in any case."""
         return self.valid and self.has_number and wanted in self.type.lower()
 
 

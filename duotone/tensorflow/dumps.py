@@ -1,4 +1,4 @@
-"""What the original pass writes down: graphs before and after, paint buckets, lines of its log.
+"""The files that the original pass writes: graphs before and after, paint buckets, log lines.
 
 Files have TensorFlow's names, so that scripts which read them go on working::
 
@@ -93,13 +93,13 @@ class Dump:
 
     @property
     def suffix(self) -> str:
-        """What the names of its files end in."""
+        """The end of the names of its files."""
         # Names of functions come from the graph: none may lead out of the folder.
         return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', self.item)[:150]}_{self.time}"
 
 
 def start(policy: Policy, item: str) -> Dump:
-    """What will be written down of one graph or function.
+    """Begins the dump of one graph or function.
 
     Args:
         policy: with the environment merged in.

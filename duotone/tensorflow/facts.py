@@ -25,7 +25,7 @@ NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a graph's units for one rewrite.
+    """The facts on a graph's units for one rewrite.
 
     Attributes:
         units: the graph.
@@ -56,20 +56,20 @@ class Facts:
         return self.kinds[self.units.node[unit]]
 
     def is_processed(self, unit: int) -> bool:
-        """Whether the rewrite may change the unit's node."""
+        """True if the rewrite may change the unit's node."""
         return self.processed[self.units.node[unit]]
 
     def is_float(self, unit: int) -> bool:
-        """Whether the unit is float32."""
+        """True if the unit is float32."""
         return self.units.dtype[unit] == FLOAT
 
     def is_quantized(self, unit: int) -> bool:
-        """Whether any type of the unit's node is a quantized one."""
+        """True if any type of the unit's node is a quantized one."""
         units = self.units
         return any(units.dtype[u] in QUANTIZED for u in units.of_node[units.node[unit]])
 
     def is_forced(self, unit: int) -> bool:
-        """Whether ``UNSAFE_FORCE_ALL`` makes the unit's node allowed."""
+        """True if ``UNSAFE_FORCE_ALL`` makes the unit's node allowed."""
         definition = self.units.definitions[self.units.node[unit]]
         if not self.lists.force_all or definition.function:
             return False
@@ -77,7 +77,7 @@ class Facts:
         return not unchanged and definition.name not in NEVER_FORCED
 
     def allows_half(self, unit: int) -> bool:
-        """Whether the op definition allows half there; kernels are not asked."""
+        """True if the op definition allows half there; kernels are not asked."""
         attribute = self.units.attribute[unit]
         definition = self.units.definitions[self.units.node[unit]]
         if definition.function:
@@ -88,11 +88,11 @@ class Facts:
         return not allowed or self.half in allowed
 
     def can_be_half(self, unit: int) -> bool:
-        """Whether the op definition allows half there and a kernel of the device takes it."""
+        """True if the op definition allows half there and a kernel of the device takes it."""
         return self.allows_half(unit) and self._has_kernel(unit)
 
     def _has_kernel(self, unit: int) -> bool:
-        """Whether a kernel fits the node with this one type replaced by half."""
+        """True if a kernel fits the node with this one type replaced by half."""
         units = self.units
         attribute = units.attribute[unit]
         node = units.nodes[units.node[unit]]

@@ -57,7 +57,7 @@ _LENGTH_DELIMITED = 2
 
 @dataclasses.dataclass(frozen=True)
 class GraphFile:
-    """What a path holds.
+    """The graphs that a path holds.
 
     Attributes:
         path: as given: the file, or the folder of a SavedModel.
@@ -73,7 +73,7 @@ class GraphFile:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a SavedModel folder."""
+        """True if the path is a SavedModel folder."""
         return self.file != self.path
 
     def meta_graphs(self) -> tuple[Any, ...]:
@@ -287,7 +287,7 @@ def _parse_binary(content: bytes, file: Path) -> tuple[Kind, Any]:
 
 
 def _is_plausible(found: GraphFile) -> bool:
-    """Whether most nodes are nodes. Bytes of one kind may happen to parse as another."""
+    """True if most nodes are nodes. Bytes of one kind may happen to parse as another."""
     nodes = [node for graph in found.graphs() for node in graph.node]
     real = sum(bool(node.name and node.op) for node in nodes)
     return bool(found.graphs()) and 2 * real >= len(nodes)

@@ -111,7 +111,7 @@ def rewritable(graph: GraphDef) -> list[str]:
 
 
 def _is_generic(function: FunctionDef) -> bool:
-    """Whether types or attributes of the function come from its caller."""
+    """True if types or attributes of the function come from its caller."""
     signature = function.signature
     if any(
         a.type_attr or a.number_attr or a.type_list_attr

@@ -25,7 +25,7 @@ from duotone.tensorflow.record import BodyResult
 from duotone.tensorflow.tensor_lists import hidden_edges
 
 MAIN_GRAPH = "tf_graph"
-"""What TensorFlow calls the graph itself, beside its functions."""
+"""TensorFlow's name for the graph itself, beside its functions."""
 
 _VARIABLES = frozenset(
     """AutoReloadVariable ReadVariableOp VarHandleOp Variable VariableV2 _ReadVariablesOp
@@ -54,7 +54,7 @@ _PASSES: tuple[tuple[str, Stage], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-    """What was done to one graph or function.
+    """The rewrite of one graph or function, as its log tells it.
 
     Attributes:
         item: :data:`MAIN_GRAPH` or the name of the function.
@@ -128,7 +128,7 @@ def _tensor_lists(done: Rewrite) -> Iterator[str]:
 
 
 def _passes(done: Rewrite) -> Iterator[str]:
-    """What each pass painted."""
+    """Log lines of each pass: the nodes that it painted."""
     events: dict[str, list[Painted]] = {}
     for event in done.colours.journal:
         events.setdefault(event.stage, []).append(event)

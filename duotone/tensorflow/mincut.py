@@ -160,7 +160,7 @@ def _may_be_half(facts: Facts, colours: Colours, unit: int) -> bool:
 
 
 def _is_open(facts: Facts, colours: Colours, unit: int, below: set[int]) -> bool:
-    """Whether a unit may take either colour."""
+    """True if a unit may take either colour."""
     if unit in colours.allow:
         return True
     if not _may_be_half(facts, colours, unit):

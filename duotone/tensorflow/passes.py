@@ -40,7 +40,7 @@ from duotone.tensorflow.units import Units
 
 @dataclasses.dataclass(slots=True)
 class Colours:
-    """What the passes decided.
+    """The decisions of the passes.
 
     Attributes:
         allow: the units that become half if they are float32, each with the rule that said so.
@@ -169,7 +169,7 @@ def _follow_allow(
 
 
 def reads_variable(units: Units, node: int) -> bool:
-    """Whether a node hands on what an old-style variable holds: Identity, Enter over Identity."""
+    """True if a node gives the value of an old-style variable: Identity, Enter over Identity."""
     op = units.nodes[node].op
     while op == "Enter" and units.sources[node]:
         node = units.sources[node][0][0]

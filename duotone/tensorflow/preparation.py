@@ -37,7 +37,7 @@ def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -
 
 
 def is_kept(node: NodeDef) -> bool:
-    """Whether a node says that optimizers must keep it."""
+    """True if a node says that optimizers must keep it."""
     return "_grappler_do_not_remove" in node.attr and node.attr["_grappler_do_not_remove"].b
 
 

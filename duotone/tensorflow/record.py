@@ -34,7 +34,7 @@ RULES: Mapping[str, str] = MappingProxyType(
         "nothing_allowed": "the graph has no op of the allow list",
     }
 )
-"""What decided, in words."""
+"""The words of each rule."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Decision(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BodyResult:
-    """What was done to one graph, or to the body of one function.
+    """The result of rewriting one graph, or the body of one function.
 
     Attributes:
         painting: node -> float32 type attribute (``"T"``, ``"Tin[0]"``) -> colour.
@@ -101,7 +101,7 @@ class BodyResult:
 
 @dataclasses.dataclass(frozen=True)
 class FunctionResult(BodyResult):
-    """What was done to one function of the library.
+    """The result of rewriting one function of the library.
 
     Attributes:
         new_nodes: names of the nodes that were added, sorted.
@@ -115,7 +115,7 @@ class FunctionResult(BodyResult):
 
 @dataclasses.dataclass(frozen=True)
 class RewriteResult(BodyResult):
-    """What :func:`duotone.tensorflow.rewrite` gives back.
+    """The result of :func:`duotone.tensorflow.rewrite`.
 
     Attributes:
         graph_def: the rewritten copy.

@@ -73,7 +73,7 @@ class Attribute:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpDefinition:
-    """What is known of an op, or of a function of the graph's library.
+    """The definition of an op, or of a function of the graph's library.
 
     Attributes:
         name: of the op.
@@ -93,7 +93,7 @@ class OpDefinition:
 
     @property
     def has_references(self) -> bool:
-        """Whether an input or output is a reference to a variable."""
+        """True if an input or output is a reference to a variable."""
         return any(argument.is_ref for argument in (*self.inputs, *self.outputs))
 
 
@@ -213,7 +213,7 @@ def _text(item: Any) -> Any:
 
 
 def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any, ...]]) -> bool:
-    """Whether a kernel fits.
+    """True if a device has a kernel for an op with these types.
 
     Args:
         op: name of the op.
@@ -246,7 +246,7 @@ def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any,
 
 
 def _fits(constraints: list[Any], values: Mapping[str, tuple[Any, ...]]) -> bool | None:
-    """Whether all constraints hold; None if one is on an attribute that the node lacks."""
+    """True if all constraints hold; None if one is on an attribute that the node lacks."""
     for name, _, allowed in constraints:
         given = values.get(name)
         if given is None or given == (INVALID,):
@@ -257,7 +257,7 @@ def _fits(constraints: list[Any], values: Mapping[str, tuple[Any, ...]]) -> bool
 
 
 def _contested(priorities: list[int]) -> bool:
-    """Whether a kernel meets another of the priority that is the best so far."""
+    """True if a kernel meets another of the priority that is the best so far."""
     best: int | None = None
     for priority in priorities:
         if priority == best:

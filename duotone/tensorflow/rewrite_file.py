@@ -37,7 +37,7 @@ Listener = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class GraphResult:
-    """What was done to one graph of a file.
+    """The result of rewriting one graph of a file.
 
     Attributes:
         tags: of its MetaGraphDef; none of a plain GraphDef.
@@ -58,7 +58,7 @@ class GraphResult:
 
 @dataclasses.dataclass(frozen=True)
 class FileResult:
-    """What :func:`rewrite_file` gives back.
+    """The result of :func:`rewrite_file`.
 
     Attributes:
         path: what was read.
@@ -184,7 +184,7 @@ def _kept(
     fetch: Sequence[str] | None,
     feed: Sequence[str],
 ) -> _Kept:
-    """What a graph must keep. A node that only other graphs of the file have is theirs.
+    """Nodes that a graph must keep. A node that only other graphs of the file have is theirs.
 
     Args:
         graph: the graph.

@@ -62,7 +62,7 @@ logger = logging.getLogger("duotone")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Settings:
-    """What holds for the graph and for all of its functions."""
+    """The settings of a graph and of all its functions."""
 
     dtype: str
     painter: str

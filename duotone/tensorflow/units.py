@@ -209,7 +209,7 @@ def _layout(node: NodeDef, definition: OpDefinition) -> _Layout:
 
 
 def _is_uniform(definition: OpDefinition) -> bool:
-    """Whether all nodes of an op have the same layout: it has no lists and no counts."""
+    """True if all nodes of an op have the same layout: it has no lists and no counts."""
     lists = any(a.kind == "list(type)" for a in definition.attributes.values())
     arguments = (*definition.inputs, *definition.outputs)
     return not lists and not any(a.number_attr or a.type_list_attr for a in arguments)

@@ -35,7 +35,7 @@ ElementCount = Callable[[int, int], int | None]
 """(node, port) -> number of elements, None where the shape is not known."""
 
 GUESSED_DIMENSION = 32
-"""What an unknown dimension, mostly the batch, is taken for in a guess."""
+"""The size that a guess takes for an unknown dimension, mostly the batch."""
 
 RULES: dict[str, Rule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
 """The shape rule of each op that has one."""
