@@ -1,4 +1,4 @@
-"""What ``blame`` found, in a few lines.
+"""The findings of ``blame`` in a few lines.
 
 Who calls this: ``print(duotone.blame(...))``, notebooks and the command line.
 """

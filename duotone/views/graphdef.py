@@ -1,4 +1,4 @@
-"""What a rewrite did to TensorFlow graphs: tables for a terminal, graphs for TensorBoard.
+"""Views of rewritten TensorFlow graphs: tables for a terminal, graphs for TensorBoard.
 
 Who calls this: ``duotone rewrite`` and ``duotone view``, and anyone with a result of
 :func:`duotone.tensorflow.rewrite`.

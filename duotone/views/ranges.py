@@ -26,11 +26,11 @@ _NAME = 26
 
 
 class Range(Protocol):
-    """What one value was: the fields of :class:`duotone.calibration.ValueRange` that are shown."""
+    """The range of one value: the fields of :class:`duotone.calibration.ValueRange` shown."""
 
     @property
     def name(self) -> str:
-        """Of an argument its path, else scope and operation."""
+        """The path of an argument; else scope and operation."""
         ...
 
     @property

@@ -215,7 +215,7 @@ def _add_operation(
 
 
 def _precision(compute: str, stored: str, half: str) -> str:
-    """What a node is coloured by."""
+    """The words by which a node is coloured."""
     words = {"half": f"half ({half})", "full": "full (float32)"}
     if compute == stored:
         return words[compute]
