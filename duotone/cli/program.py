@@ -123,7 +123,7 @@ def _shape(word: str) -> Any:
 
 
 def _made(program: str, function: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a function without arguments returns: another one and its arguments."""
+    """Calls a function without arguments for another one and its arguments."""
     try:
         needed = [
             p.name

@@ -116,7 +116,7 @@ def _compare(
 
 
 def _is_json(path: Path) -> bool:
-    """Whether a file is an object in JSON, by its first character."""
+    """True if a file is an object in JSON, by its first character."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
