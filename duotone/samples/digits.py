@@ -150,7 +150,7 @@ def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """What a training step takes and gives: all float32, whatever the precision."""
+    """The state that a training step takes and gives: all float32, whatever the precision."""
 
     params: Params
     optimizer_state: Any
@@ -197,7 +197,7 @@ def make_train_step(
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What one training run gave.
+    """The results of one training run.
 
     Attributes:
         precision: the precision it ran in.
@@ -293,7 +293,7 @@ class Trainer:
         )
 
     def explain(self) -> duotone.Explanation | None:
-        """What autocast does to the loss of one batch; None for float32, which it leaves alone."""
+        """Explains autocast of the loss of one batch; None for float32, which is left as it is."""
         if self.precision is Precision.FLOAT32:
             return None
         params = init_params(jax.random.key(0))

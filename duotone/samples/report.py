@@ -1,4 +1,4 @@
-"""What a sample's runs gave, gathered per precision, and the report folder that keeps it.
+"""The results of a sample's runs by precision, and the report folder that keeps them.
 
 Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py`` with finished runs. The folder::
 
