@@ -1,4 +1,4 @@
-"""What the public functions check of their arguments before anything is traced.
+"""Checks of the public functions' arguments before anything is traced.
 
 Called by ``duotone.api``, ``duotone.compiled`` and ``duotone._measuring``; every error names the
 function as the user called it, the argument and the remedy, and shows of an array its type only.

@@ -43,7 +43,7 @@ _MOST_KEPT = 4
 
 
 class Blame(BlameRecord):
-    """What a step does in half that it does not do in float32; ``print`` it.
+    """The result of ``duotone.blame``: the first operation that only half breaks; ``print`` it.
 
     See :class:`duotone.graph.blame.BlameRecord` for its attributes.
     """

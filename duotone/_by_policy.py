@@ -1,4 +1,4 @@
-"""What a policy says of one program: lists, assumptions, and patterns that match nothing.
+"""A policy applied to one program: lists, assumptions, and patterns that match nothing.
 
 Who calls this: :mod:`duotone._road`.
 """
@@ -49,7 +49,7 @@ def painter_of(policy: Policy) -> Painter:
 
 
 def assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
-    """What a policy says of the values of a program.
+    """The ranges of a program's values that a policy states or calibration measured.
 
     Args:
         policy: merged with the environment.
@@ -114,7 +114,7 @@ _IDLE: set[tuple[str, str]] = set()
 
 @functools.cache
 def known_names() -> frozenset[str]:
-    """What list edits may name, whatever the program is.
+    """The names that list edits may use, whatever the program is.
 
     Names on the lists that JAX does not export are known too: primitives that JAX keeps to itself
     (``tile``), or has in another version only (``log2``), and meanings (``eq_calculated``).

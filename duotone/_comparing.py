@@ -67,7 +67,7 @@ _ANY = AssumedDevice("any", "cpu")
 
 
 class Comparison(SideBySide):
-    """What ``duotone.compare`` returns; see :class:`duotone.targets.comparison.SideBySide`.
+    """The result of ``duotone.compare``; see :class:`duotone.targets.comparison.SideBySide`.
 
     ``print`` shows a table for each target, no wider than 80 columns; a notebook shows it too.
     ``rows`` are data, :meth:`row` finds one, :meth:`to_json` writes all.
@@ -173,7 +173,7 @@ class Plan:
 
     @functools.cached_property
     def same_as(self) -> dict[str, str]:
-        """What ``"as written"`` is the same as; empty if it is a program of its own."""
+        """The program that ``"as written"`` is the same as; empty if it is one of its own."""
         settings, form = self._settings, self._forms[WRITTEN]
         if settings is not None and not settings.off:
             asked = self._dtype is not None or self._policy is not None
@@ -214,7 +214,7 @@ class Plan:
         return Comparison(self.name, tuple(rows), (*self._unknown(), *told_of))
 
     def _compiles(self, target: Target) -> tuple[bool, str]:
-        """Whether to compile for a target, and why not where it was not asked for."""
+        """True if to compile for a target; else why not, where ``exact`` leaves the choice open."""
         if self.exact is False:
             return False, ""
         from duotone.targets import topology  # what `import duotone` need not load
@@ -289,7 +289,7 @@ class Plan:
 
     @property
     def _own_half(self) -> bool:
-        """Whether the function as it is was made by ``autocast`` and is not off."""
+        """True if the function as it is was made by ``autocast`` and is not off."""
         return self._settings is not None and not self._settings.off
 
     @functools.cached_property
@@ -312,7 +312,7 @@ class Plan:
         return sum(ins), outs, min(donated, outs)
 
     def _unknown(self) -> Iterator[str]:
-        """What cannot be known of the function, a line each."""
+        """A line for each thing that cannot be known of the function."""
         operations = self._record(self.targets[0], FLOAT32).operations
         if any(HALF_TYPES.keys() & {o.dtype, *o.operands} for o in operations):
             yield (

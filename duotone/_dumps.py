@@ -1,4 +1,4 @@
-"""What the original pass wrote down: graphs before and after, paint buckets, one line a decision.
+"""The original pass's files: graphs before and after, paint buckets, one line a decision.
 
 TensorFlow wrote GraphDefs; here the graph is a jaxpr. Files are named as the original named them
 and written whole or not at all.

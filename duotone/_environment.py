@@ -133,7 +133,7 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
 
 
 def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
-    """What TensorFlow's and NVIDIA's variables say of float32 math, the strongest last."""
+    """Settings of float32 math from TensorFlow's and NVIDIA's variables, the strongest last."""
     own = {variable.field: variable.duotone for variable in VARIABLES}
     settings = []
     for variable in MATH_VARIABLES:
@@ -263,7 +263,7 @@ _VMODULE_TAKES = f"module=level pairs separated by commas, such as {_LOGGED_MODU
 
 
 def _parse_vmodule(name: str, value: str) -> bool:
-    """Whether painting decisions are logged. As in TensorFlow, the last entry of a module counts.
+    """True if painting decisions are logged. As in TensorFlow, the last entry of a module counts.
 
     TF_CPP_VMODULE belongs to all of TensorFlow, so what it says of other modules is not ours to
     judge; in DUOTONE_VMODULE another module can only be a slip.

@@ -70,7 +70,7 @@ for _name in _OWN:
 
 
 def is_literal(atom: Atom) -> bool:
-    """Whether an atom is a constant written into the jaxpr."""
+    """True if an atom is a constant written into the jaxpr."""
     return isinstance(atom, Literal)
 
 
@@ -85,7 +85,7 @@ def consts_of(jaxpr: Any) -> Sequence[Any]:
 
 
 def holds_jaxpr(param: Any) -> bool:
-    """Whether an equation's parameter is, or holds, a jaxpr."""
+    """True if an equation's parameter is, or holds, a jaxpr."""
     if isinstance(param, (tuple, list)):
         return any(holds_jaxpr(element) for element in param)
     return hasattr(open_jaxpr(param), "eqns")
@@ -97,7 +97,7 @@ def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[An
 
 
 class EquationContext:
-    """What is bound inside has the source line, name stack, device and metadata of an equation.
+    """Gives what is bound inside an equation's source line, name stack, device and metadata.
 
     A class and not a generator: one is entered for every equation of a program.
     """
@@ -264,7 +264,7 @@ def scan_layout(eqn: Eqn) -> tuple[int, int]:
 
 
 def is_jitted(function: Callable[..., Any]) -> bool:
-    """Whether a function is one that ``jax.jit`` returned."""
+    """True if a function is one that ``jax.jit`` returned."""
     return hasattr(function, "trace") and hasattr(function, "lower")
 
 
@@ -280,7 +280,7 @@ def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
 
 
 def is_custom_root(eqn: Eqn) -> bool:
-    """Whether an equation is ``jax.lax.custom_root``, which is a primitive of its own from 0.12."""
+    """True if an equation is ``jax.lax.custom_root``, which is a primitive of its own from 0.12."""
     return type(eqn.params.get("_prim")).__name__ == "CustomRoot"
 
 
@@ -312,7 +312,7 @@ def function_name(jaxpr: ClosedJaxpr) -> str:
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether the elements of ``value`` can be read now, on this process."""
+    """True if the elements of ``value`` can be read now, on this process."""
     if isinstance(value, Tracer):
         return False
     return getattr(value, "is_fully_addressable", True)
@@ -341,13 +341,13 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
 
 
 def same_type(a: Any, b: Any) -> bool:
-    """Whether two avals agree in shape, dtype and weak type."""
+    """True if two avals agree in shape, dtype and weak type."""
     names = ("shape", "dtype", "weak_type")
     return all(getattr(a, name, None) == getattr(b, name, None) for name in names)
 
 
 def has_sharded_type(aval: Any) -> bool:
-    """Whether a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
+    """True if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
     axes = aval.sharding.mesh.axis_types  # none outside a mesh
     return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
 
@@ -382,7 +382,7 @@ def load_cuda_plugin() -> None:
 
 
 def trace_context() -> Any:
-    """What of JAX's settings a trace depends on, hashable: part of the key of ``jit`` caches."""
+    """The settings of JAX that a trace depends on, hashable: part of the key of ``jit`` caches."""
     return _config.trace_context()
 
 

@@ -84,7 +84,7 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
 
 
 class Calibrations:
-    """What was measured of the programs of one optimizer or model, call by call.
+    """Measurements of the programs of one optimizer or model, call by call.
 
     A call with another batch of a program adds to what is known of that; see :attr:`records`.
     """
@@ -145,7 +145,7 @@ def _elements(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class _Tally:
-    """What was seen of each value so far."""
+    """The statistics of each value so far."""
 
     def __init__(self, name: str) -> None:
         self._name = name

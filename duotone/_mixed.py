@@ -42,7 +42,7 @@ Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Settings:
-    """What an autocast function was made from.
+    """The function and settings that an autocast function was made from.
 
     Attributes:
         function: what is rewritten.
@@ -134,7 +134,7 @@ class Settings:
 
 
 _LINES: set[str] = set()
-"""What was logged: a function that is made anew in every step is announced once."""
+"""Lines logged so far: a function that is made anew in every step is announced once."""
 
 
 def _say_once(what: str, painted: Painted) -> None:
@@ -156,7 +156,7 @@ def _say_once(what: str, painted: Painted) -> None:
 
 
 def settings_of(fn: Callable[..., Any]) -> Settings | None:
-    """What a function that :func:`duotone.autocast` returned was made from; ``None`` of another.
+    """The settings of a function that :func:`duotone.autocast` returned; ``None`` for another.
 
     ``jax.jit`` of such a function counts as it; not so what differentiates or maps it.
     """

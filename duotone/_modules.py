@@ -246,14 +246,14 @@ def _classes() -> set[type]:
 
 
 def _is_plumbing(kind: type) -> bool:
-    """Whether a class is a wrapper of Equinox's own, or of Keras, which names its layers itself."""
+    """True if a class is a wrapper of Equinox's own, or of Keras, which names its layers itself."""
     if any(base.__module__.startswith("keras.") for base in kind.__mro__):
         return True
     return kind.__module__.startswith("equinox.") and not kind.__module__.startswith(_OWN_SCOPES)
 
 
 def _is_method(kind: type, name: str, method: Any) -> bool:
-    """Whether a class attribute is one of the methods that a module is called by."""
+    """True if a class attribute is one of the methods that a module is called by."""
     if name in getattr(kind, "__dataclass_fields__", ()):
         return False
     if name == "__call__":  # `nnx.jit` and `eqx.filter_jit` leave a descriptor there

@@ -1,4 +1,4 @@
-"""What to write instead of an operation name that the front end does not know.
+"""Advice for an operation name that the front end does not know: the name to write instead.
 
 :meth:`duotone.policy.Policy.check_names` calls :func:`advice` for its error message; nothing else
 does. Lists written for TensorFlow hold TensorFlow names (``MatMul``), lists for duotone hold JAX
@@ -132,7 +132,7 @@ _BY_PLAIN_NAME = {name.lower(): name for name in TENSORFLOW_OPERATIONS}
 
 
 def advice(name: str, known: Collection[str]) -> str:
-    """What to write instead of `name`, as the end of a sentence in an error message.
+    """The name to write instead of `name`, as the end of a sentence in an error message.
 
     Args:
         name: An operation name that is not in `known`.

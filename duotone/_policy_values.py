@@ -90,7 +90,7 @@ def removed(field: str, value: object) -> frozenset[str]:
 
 
 def calibrations(value: Any) -> Calibration | tuple[Calibration, ...] | None:
-    """What ``duotone.calibrate`` returned, one or several."""
+    """Checks one or several results of ``duotone.calibrate``, and makes a tuple of a list."""
     found = tuple(value) if isinstance(value, list) else value
     several = found if isinstance(found, tuple) else () if found is None else (found,)
     if not all(isinstance(measured, Calibration) for measured in several):

@@ -91,7 +91,7 @@ class Run:
         return float(self.rows[site, ZERO] / max(self.rows[site, COUNT], 1))
 
     def backward(self, site: int) -> bool:
-        """Whether a site stands in a backward pass."""
+        """True if a site stands in a backward pass."""
         return any(name == "transpose" and by for name, by in self.sites[site].names)
 
     def maker(self, site: int) -> int:
@@ -105,7 +105,7 @@ class Run:
 
 
 def blamed(run: Run, half: str) -> BlameRecord:
-    """What is to blame for what a run shows.
+    """Finds the operation to blame for what a run shows, and the cause.
 
     Args:
         run: the run.
@@ -178,7 +178,7 @@ def _cause(run: Run, first: int, scale: float | None, fitting: float | None) -> 
 
 
 def _overflows_before(run: Run, first: int) -> bool:
-    """Whether it is float32's range that half does not reach: its own dtype is float32."""
+    """True if the first operation, in float32 itself, reads numbers that are too large for half."""
     return run.sites[first].dtype not in HALF_TYPES and any(
         run.twin(k) > run.largest(k) for k in run.sites[first].reads
     )
@@ -244,7 +244,7 @@ def _escaped(path: str) -> str:
 
 
 def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
-    """Whether float32 itself is not finite, and where first."""
+    """The verdict on a run that half does not break: finite, or where float32 is not."""
     bad = [not np.isfinite(row[[LOW, HIGH]]).all() for row in run.rows]
     nan = np.isnan(run.rows[:, LOW])
     if not nan.any() and not any(bad[k] for k in run.results if k >= 0):
@@ -258,7 +258,7 @@ def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
 
 
 def suspect(run: Run, site: int) -> Suspect:
-    """What stands at a site, with what was noted there."""
+    """The operation at a site, with what was noted there."""
     made, row = run.maker(site), run.rows[site]
     at = run.sites[made]
     reader = ""

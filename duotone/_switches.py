@@ -76,7 +76,7 @@ SWITCHES: tuple[SwitchVariable, ...] = (
 
 
 class Switches(NamedTuple):
-    """What the environment switches on.
+    """The switches of the environment.
 
     Attributes:
         rewrite: Whether programs are rewritten.
@@ -94,7 +94,7 @@ class Switches(NamedTuple):
 
 
 def read_switches(environ: Mapping[str, str] = os.environ) -> Switches:
-    """What an environment switches on.
+    """Reads the switches of an environment.
 
     Args:
         environ: Variable names and values.

@@ -153,7 +153,7 @@ class Weights:
 
     @property
     def traced(self) -> bool:
-        """Whether they are values of a trace, and must not be kept longer than it."""
+        """True if the weights are values of a trace, and must not be kept longer than it."""
         return any(isinstance(array, Tracer) for array in self.arrays)
 
     def take(self, given: Sequence[Paint], half: str | None) -> list[Any]:

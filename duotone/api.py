@@ -199,7 +199,7 @@ def _recorded_settings(
 
 
 class Explanation(Record):
-    """What a painting does to a function, and why; see :class:`duotone.graph.record.Record`.
+    """The effect of a painting on a function, and why; see :class:`duotone.graph.record.Record`.
 
     ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
     :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_tensorboard` a

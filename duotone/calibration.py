@@ -33,7 +33,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What one value of a function was on all batches together.
+    """The range of one value of a function on all batches together.
 
     Attributes:
         value: its index in the function's graph.
@@ -118,7 +118,7 @@ class Calibration:
 
     @functools.cached_property
     def measured(self) -> Mapping[int, Measured]:
-        """What the analysis of ranges reads."""
+        """The measurements, by value, that the analysis of ranges reads."""
         return MappingProxyType({v.value: Measured(v.low, v.high, v.small) for v in self.values})
 
     def save(self, path: str | os.PathLike[str]) -> None:

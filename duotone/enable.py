@@ -177,7 +177,7 @@ MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite
 
 
 def _is_keras(opt: Any) -> bool:
-    """Whether this is an optimizer of Keras, or a class of one (which the adapter refuses)."""
+    """True if this is an optimizer of Keras, or a class of one (which the adapter refuses)."""
     optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
     base = getattr(optimizers, "Optimizer", None)
     if not isinstance(base, type):

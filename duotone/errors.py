@@ -12,7 +12,7 @@ import numbers
 
 
 def shown(thing: object) -> str:
-    """What was given, for a message: of an array its type and shape, never its elements.
+    """Shows an argument in a message: of an array its type and shape, never its elements.
 
     Example:
         >>> shown("fast"), shown({"w": 3})

@@ -234,7 +234,7 @@ def _scaled(
 def _checked(
     name: str, fun: Any, dtype: Any, policy: Any, calibration: Any, enabled: bool
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """What is differentiated, and what goes on to :func:`autocast`; errors name the caller."""
+    """The function to differentiate, and settings for :func:`autocast`; errors name the caller."""
     check_callable(name, fun)
     check_policy(name, policy)
     check_calibration(name, calibration)

@@ -218,7 +218,7 @@ class Policy:
 
     @property
     def calibrations(self) -> tuple[Calibration, ...]:
-        """What :attr:`calibration` holds, one or several."""
+        """The calibrations in :attr:`calibration`, one or several."""
         given = self.calibration
         return given if isinstance(given, tuple) else () if given is None else (given,)
 
@@ -289,7 +289,7 @@ class Policy:
             raise type(error)(f"{path}: {error}") from error
 
     def _settings_of_file(self, path: str) -> list[tuple[str, Any, str]]:
-        """What a policy file sets: field, value and source. Variables come later and win."""
+        """The settings of a policy file: field, value and source. Variables come later and win."""
         if not path.strip():
             return []
         held = Policy.from_file(path)
