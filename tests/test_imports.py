@@ -17,6 +17,7 @@ import duotone
 PACKAGE = Path(duotone.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE = 400
+NO_OPENING = re.compile(r"(What|Whether|Of|That)\b", re.IGNORECASE)
 
 # Which parts of duotone a part may import, itself aside. A room that is not here yet has no right.
 MAY_IMPORT = {
@@ -310,6 +311,28 @@ def test_a_file_stays_short_and_says_what_it_is(file):
     text = file.read_text()
     assert len(text.splitlines()) <= LONGEST_FILE
     assert ast.get_docstring(ast.parse(text)), f"{relative(file)} has no module docstring"
+
+
+def openings(text: str) -> list[str]:
+    """First lines of the docstrings that begin with a word in :data:`NO_OPENING`."""
+    strings = [
+        node.value.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    found = [string.strip() for string in strings if isinstance(string, str)]
+    return [string.splitlines()[0] for string in found if NO_OPENING.match(string)]
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative)
+def test_docstrings_begin_with_what_a_thing_is_or_does(file):
+    """A subject or a verb comes first: "True if it fits", "The bytes read", "Finds the loops"."""
+    assert not openings(file.read_text())
+
+
+def test_a_docstring_that_begins_with_a_clause_is_found():
+    text = '"""What it is."""\nx = 1\n"""Of one edge."""\ndef f():\n    """Whatever fits."""\n'
+    assert openings(text) == ["What it is.", "Of one edge."]
 
 
 def test_public_names():
