@@ -86,7 +86,7 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
 class Calibrations:
     """Measurements of the programs of one optimizer or model, call by call.
 
-    A call with another batch of a program adds to what is known of that; see :attr:`records`.
+    A call with another batch of a program adds to what is known of that; see :attr:`calibrations`.
     """
 
     def __init__(self) -> None:
@@ -117,15 +117,15 @@ class Calibrations:
         return tally.calibration()
 
     @property
-    def records(self) -> tuple[Calibration, ...]:
+    def calibrations(self) -> tuple[Calibration, ...]:
         """One for each program."""
         return tuple(tally.calibration() for tally in self._tallies.values())
 
     def added_to(self, policy: Policy | None) -> Policy:
-        """A policy that knows these records besides those it knew."""
+        """A policy that knows these calibrations besides those it knew."""
         policy = policy or Policy()
-        own = self.records
-        measured = {record.fingerprint for record in own}
+        own = self.calibrations
+        measured = {new.fingerprint for new in own}
         others = [old for old in policy.calibrations if old.fingerprint not in measured]
         return policy.replace(calibration=(*own, *others))
 

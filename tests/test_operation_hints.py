@@ -17,7 +17,7 @@ from duotone._operation_hints import TENSORFLOW_OPERATIONS
 from duotone.errors import (
     UnknownOperationError,
 )
-from duotone.graph.ranges.rules import RULES
+from duotone.graph.ranges.rules import INTERVAL_RULES
 from duotone.jaxpr.reading import indices, operations
 from duotone.jaxpr.reading.builder import NESTED
 from duotone.jaxpr.reading.lists import ENTRIES
@@ -127,13 +127,13 @@ def test_tables_name_primitives_that_a_jax_has():
     tables = [
         {entry.op for entry in ENTRIES},
         operations.FIXED,
-        operations._RULES,
+        operations._DESCRIPTION_RULES,
         operations.CONSTANT_KEEPING,
         operations.CONSTANT_CHOOSING,
-        half_rules._RULES,
-        indices._RULES,
+        half_rules._BINDING_RULES,
+        indices._FOLDING_RULES,
         NESTED,
-        {name for name in RULES if "." not in name},
+        {name for name in INTERVAL_RULES if "." not in name},
     ]
     for table in tables:
         assert set(table) - made <= _MEANINGS | _OF_ONE_VERSION | _OF_OTHERS

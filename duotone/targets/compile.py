@@ -44,14 +44,14 @@ def compile_program(
         CompilationError: it, or JAX for its platform, refused the program.
     """
     begun = time.perf_counter()
-    place, compiled = _compiled(fn, args, kwargs, target)
+    found, compiled = _compiled(fn, args, kwargs, target)
     text = _text_of(compiled, target)
     totals = cost_of(parse(text), target)
     memory = compiled.memory_analysis()
     return ProgramCost(
         target=target.name,
-        device=place.devices[0].device_kind,
-        compiled_on_device=place.present,
+        device=found.devices[0].device_kind,
+        compiled_on_device=found.present,
         bytes=totals.bytes,
         flops=totals.flops,
         dots=totals.dots,
@@ -74,11 +74,11 @@ def compile_program(
 
 def _compiled(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target
-) -> tuple[topology.Place, Any]:
+) -> tuple[topology.CompileDevices, Any]:
     """Where the program is compiled, and what came of it; what is sharded, over as many devices."""
     leaves = jax.tree.leaves((args, kwargs))
     axes = mesh.axes_of([leaf for leaf in leaves if isinstance(leaf, _ARRAYS)])
-    place = topology.find(target)
+    found = topology.find(target)
     with assuming(target.device()):
         # Options of `jit`, `shard_map` or a constraint may name several devices too. Those of an
         # outermost `jit` refuse to be placed on one.
@@ -86,20 +86,20 @@ def _compiled(
             program, arrays = _flat(fn, args, kwargs)
             axes = mesh.axes_of([jax.jit(program).trace(*map(_as_they_are, arrays)).jaxpr])
         if not axes:
-            sharding = jax.sharding.SingleDeviceSharding(place.devices[0])
+            sharding = jax.sharding.SingleDeviceSharding(found.devices[0])
             traced = _trace(fn, args, kwargs, sharding)
             axes = mesh.axes_of([traced.jaxpr])
             if not axes:
-                return place, _compile(traced, target, place)
-        place = topology.find(target, math.prod(size for _, size in axes))
-        return place, _compile(_trace_over(fn, args, kwargs, axes, place), target, place)
+                return found, _compile(traced, target, found)
+        found = topology.find(target, math.prod(size for _, size in axes))
+        return found, _compile(_trace_over(fn, args, kwargs, axes, found), target, found)
 
 
-def _compile(traced: Any, target: Target, place: topology.Place) -> Any:
+def _compile(traced: Any, target: Target, found: topology.CompileDevices) -> Any:
     """A traced function as the compiler makes it."""
     lowered = _lower(traced, target)
     try:
-        return lowered.compile(compiler_options={**place.options, **target.options})
+        return lowered.compile(compiler_options={**found.options, **target.options})
     except jax.errors.JaxRuntimeError as error:
         raise CompilationError(
             f"the compiler for {target.name} refused the program: {error}"
@@ -111,14 +111,14 @@ def _trace_over(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     axes: mesh.Axes,
-    place: topology.Place,
+    found: topology.CompileDevices,
 ) -> Any:
     """``fn`` traced as it is sharded, its mesh then replaced with one of the target's devices."""
     program, arrays = _flat(fn, args, kwargs)
     # What the arguments are sharded over is in their types, where axes are explicit.
     own = [_as_they_are(leaf) for leaf in arrays]
     jaxpr = jax.jit(program).trace(*own).jaxpr
-    devices = mesh.mesh_like(axes, place.devices, [*arrays, jaxpr])
+    devices = mesh.mesh_like(axes, found.devices, [*arrays, jaxpr])
     donated = _jax.donated_arguments(jaxpr)
     moved = _jax.named(mesh.over(jaxpr, devices), program.__name__)
     with jax.set_mesh(devices):

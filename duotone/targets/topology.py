@@ -25,8 +25,8 @@ from duotone.targets.specifications import Target
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where to compile.
+class CompileDevices:
+    """The devices to compile for.
 
     Attributes:
         devices: JAX devices, or ones that only compile.
@@ -40,7 +40,7 @@ class Place:
 
 
 @functools.cache
-def find(target: Target, count: int = 1) -> Place:
+def find(target: Target, count: int = 1) -> CompileDevices:
     """Devices of a target.
 
     Args:
@@ -52,11 +52,11 @@ def find(target: Target, count: int = 1) -> Place:
         CompilationError: its compiler could not be started; or has no topology of so many devices.
     """
     if target.platform == "cpu":
-        return Place(_local_cpus(count), present=True)
+        return CompileDevices(_local_cpus(count), present=True)
     with _environment(_WITHOUT_DEVICE[target.platform]):
         attached = _attached(target)
         if len(attached) >= count:
-            return Place(attached[:count], present=True)
+            return CompileDevices(attached[:count], present=True)
     describe = _gpus if target.platform == "cuda" else _tpus
     with _environment(_WITHOUT_DEVICE[target.platform] | _WITHOUT_HOST[target.platform]):
         try:
@@ -68,7 +68,7 @@ def find(target: Target, count: int = 1) -> Place:
                 f"target {target.name!r}: the compiler for it could not be started: {error}"
             ) from error
     options = _gpu_options(target) if target.platform == "cuda" else {}
-    return Place(tuple(described.devices)[:count], present=False, options=options)
+    return CompileDevices(tuple(described.devices)[:count], present=False, options=options)
 
 
 def _local_cpus(count: int) -> tuple[Any, ...]:

@@ -98,9 +98,11 @@ class Trips:
         found = self._made_by(condition.root, condition)
         if found is None or found[0].opcode != "compare":
             return None
-        compare, place = found
+        compare, computation = found
         direction = compare.attribute("direction")
-        sides = [self._number(place.operand(compare, n), place, (), loop) for n in (0, 1)]
+        sides = [
+            self._number(computation.operand(compare, n), computation, (), loop) for n in (0, 1)
+        ]
         left, right = (side and self._constant(side, loop, around) for side in sides)
         if left is None or right is None or direction not in _MIRRORED:
             return None
@@ -111,17 +113,17 @@ class Trips:
         return direction, left.slot, left.plus, right.plus
 
     def _made_by(
-        self, instruction: Instruction, place: Computation
+        self, instruction: Instruction, computation: Computation
     ) -> tuple[Instruction, Computation] | None:
         """The instruction that makes a result, looked for in fusions and before copies."""
         while True:
             if instruction.opcode in _MOVES:
-                instruction = place.operand(instruction, 0)
+                instruction = computation.operand(instruction, 0)
             elif instruction.opcode in ("fusion", "call") and len(instruction.called) == 1:
-                place = self._program.computations[instruction.called[0]]
-                instruction = place.root
+                computation = self._program.computations[instruction.called[0]]
+                instruction = computation.root
             else:
-                return instruction, place
+                return instruction, computation
 
     def _constant(self, number: _Number, loop: Instruction, around: Computation) -> _Number:
         """The number itself, or what a loop is given in its slot and does not change."""
@@ -140,39 +142,39 @@ class Trips:
         return self._number(around.operand(made, 0), around, slot, loop)
 
     def _number(
-        self, made: Instruction, place: Computation, path: Path, loop: Instruction | None
+        self, made: Instruction, computation: Computation, path: Path, loop: Instruction | None
     ) -> _Number | None:
         """The number at ``path`` in a result.
 
         Args:
             made: the instruction that makes it.
-            place: where that stands.
+            computation: where that stands.
             path: empty for the result itself.
             loop: what this one carries stays a slot; of loops around, it is followed.
         """
         op = made.opcode
         if op == "get-tuple-element":
             path = (int(made.attribute("index")), *path)
-            return self._number(place.operand(made, 0), place, path, loop)
+            return self._number(computation.operand(made, 0), computation, path, loop)
         if op == "tuple":
-            return self._number(place.operand(made, path[0]), place, path[1:], loop)
+            return self._number(computation.operand(made, path[0]), computation, path[1:], loop)
         if op in _MOVES:
-            return self._number(place.operand(made, 0), place, path, loop)
+            return self._number(computation.operand(made, 0), computation, path, loop)
         if op in ("fusion", "call") and len(made.called) == 1:
             inside = self._program.computations[made.called[0]]
             return self._number(inside.root, inside, path, loop)
         if op == "while":
-            return self._kept(made, place, path, loop)
+            return self._kept(made, computation, path, loop)
         if op == "parameter":
-            return self._given(made, place, path, loop)
+            return self._given(made, computation, path, loop)
         if path or not _WHOLE_NUMBERS.fullmatch(made.arrays[0].dtype):
             return None
         if op == "constant":
             return _Number(None, int(made.literal)) if made.arrays[0].shape == () else None
         if op not in ("add", "subtract"):
             return None
-        left = self._number(place.operand(made, 0), place, (), loop)
-        right = left and self._number(place.operand(made, 1), place, (), loop)
+        left = self._number(computation.operand(made, 0), computation, (), loop)
+        right = left and self._number(computation.operand(made, 1), computation, (), loop)
         if left is None or right is None:
             return None
         if op == "add" and left.slot is None:
@@ -182,10 +184,10 @@ class Trips:
         return _Number(left.slot, left.plus + (right.plus if op == "add" else -right.plus))
 
     def _given(
-        self, parameter: Instruction, place: Computation, path: Path, loop: Instruction | None
+        self, parameter: Instruction, computation: Computation, path: Path, loop: Instruction | None
     ) -> _Number | None:
         """The number at ``path`` in a parameter: the one that its only caller gives it."""
-        callers = self._callers.get(place.name, [])
+        callers = self._callers.get(computation.name, [])
         if len(callers) != 1:
             return None
         caller, around = callers[0]

@@ -93,12 +93,12 @@ class Labelling:
         found = self._settle()
         left = [v for v, paint in enumerate(found) if paint is None]
         if left:
-            place = {variable: position for position, variable in enumerate(left)}
+            positions = {variable: position for position, variable in enumerate(left)}
             edges = [
-                (place[half], place[full], cost)
+                (positions[half], positions[full], cost)
                 for half in left
                 for full, cost in self._fulls[half].items()
-                if full in place
+                if full in positions
             ]
             sides = _half_side([self._gain[v] for v in left], edges)
             for variable, half in zip(left, sides, strict=True):

@@ -95,18 +95,18 @@ def test_a_loop_that_starts_from_what_another_loop_makes() -> None:
 
 
 def test_a_planted_rule_that_is_too_tight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(rules.RULES, "exp", lambda node, known, values: (0.0, 1.0))
+    monkeypatch.setitem(rules.INTERVAL_RULES, "exp", lambda node, known, values: (0.0, 1.0))
     assert counterexamples(["exp"])
 
 
 def test_a_planted_fact_that_forgets_axes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The maximum of rows, read along columns, is no maximum."""
 
-    def careless(state: facts.State, value: int, kind: str, source: int, shape: object) -> bool:
+    def careless(state: facts.Findings, value: int, kind: str, source: int, shape: object) -> bool:
         found = state.relations.get(value)
         return found is not None and found.kind == kind and found.source == state.same(source)
 
-    monkeypatch.setattr(facts.State, "related", careless)
+    monkeypatch.setattr(facts.Findings, "related", careless)
     assert counterexamples(["turned maximum", "softmax over the wrong axis"])
 
 
@@ -125,7 +125,9 @@ def test_a_planted_sum_that_forgets_what_was_moved_is_found(
 def test_a_planted_norm_without_its_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum of squares that underflowed to zero bounds nothing."""
     monkeypatch.setattr(facts, "_GUARD", -1.0)
-    monkeypatch.setitem(rules.RULES, "rsqrt", lambda node, known, values: (0.0, float("inf")))
+    monkeypatch.setitem(
+        rules.INTERVAL_RULES, "rsqrt", lambda node, known, values: (0.0, float("inf"))
+    )
     tiny = np.full((4, 4), 1e-25, np.float32)
     built, ranges = built_with_ranges(Program((("rms without epsilon", 0, 0),)), [UNIT, UNIT])
     assert outside(built, ranges, [tiny, tiny])

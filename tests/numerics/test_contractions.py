@@ -90,7 +90,7 @@ def _half_accumulator(r: Any, step: Any, env: Any, operands: Sequence[Any]) -> l
 def test_a_half_accumulator_is_caught(
     kind: str, half: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(half_rules._RULES, "dot_general", _half_accumulator)
+    monkeypatch.setitem(half_rules._BINDING_RULES, "dot_general", _half_accumulator)
     with pytest.raises(AssertionError, match="times the bound"):
         _check(_dot_wide, half, (kind,))
 

@@ -235,7 +235,7 @@ def test_a_device_that_is_present_is_used(monkeypatch):
 
     there = Device("gpu", "NVIDIA H200")
     monkeypatch.setattr(topology.jax, "local_devices", lambda: [Device("gpu", "other"), there])
-    place = topology.find(_fresh("h200"))
-    assert place.devices == (there,)
+    found = topology.find(_fresh("h200"))
+    assert found.devices == (there,)
     assert place.present
     assert not place.options  # with the device, kernels are measured and chosen

@@ -115,7 +115,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Creates the variables of the loss scale and, unless it has its own, of the optimizer."""
-        state = settings.rule_of(self._chosen, "float16")
+        state = settings.loss_scale_of(self._chosen, "float16")
         self.step_counter = self._scalar("step_counter", "int", getattr(state, "good_steps", 0))
         self.dynamic_scale = self._scalar("dynamic_scale", "float32", state.value)
         self.skipped = self._scalar("skipped", "int", getattr(state, "skipped", 0))
@@ -136,17 +136,19 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         Returns:
             What the wrapped Optax optimizers carry; its ``inner`` is empty.
         """
-        rule = settings.rule_of(self._chosen, self.half)
+        loss_scale = settings.loss_scale_of(self._chosen, self.half)
         if not self.built:
-            return begin(None, rule)
+            return begin(None, loss_scale)
         state = {
             "value": self.dynamic_scale,
             "good_steps": self.step_counter,
             "skipped": self.skipped,
         }
-        fields = {field.name for field in dataclasses.fields(rule)}
-        rule = dataclasses.replace(rule, **{n: v.value for n, v in state.items() if n in fields})
-        return MixedPrecisionState(None, rule, self.last_finite.value, self.stuck.value)
+        fields = {field.name for field in dataclasses.fields(loss_scale)}
+        loss_scale = dataclasses.replace(
+            loss_scale, **{n: v.value for n, v in state.items() if n in fields}
+        )
+        return MixedPrecisionState(None, loss_scale, self.last_finite.value, self.stuck.value)
 
     def mixed_precision_state(self) -> MixedPrecisionState:
         """:meth:`state`, under the name by which a ``LossScaleMonitor`` asks any optimizer."""
@@ -221,13 +223,13 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     def _set(self, state: MixedPrecisionState) -> None:
         """Puts the state after a step into the variables."""
-        rule: Any = state.loss_scale
+        loss_scale: Any = state.loss_scale
         self.last_finite.assign(state.last_finite)
         self.stuck.assign(state.stuck)
-        self.skipped.assign(rule.skipped)
-        if isinstance(rule, DynamicLossScale):
-            self.dynamic_scale.assign(rule.value)
-            self.step_counter.assign(rule.good_steps)
+        self.skipped.assign(loss_scale.skipped)
+        if isinstance(loss_scale, DynamicLossScale):
+            self.dynamic_scale.assign(loss_scale.value)
+            self.step_counter.assign(loss_scale.good_steps)
 
     # Saving and loading.
 

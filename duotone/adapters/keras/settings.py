@@ -23,9 +23,9 @@ from duotone.policy import Policy
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
 from duotone.scale.configuration import MAX_SCALE
 
-Rule = DynamicLossScale | FixedLossScale | NoLossScale
+KerasLossScale = DynamicLossScale | FixedLossScale | NoLossScale
 
-_RULES: dict[str, type[Any]] = {
+_LOSS_SCALES: dict[str, type[Any]] = {
     "dynamic": DynamicLossScale,
     "fixed": FixedLossScale,
     "none": NoLossScale,
@@ -35,7 +35,7 @@ _RULES: dict[str, type[Any]] = {
 _NOT_SAVED = frozenset({"log_path"})
 
 
-def check_loss_scale(loss_scale: Any) -> Rule | None:
+def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
     """The loss scale that a user named, or ``None`` for ``"dynamic"`` (the half type decides).
 
     Args:
@@ -48,11 +48,11 @@ def check_loss_scale(loss_scale: Any) -> Rule | None:
     """
     if isinstance(loss_scale, Mapping):
         data = dict(loss_scale)
-        return _RULES[data.pop("rule")](**data)
+        return _LOSS_SCALES[data.pop("rule")](**data)
     checked = choice.check_loss_scale(loss_scale)
     if checked == choice.DYNAMIC:
         return None
-    if isinstance(checked, LossScale) and type(checked) not in _RULES.values():
+    if isinstance(checked, LossScale) and type(checked) not in _LOSS_SCALES.values():
         raise ArgumentTypeError(
             f"loss_scale is a {type(checked).__name__}; a Keras optimizer keeps its state in Keras "
             "variables and its settings in the model's config, which it can do for "
@@ -63,19 +63,19 @@ def check_loss_scale(loss_scale: Any) -> Rule | None:
     return made
 
 
-def loss_scale_data(chosen: Rule | None) -> Any:
+def loss_scale_data(chosen: KerasLossScale | None) -> Any:
     """A checked loss scale as plain data: its configuration, without its state."""
     if chosen is None:
         return "dynamic"
-    (rule,) = (name for name, kind in _RULES.items() if kind is type(chosen))
-    return {"rule": rule} | {
+    (word,) = (name for name, kind in _LOSS_SCALES.items() if kind is type(chosen))
+    return {"rule": word} | {
         field.name: getattr(chosen, field.name)
         for field in dataclasses.fields(chosen)
         if field.metadata.get("static")
     }
 
 
-def rule_of(chosen: Rule | None, half: str | None) -> Rule:
+def loss_scale_of(chosen: KerasLossScale | None, half: str | None) -> KerasLossScale:
     """The loss scale of an optimizer, with its first state.
 
     ``"dynamic"`` scales for float16 only: bfloat16 has the range of float32.

@@ -85,14 +85,14 @@ def _fitted(
         return new_slots
     with keras.StatelessScope(list(zip(optimizer.variables, slots, strict=True))):
         before = optimizer.state()
-    rule = before.loss_scale
-    if not isinstance(rule, DynamicLossScale):
+    loss_scale = before.loss_scale
+    if not isinstance(loss_scale, DynamicLossScale):
         return new_slots
-    fitted = rule.fitted_to(loss, taken, before.last_finite)
-    place = next(i for i, v in enumerate(optimizer.variables) if v is optimizer.dynamic_scale)
-    lowered = fitted.value < rule.value
-    value = select_tree(lowered, fitted.adjust(taken).value, new_slots[place])
-    return [*new_slots[:place], value, *new_slots[place + 1 :]]
+    fitted = loss_scale.fitted_to(loss, taken, before.last_finite)
+    slot = next(i for i, v in enumerate(optimizer.variables) if v is optimizer.dynamic_scale)
+    lowered = fitted.value < loss_scale.value
+    value = select_tree(lowered, fitted.adjust(taken).value, new_slots[slot])
+    return [*new_slots[:slot], value, *new_slots[slot + 1 :]]
 
 
 def _form(state: Any) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
 """Plan casts: where a painting needs a value in another precision than it is stored in.
 
-One cast for each value, target precision and place: all readers share it. A value that does not
+One cast for each value, target precision and body: all readers share it. A value that does not
 change inside a loop is cast before the loop, once; a body that takes its operands as they are
 stored (a branch, a recomputed region) casts inside.
 
@@ -94,8 +94,8 @@ def plan_casts(
             want = painting.compute[node.index] if may_be_half else Paint.FULL
             if graph.stored(painting.store, held) is want:
                 continue
-            place, loops = _place(graph, held.body, node.body)
-            readers.setdefault((value, want, place), []).append(node.index)
+            body, loops = _body_of_cast(graph, held.body, node.body)
+            readers.setdefault((value, want, body), []).append(node.index)
             for loop in loops:
                 hoisted.setdefault(loop, {})[value, want] = None
     for value, boundary in graph.outputs:
@@ -221,7 +221,7 @@ def _is_literal(value: Value) -> bool:
     return value.constant is not None and value.producer < 0 and value.size == 1
 
 
-def _place(graph: Graph, defined: int, read: int) -> tuple[int, list[int]]:
+def _body_of_cast(graph: Graph, defined: int, read: int) -> tuple[int, list[int]]:
     """Where a cast of a value defined in one body and read in another stands.
 
     Returns:

@@ -15,7 +15,7 @@ features with the dots around its solve in bfloat16 chose another class for 88 %
               kernel between test and training points
     again   = dots of what follows from a solve with an argument that a dot around it read: the
               gradient of a kernel or a Gram matrix of data
-    states  = in a loop, all that reads a carry that comes from a solve of this loop: filters,
+    carried = in a loop, all that reads a carry that comes from a solve of this loop: filters,
               Newton's method, evolution strategies
 
 All of these are denied, what only moves included, since it may join what is full and what is half.
@@ -49,7 +49,7 @@ _BEFORE = "leads to a factorisation or a solve, which magnifies its error"
 _BEHIND = "multiplies what a factorisation or a solve gave: large terms that may cancel"
 _BESIDE = "is multiplied with or added to what a factorisation or a solve gave, which may cancel"
 _AGAIN = "multiplies what follows from a solve with what led to it: a gradient, which may cancel"
-_STATE = "reads a state of this loop that comes from a factorisation or a solve"
+_CARRIED = "reads a state of this loop that comes from a factorisation or a solve"
 _LINEAR = frozenset({"neg", "loop.carry", "loop.accumulator"})
 _SCALES = frozenset({"mul", "div"})
 _ACTIVATIONS = frozenset("tanh logistic erf erfc exp max log1p".split())
@@ -80,11 +80,11 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     meeting = (v for i in behind | sums for v in graph.nodes[i].inputs)
     beside = walks.back(meeting, walks.keeps_errors)
     behind |= walks.on(v for node in exact for v in node.outputs)
-    states = walks.states(solves)
+    carried = walks.carried(solves)
     again = walks.again(walks.back(operands), beside, solves)
     reasons: dict[int, str] = {}
     for found, reason in (
-        (states, _STATE),
+        (carried, _CARRIED),
         (again, _AGAIN),
         (beside, _BESIDE),
         (behind, _BEHIND),
@@ -312,7 +312,7 @@ class _Walks:
             return False
         return not (entry.additive and all(value in self._streams for value in node.inputs))
 
-    def states(self, solves: Iterable[Node]) -> set[int]:
+    def carried(self, solves: Iterable[Node]) -> set[int]:
         """In each loop, all that reads a carry that comes from a solve of that loop."""
         bodies, found = self._graph.bodies, set[int]()
         loops = set[int]()

@@ -24,14 +24,14 @@ from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Node
 from duotone.graph.ranges.interval import SMALLEST_NORMAL, Known
-from duotone.graph.ranges.relations import Relation, State
+from duotone.graph.ranges.relations import Findings, Relation
 from duotone.graph.ranges.rules import DTYPE_RANGES, count
 
 _ROOM = 2.0**-10
 _GUARD = 2.0**-80
 """A sum of squares below this may have lost its terms to underflow, and bounds nothing."""
 
-Fact = Callable[[State, Node], Known]
+Fact = Callable[[Findings, Node], Known]
 FACTS: dict[str, Fact] = {}
 """By operation name."""
 
@@ -48,26 +48,26 @@ def _fact(*names: str) -> Callable[[Fact], Fact]:
 
 
 @_fact("reduce_max")
-def _maximum(state: State, node: Node) -> Known:
-    _reduced(state, node, "max", state.same(node.inputs[0]), exact=True)
+def _maximum(findings: Findings, node: Node) -> Known:
+    _reduced(findings, node, "max", findings.same(node.inputs[0]), exact=True)
     return None
 
 
 @_fact("reduce_sum")
-def _sum(state: State, node: Node) -> Known:
+def _sum(findings: Findings, node: Node) -> Known:
     """A sum is 0 for an empty row, and wraps around for integers; neither relates to anything."""
     operand, axes = node.inputs[0], node.attributes.get("axes")
-    state.number_it(node, axes)
-    state.sums.add(node.outputs[0])
-    if not isinstance(axes, tuple) or not count(state.values[operand]):
+    findings.number_it(node, axes)
+    findings.sums.add(node.outputs[0])
+    if not isinstance(axes, tuple) or not count(findings.values[operand]):
         return None
-    found, known = state.relations.get(operand), state.known.get(operand)
+    found, known = findings.relations.get(operand), findings.known.get(operand)
     if found is not None and found.kind == "square":
-        _reduced(state, node, "squares", found.source, found.labels)
+        _reduced(findings, node, "squares", found.source, found.labels)
         return None
-    if known is None or known[0] < 0.0 or state.values[operand].dtype in DTYPE_RANGES:
+    if known is None or known[0] < 0.0 or findings.values[operand].dtype in DTYPE_RANGES:
         return None
-    _reduced(state, node, "sum", state.same(operand))
+    _reduced(findings, node, "sum", findings.same(operand))
     if found is not None and found.kind == "exp":
         _, summed = _parted(found.labels, axes)
         return (1.0 - 2.0**-20, math.inf) if set(found.axes) <= set(summed) else None
@@ -75,7 +75,7 @@ def _sum(state: State, node: Node) -> Known:
 
 
 def _reduced(
-    state: State,
+    findings: Findings,
     node: Node,
     kind: str,
     source: int,
@@ -85,14 +85,14 @@ def _reduced(
 ) -> None:
     """The relation of a reduction to its operand, or to what ``labels`` say that this is of."""
     axes = node.attributes.get("axes")
-    operand, result = state.values[node.inputs[0]], state.values[node.outputs[0]]
+    operand, result = findings.values[node.inputs[0]], findings.values[node.outputs[0]]
     if not isinstance(axes, tuple) or not count(operand):
         return
     if labels is None:
         labels = range(len(operand.shape))
     kept, summed = _parted(labels, axes)
     terms = operand.size // result.size
-    state.relations[node.outputs[0]] = Relation(kind, source, kept, summed, exact, 1.0, terms)
+    findings.relations[node.outputs[0]] = Relation(kind, source, kept, summed, exact, 1.0, terms)
 
 
 def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -105,11 +105,11 @@ def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...]
 
 
 @_fact("square", "integer_pow")
-def _square(state: State, node: Node) -> Known:
+def _square(findings: Findings, node: Node) -> Known:
     if node.op == "square" or node.attributes.get("exponent") == 2.0:
         operand = node.inputs[0]
-        labels = tuple(range(len(state.values[operand].shape)))
-        state.relations[node.outputs[0]] = Relation("square", state.same(operand), labels)
+        labels = tuple(range(len(findings.values[operand].shape)))
+        findings.relations[node.outputs[0]] = Relation("square", findings.same(operand), labels)
     return None
 
 
@@ -120,112 +120,112 @@ def _square(state: State, node: Node) -> Known:
     *"call.result stop_gradient copy name optimization_barrier sharding_constraint "
     "device_put convert_element_type".split()
 )
-def _identity(state: State, node: Node) -> Known:
+def _identity(findings: Findings, node: Node) -> Known:
     source, result = node.inputs[0], node.outputs[0]
-    if state.values[source].dtype == state.values[result].dtype:
-        state.origin[result] = state.same(source)
-        if source in state.relations:
-            state.relations[result] = state.relations[source]
+    if findings.values[source].dtype == findings.values[result].dtype:
+        findings.origin[result] = findings.same(source)
+        if source in findings.relations:
+            findings.relations[result] = findings.relations[source]
     return None
 
 
 @_fact("broadcast_in_dim")
-def _broadcast(state: State, node: Node) -> Known:
-    found = state.relations.get(node.inputs[0])
+def _broadcast(findings: Findings, node: Node) -> Known:
+    found = findings.relations.get(node.inputs[0])
     places = node.attributes.get("places")
-    if node.inputs[0] in state.sums:
-        _follow(state, node, places)
+    if node.inputs[0] in findings.sums:
+        _follow(findings, node, places)
     if found is None or not isinstance(places, tuple):
         return None
-    shape = state.values[node.outputs[0]].shape
+    shape = findings.values[node.outputs[0]].shape
     labels = [-1] * len(shape)
     for axis, place in enumerate(places):
-        if state.values[node.inputs[0]].shape[axis] == shape[place]:
+        if findings.values[node.inputs[0]].shape[axis] == shape[place]:
             labels[place] = found.labels[axis]
-    state.relations[node.outputs[0]] = dataclasses.replace(found, labels=tuple(labels))
+    findings.relations[node.outputs[0]] = dataclasses.replace(found, labels=tuple(labels))
     return None
 
 
-def _follow(state: State, node: Node, *also: object) -> None:
+def _follow(findings: Findings, node: Node, *also: object) -> None:
     """Numbers an operation on a sum."""
-    state.number_it(node, *also)
-    state.sums.add(node.outputs[0])
+    findings.number_it(node, *also)
+    findings.sums.add(node.outputs[0])
 
 
 @_fact("reshape", "squeeze")
-def _reshape(state: State, node: Node) -> Known:
+def _reshape(findings: Findings, node: Node) -> Known:
     """Where only dimensions of 1 come and go."""
-    found = state.relations.get(node.inputs[0])
+    found = findings.relations.get(node.inputs[0])
     moved = node.attributes.get("permutation")
-    if node.inputs[0] in state.sums:
-        _follow(state, node, moved)
+    if node.inputs[0] in findings.sums:
+        _follow(findings, node, moved)
     if found is None or moved is not None:
         return None
-    before = state.values[node.inputs[0]].shape
-    after = state.values[node.outputs[0]].shape
+    before = findings.values[node.inputs[0]].shape
+    after = findings.values[node.outputs[0]].shape
     if [d for d in before if d != 1] != [d for d in after if d != 1]:
         return None
     wide = iter(label for d, label in zip(before, found.labels, strict=True) if d != 1)
     labels = tuple(-1 if d == 1 else next(wide) for d in after)
-    state.relations[node.outputs[0]] = dataclasses.replace(found, labels=labels)
+    findings.relations[node.outputs[0]] = dataclasses.replace(found, labels=labels)
     return None
 
 
 @_fact("transpose")
-def _transpose(state: State, node: Node) -> Known:
-    found = state.relations.get(node.inputs[0])
+def _transpose(findings: Findings, node: Node) -> Known:
+    found = findings.relations.get(node.inputs[0])
     permutation = node.attributes.get("permutation")
     if not isinstance(permutation, tuple):
         return None
     if found is not None:
         labels = tuple(found.labels[axis] for axis in permutation)
-        state.relations[node.outputs[0]] = dataclasses.replace(found, labels=labels)
-    state.moved[node.outputs[0]] = state.same(node.inputs[0]), permutation
+        findings.relations[node.outputs[0]] = dataclasses.replace(found, labels=labels)
+    findings.moved[node.outputs[0]] = findings.same(node.inputs[0]), permutation
     return None
 
 
 @_fact("max")
-def _larger(state: State, node: Node) -> Known:
+def _larger(findings: Findings, node: Node) -> Known:
     """A value above a maximum, a sum of squares or a norm still bounds what those bound."""
     for operand, other in (node.inputs, reversed(node.inputs)):
-        found = state.relations.get(operand)
+        found = findings.relations.get(operand)
         if found is not None and found.kind in ("max", "squares", "norm"):
-            exact = found.exact and state.number(other) == -math.inf
-            state.keep(node, dataclasses.replace(found, exact=exact), operand)
+            exact = found.exact and findings.number(other) == -math.inf
+            findings.keep(node, dataclasses.replace(found, exact=exact), operand)
             break
     return None
 
 
 @_fact("add")
-def _added(state: State, node: Node) -> Known:
+def _added(findings: Findings, node: Node) -> Known:
     """Something that is not negative added to a sum of squares or a norm (an epsilon)."""
     for operand, other in (node.inputs, reversed(node.inputs)):
-        found = state.relations.get(operand)
+        found = findings.relations.get(operand)
         if found is not None and found.kind in ("squares", "norm"):
-            known = state.known.get(other)
+            known = findings.known.get(other)
             if known is not None and known[0] >= 0.0:
-                state.keep(node, found, operand)
+                findings.keep(node, found, operand)
                 break
     return None
 
 
 @_fact("sqrt", "rsqrt")
-def _root(state: State, node: Node) -> Known:
-    found = state.relations.get(node.inputs[0])
-    known = state.known.get(node.inputs[0])
+def _root(findings: Findings, node: Node) -> Known:
+    found = findings.relations.get(node.inputs[0])
+    known = findings.known.get(node.inputs[0])
     if found is None or found.kind != "squares" or known is None:
         return None
     if known[0] >= _GUARD * max(found.factor, 1.0):
         kind = "norm" if node.op == "sqrt" else "inverse"
-        state.keep(node, dataclasses.replace(found, kind=kind), node.inputs[0])
+        findings.keep(node, dataclasses.replace(found, kind=kind), node.inputs[0])
     return None
 
 
 @_fact("exp")
-def _exponential(state: State, node: Node) -> Known:
-    found = state.relations.get(node.inputs[0])
+def _exponential(findings: Findings, node: Node) -> Known:
+    found = findings.relations.get(node.inputs[0])
     if found is not None and found.kind == "shifted":
-        state.keep(node, dataclasses.replace(found, kind="exp"), node.inputs[0])
+        findings.keep(node, dataclasses.replace(found, kind="exp"), node.inputs[0])
     return None
 
 
@@ -233,68 +233,68 @@ def _exponential(state: State, node: Node) -> Known:
 
 
 @_fact("sub")
-def _difference(state: State, node: Node) -> Known:
+def _difference(findings: Findings, node: Node) -> Known:
     x, other = node.inputs
     result = node.outputs[0]
-    state.number_it(node)
-    shape = state.values[result].shape
-    if not state.related(other, "max", x, shape):
+    findings.number_it(node)
+    shape = findings.values[result].shape
+    if not findings.related(other, "max", x, shape):
         return None
-    found = state.relations[other]
+    found = findings.relations[other]
     if found.exact:
         labels = tuple(range(len(shape)))
-        order = state.order(x, found.source) or ()
+        order = findings.order(x, found.source) or ()
         axes = tuple(axis for axis, origin in enumerate(order) if origin in found.axes)
-        state.relations[result] = Relation("shifted", result, labels, axes)
+        findings.relations[result] = Relation("shifted", result, labels, axes)
     return -math.inf, 0.0
 
 
 @_fact("div")
-def _quotient(state: State, node: Node) -> Known:
+def _quotient(findings: Findings, node: Node) -> Known:
     x, other = node.inputs
-    found = state.relations.get(x)
-    number = state.number(other)
-    if number is not None and x in state.sums:
-        _follow(state, node)
+    found = findings.relations.get(x)
+    number = findings.number(other)
+    if number is not None and x in findings.sums:
+        _follow(findings, node)
     if found is not None and found.kind == "squares" and number is not None:
-        _scale(state, node, x, number, found.factor / number if number else 0.0)
+        _scale(findings, node, x, number, found.factor / number if number else 0.0)
         return None
-    shape = state.values[node.outputs[0]].shape
-    if state.related(other, "sum", x, shape):
-        state.unit.add(node.outputs[0])  # the row sums to 1
+    shape = findings.values[node.outputs[0]].shape
+    if findings.related(other, "sum", x, shape):
+        findings.unit.add(node.outputs[0])  # the row sums to 1
         return 0.0, 1.0 + 2.0**-20
-    if state.related(other, "norm", x, shape):
-        return _normalised(state, node, state.relations[other])
+    if findings.related(other, "norm", x, shape):
+        return _normalised(findings, node, findings.relations[other])
     return None
 
 
 @_fact("mul")
-def _product(state: State, node: Node) -> Known:
+def _product(findings: Findings, node: Node) -> Known:
     if node.inputs[0] == node.inputs[1]:
-        return _square(state, dataclasses.replace(node, op="square"))
+        return _square(findings, dataclasses.replace(node, op="square"))
     for x, other in (node.inputs, reversed(node.inputs)):
-        found = state.relations.get(other)
-        number = state.number(x)
-        if number is not None and other in state.sums:
-            _follow(state, node)
+        found = findings.relations.get(other)
+        number = findings.number(x)
+        if number is not None and other in findings.sums:
+            _follow(findings, node)
         if found is None:
             continue
         if found.kind == "squares" and number is not None:
-            _scale(state, node, other, number, found.factor * number)
-        elif state.related(other, "inverse", x, state.values[node.outputs[0]].shape):
-            return _normalised(state, node, found)
+            _scale(findings, node, other, number, found.factor * number)
+        elif findings.related(other, "inverse", x, findings.values[node.outputs[0]].shape):
+            return _normalised(findings, node, found)
     return None
 
 
-def _scale(state: State, node: Node, squares: int, number: float, factor: float) -> None:
+def _scale(findings: Findings, node: Node, squares: int, number: float, factor: float) -> None:
     """A sum of squares times a number, or divided by one: normal numbers, or it may be 0."""
     if all(SMALLEST_NORMAL <= x <= 1.0 / SMALLEST_NORMAL for x in (number, factor)):
-        scaled = dataclasses.replace(state.relations[squares], factor=factor)
-        state.keep(node, scaled, squares)
+        scaled = dataclasses.replace(findings.relations[squares], factor=factor)
+        findings.keep(node, scaled, squares)
 
 
-def _normalised(state: State, node: Node, norm: Relation) -> Known:
+def _normalised(findings: Findings, node: Node, norm: Relation) -> Known:
     """No element is larger than the norm of its row."""
-    state.unit.add(node.outputs[0])
+    findings.unit.add(node.outputs[0])
     most = norm.factor**-0.5 * (1.0 + _ROOM + norm.terms * 2.0**-22)
     return -most, most

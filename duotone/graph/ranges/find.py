@@ -38,8 +38,8 @@ from duotone.graph.ranges.interval import (
     within,
     words,
 )
-from duotone.graph.ranges.relations import State
-from duotone.graph.ranges.rules import DTYPE_RANGES, RULES, fits
+from duotone.graph.ranges.relations import Findings
+from duotone.graph.ranges.rules import DTYPE_RANGES, INTERVAL_RULES, fits
 
 _CARRIES = ("loop.carry", "loop.accumulator")
 _FLOATS = ("float32", "float64")
@@ -157,8 +157,8 @@ def find_ranges(graph: Graph, assumptions: Assumptions = NO_ASSUMPTIONS) -> Rang
         again.run()
         one = one if again.exceeded(loops, passes) else again
     return Ranges(
-        MappingProxyType(one.state.known),
-        frozenset(one.state.unit),
+        MappingProxyType(one.findings.known),
+        frozenset(one.findings.unit),
         frozenset(one.stated),
         assumptions.measured,
     )
@@ -187,7 +187,7 @@ class _Pass:
     """One pass over the nodes.
 
     Attributes:
-        state: what is found.
+        findings: what is found.
         stated: see :attr:`Ranges.stated`.
     """
 
@@ -198,13 +198,13 @@ class _Pass:
         given: Mapping[int, Interval],
         carries: dict[int, Known],
     ) -> None:
-        self.state = State(graph.values)
+        self.findings = Findings(graph.values)
         self.stated = set(given)
         self._graph = graph
         self._assumptions = assumptions
         self._given = given
         self._carries = carries
-        known = self.state.known
+        known = self.findings.known
         for value in graph.values:
             constant = value.constant
             if constant is None or not (value.dtype in _FLOATS or value.dtype in DTYPE_RANGES):
@@ -216,11 +216,11 @@ class _Pass:
 
     def run(self) -> None:
         """Visits every node."""
-        state, carries, given = self.state, self._carries, self._given
-        values, unit, get = state.values, state.unit, state.known.get
+        findings, carries, given = self.findings, self._carries, self._given
+        values, unit, get = findings.values, findings.unit, findings.known.get
         for node in self._graph.nodes:
             op, inputs = node.op, node.inputs
-            rule = RULES.get(op)
+            rule = INTERVAL_RULES.get(op)
             if rule is not None:
                 operands = [get(v) for v in inputs]
                 if op in _CARRIES:
@@ -229,7 +229,7 @@ class _Pass:
                     found = rule(node, operands, values)
                 fact = FACTS.get(op)
                 if fact is not None:
-                    found = meet(found, fact(state, node))
+                    found = meet(found, fact(findings, node))
                 if found is not None:
                     self._write(node, found)
                 if op in _SATURATING or (
@@ -243,7 +243,7 @@ class _Pass:
 
     def _write(self, node: Node, found: Interval) -> None:
         """Keeps an interval for those results whose dtype calculates as float32 does."""
-        values, known = self.state.values, self.state.known
+        values, known = self.findings.values, self.findings.known
         first = values[node.outputs[0]].dtype
         for value in node.outputs if node.op != "top_k" else node.outputs[:1]:
             dtype = values[value].dtype
@@ -254,7 +254,7 @@ class _Pass:
 
     def _spread_unit(self, node: Node) -> None:
         """A result is of scale 1 if all its varying operands are."""
-        unit, values = self.state.unit, self.state.values
+        unit, values = self.findings.unit, self.findings.values
         if node.op not in _SATURATING:
             if values[node.outputs[0]].size * FEW < values[node.inputs[0]].size:
                 return  # a statistic: small, and worth its digits
@@ -266,7 +266,7 @@ class _Pass:
 
     def _assume(self, node: Node) -> None:
         """Adds what is stated or measured of a result to what is proved of it."""
-        known = self.state.known
+        known = self.findings.known
         if node.op not in _ADDS_UP and not self.stated.isdisjoint(node.inputs):
             self.stated.update(v for v in node.outputs if v in known)
         for value in node.outputs:
@@ -287,7 +287,7 @@ class _Pass:
 
     def exceeded(self, loops: Sequence[Node], passes: int) -> bool:
         """Gives more to carries that were given less than the body makes; true if any were."""
-        known, any_exceeded = self.state.known, False
+        known, any_exceeded = self.findings.known, False
         for node in loops:
             inside = node.outputs[0]
             # The initial value counts again: it may come from a carry that was given more.
@@ -306,7 +306,7 @@ class _Pass:
 
     def narrow(self, loops: Sequence[Node]) -> bool:
         """Takes back bounds given up that the body keeps (a ``min``); true if any were."""
-        known, any_narrowed = self.state.known, False
+        known, any_narrowed = self.findings.known, False
         for node in loops:
             kept = hull((known.get(node.inputs[0]), known.get(node.inputs[1])))
             if kept is not None and not within(known.get(node.outputs[0]), kept):

@@ -18,10 +18,10 @@ from duotone.graph.ranges.interval import (
     outward,
 )
 
-Rule = Callable[[Node, Sequence[Known], Sequence[Value]], Known]
+IntervalRule = Callable[[Node, Sequence[Known], Sequence[Value]], Known]
 """From the node, its operands' intervals and the values of the graph to its results' interval."""
 
-FUNCTIONS: dict[str, Rule] = {}
+FUNCTIONS: dict[str, IntervalRule] = {}
 """By operation name."""
 
 

@@ -1,6 +1,6 @@
 """Relations: what one pass knows of the values of a graph, relations between two included.
 
-Who calls this: :mod:`duotone.graph.ranges.find` makes a :class:`State` for each pass, and
+Who calls this: :mod:`duotone.graph.ranges.find` makes :class:`Findings` for each pass, and
 :mod:`duotone.graph.ranges.facts` reads and fills it.
 """
 
@@ -40,7 +40,7 @@ class Relation:
     terms: int = 1
 
 
-class State:
+class Findings:
     """The findings of one pass over the nodes so far.
 
     Attributes:

@@ -6,9 +6,10 @@ elements the operands have inside their intervals, no element of a result that i
 outside. ``tests/graph/test_ranges_sound.py`` looks for counterexamples.
 
 To teach the analysis an operation, add it to the family that it belongs to, or write a rule with
-``@_rule``. An operation without a rule makes values of which nothing is known: wide, never wrong.
-The names are those of JAX and of :data:`duotone.graph.graph.STRUCTURAL`; another front end adds its
-own. Facts that relate two values (``x - max(x) <= 0``) are in :mod:`duotone.graph.ranges.facts`.
+``@_interval_rule``. An operation without a rule makes values of which nothing is known: wide, never
+wrong. The names are those of JAX and of :data:`duotone.graph.graph.STRUCTURAL`; another front end
+adds its own. Facts that relate two values (``x - max(x) <= 0``) are in
+:mod:`duotone.graph.ranges.facts`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Node, Value
-from duotone.graph.ranges.functions import FUNCTIONS, Rule, power_of
+from duotone.graph.ranges.functions import FUNCTIONS, IntervalRule, power_of
 from duotone.graph.ranges.interval import (
     POSITIVE,
     SIGNED_UNIT,
@@ -32,7 +33,7 @@ from duotone.graph.ranges.interval import (
     product,
 )
 
-RULES: dict[str, Rule] = dict(FUNCTIONS)
+INTERVAL_RULES: dict[str, IntervalRule] = dict(FUNCTIONS)
 """By operation name."""
 
 DTYPE_RANGES: dict[str, Interval] = {
@@ -60,9 +61,9 @@ _PRODUCT_ERROR = 2.0**-7
 """Relative error of one product: devices round the operands of a dot to TF32 or bfloat16."""
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, rule))
+def _interval_rule(*names: str) -> Callable[[IntervalRule], IntervalRule]:
+    def register(rule: IntervalRule) -> IntervalRule:
+        INTERVAL_RULES.update(dict.fromkeys(names, rule))
         return rule
 
     return register
@@ -71,7 +72,7 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 # ------------------------------------------------------- moving and choosing
 
 
-@_rule(
+@_interval_rule(
     *"reshape transpose squeeze rev copy slice split unstack broadcast_in_dim tile dynamic_slice "
     "sharding_constraint name stop_gradient pvary optimization_barrier device_put cummax cummin "
     "loop.slice loop.stack call.result shard.enter shard.exit top_k".split()
@@ -81,13 +82,13 @@ def _moves(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
     return known[0]
 
 
-@_rule("concatenate", "pad", "stack", "branch.join", "loop.carry", "loop.accumulator")
+@_interval_rule("concatenate", "pad", "stack", "branch.join", "loop.carry", "loop.accumulator")
 def _joins(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     return hull(known)
 
 
-@_rule("dynamic_update_slice", "scatter", "scatter-max", "scatter-min")
+@_interval_rule("dynamic_update_slice", "scatter", "scatter-max", "scatter-min")
 def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Operand and update; where to put it is another operand."""
     update = 1 if node.op == "dynamic_update_slice" else 2
@@ -97,13 +98,13 @@ def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kno
     return hull((known[0], known[update]))
 
 
-@_rule("select_n")
+@_interval_rule("select_n")
 def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     return hull(known[1:])
 
 
-@_rule("gather")
+@_interval_rule("gather")
 def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """A gather from outside of the operand gives NaN, or ``fill``."""
     fill = node.attributes.get("fill")
@@ -112,7 +113,7 @@ def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
     return known[0] if not isinstance(fill, float) else hull((known[0], in_float32(fill, fill)))
 
 
-@_rule("reduce_max", "reduce_min", "sort")
+@_interval_rule("reduce_max", "reduce_min", "sort")
 def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """One of the operand's elements; of an empty operand an infinity."""
     if len(node.inputs) != 1 or not count(values[node.inputs[0]]):
@@ -120,7 +121,7 @@ def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
     return known[0]
 
 
-@_rule("max", "min")
+@_interval_rule("max", "min")
 def _extremum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del values
     lows = [-math.inf if k is None else k[0] for k in known]
@@ -129,7 +130,7 @@ def _extremum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kn
     return known_if_any(pick(lows), pick(highs))
 
 
-@_rule("clamp")
+@_interval_rule("clamp")
 def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """``min(max(x, least), most)``."""
     del node, values
@@ -142,7 +143,7 @@ def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 # ------------------------------------------------------- arithmetic
 
 
-@_rule("add", "add_any")
+@_interval_rule("add", "add_any")
 def _add(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     a, b = known
@@ -151,7 +152,7 @@ def _add(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     return outward(a[0] + b[0], a[1] + b[1])
 
 
-@_rule("sub")
+@_interval_rule("sub")
 def _sub(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del values
     if node.inputs[0] == node.inputs[1]:
@@ -162,7 +163,7 @@ def _sub(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     return outward(a[0] - b[1], a[1] - b[0])
 
 
-@_rule("mul")
+@_interval_rule("mul")
 def _mul(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     if node.inputs[0] == node.inputs[1]:
         return _square(node, known, values)
@@ -172,7 +173,7 @@ def _mul(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     return outward(*product(a, b))
 
 
-@_rule("div")
+@_interval_rule("div")
 def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Not by what may be zero: its sign decides the sign of the infinity.
 
@@ -187,14 +188,14 @@ def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     return None if reciprocal is None else outward(*product(a, reciprocal))
 
 
-@_rule("neg")
+@_interval_rule("neg")
 def _neg(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     (x,) = known
     return None if x is None else (-x[1], -x[0])
 
 
-@_rule("abs")
+@_interval_rule("abs")
 def _abs(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     (x,) = known
@@ -203,7 +204,7 @@ def _abs(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     return max(x[0], -x[1], 0.0), bound(x)
 
 
-@_rule("square")
+@_interval_rule("square")
 def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     x = known[0]
@@ -213,7 +214,7 @@ def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
     return outward(least * least, bound(x) * bound(x))
 
 
-@_rule("integer_pow")
+@_interval_rule("integer_pow")
 def _integer_pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """A negative one is the reciprocal of the power, which may underflow or overflow."""
     del values
@@ -239,7 +240,7 @@ def _whole_power(x: Known, power: int) -> Known:
     return outward(low, high, power * 2.0**-20)
 
 
-@_rule("pow")
+@_interval_rule("pow")
 def _pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Known for a positive base: monotone in base and exponent, so its corners bound it."""
     del node, values
@@ -266,7 +267,7 @@ def count(value: Value) -> int:
     return value.size if all(isinstance(d, int) for d in value.shape) else 0
 
 
-@_rule("reduce_sum")
+@_interval_rule("reduce_sum")
 def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     x = known[0]
     if x is None:
@@ -278,7 +279,7 @@ def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> 
     return _sum(x, terms, terms)
 
 
-@_rule("cumsum", "reduce_window_sum")
+@_interval_rule("cumsum", "reduce_window_sum")
 def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Sums of up to so many terms; a window also covers padding."""
     del values
@@ -287,7 +288,7 @@ def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -
     return _sum(known[0], 1.0 if node.op == "cumsum" else 0.0, _number(node, "terms"))
 
 
-@_rule("dot_general", "conv_general_dilated")
+@_interval_rule("dot_general", "conv_general_dilated")
 def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del values
     a, b = known[0], known[1]
@@ -297,7 +298,7 @@ def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
     return _sum(product(a, b), least, _number(node, "terms"))
 
 
-@_rule("scatter-add", "scatter-sub")
+@_interval_rule("scatter-add", "scatter-sub")
 def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """All updates may go to one place, if nothing else is known."""
     x, update = known[0], known[2]
@@ -323,7 +324,7 @@ def _sum(x: Interval, least: float, most: float) -> Known:
     return outward(low - slack, high + slack, room)
 
 
-@_rule("reduce_prod", "cumprod")
+@_interval_rule("reduce_prod", "cumprod")
 def _products(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """Products of what is no larger than 1."""
     del node, values
@@ -336,7 +337,7 @@ def _products(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kn
 # ------------------------------------------------------- conversions and counters
 
 
-@_rule("convert_element_type")
+@_interval_rule("convert_element_type")
 def _convert(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     source, target = values[node.inputs[0]].dtype, values[node.outputs[0]].dtype
     found = known[0] or DTYPE_RANGES.get(source)
@@ -347,7 +348,7 @@ def _convert(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kno
     return outward(*found)
 
 
-@_rule("iota")
+@_interval_rule("iota")
 def _iota(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del known, values
     if "length" not in node.attributes:

@@ -24,12 +24,12 @@ from duotone import _jax
 from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
-from duotone.jaxpr.running.rewrite import Env, Rewriter, form
+from duotone.jaxpr.running.rewrite import Env, Rewriter, handles
 
 _LEAVE = {Paint.FULL: Boundary.FULL, Paint.HALF: Boundary.HALF}
 
 
-@form("custom_jvp")
+@handles("custom_jvp")
 def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
     wants, operands, function = transparent(r, step, env)
     given = [r.stored(value) for value in step.inputs]
@@ -60,7 +60,7 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, rewritten(*operands), strict=True)
 
 
-@form("custom_vjp")
+@handles("custom_vjp")
 def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
     wants, operands, function = transparent(r, step, env)
     given = [r.stored(value) for value in step.inputs]

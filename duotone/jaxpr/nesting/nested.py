@@ -18,7 +18,7 @@ from duotone import _jax
 from duotone.graph.graph import Paint
 from duotone.jaxpr.nesting.sums import stacked_operands, with_sums
 from duotone.jaxpr.reading.program import Program, Step
-from duotone.jaxpr.running.rewrite import Env, Rewriter, form
+from duotone.jaxpr.running.rewrite import Env, Rewriter, handles
 
 Results = Iterable[tuple[Paint, Any]]
 
@@ -73,7 +73,7 @@ def transparent(
     return wants, operands, stored_function(r, program, wants, _avals(step.eqn))
 
 
-@form("remat")
+@handles("remat")
 def _remat(r: Rewriter, step: Step, env: Env) -> Results:
     """Bound directly: ``jax.checkpoint`` would lose that the region is differentiated already."""
     wants, operands, function = transparent(r, step, env)
@@ -85,7 +85,7 @@ def _remat(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, _jax.bind(step.eqn, [*consts, *operands], params), strict=True)
 
 
-@form("jit")
+@handles("jit")
 def _jit(r: Rewriter, step: Step, env: Env) -> Results:
     """A nested ``jit`` with shardings."""
     wants, operands, function = transparent(r, step, env)
@@ -96,7 +96,7 @@ def _jit(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, again(*operands), strict=True)
 
 
-@form("cond")
+@handles("cond")
 def _cond(r: Rewriter, step: Step, env: Env) -> Results:
     """Each branch casts what it needs, and its results to what the joins decided."""
     wants = [r.wanted(node, 0) for node in step.nodes]
@@ -110,7 +110,7 @@ def _cond(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, results, strict=True)
 
 
-@form("scan")
+@handles("scan")
 def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     """Constants are found in the environment around the loop, cast before it."""
     (program,) = step.bodies
@@ -132,9 +132,9 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         for value, node in zip(step.inputs[num_consts + num_carry :], slices, strict=True)
     ]
 
-    found = {place: r.reforms.at(node) for place, node in enumerate(carries)}
+    found = {position: r.reforms.at(node) for position, node in enumerate(carries)}
     known = isinstance(step.eqn.params["length"], int)
-    sums = {place: reform for place, reform in found.items() if known and reform is not None}
+    sums = {position: reform for position, reform in found.items() if known and reform is not None}
 
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         inner = r.enter_loop(program.body, env)
@@ -174,7 +174,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(paints, [*after, *stacked], strict=True)
 
 
-@form("while")
+@handles("while")
 def _while(r: Rewriter, step: Step, env: Env) -> Results:
     """Condition and body see the carries in their one storage dtype."""
     cond, loop = step.bodies
@@ -234,7 +234,7 @@ def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[
     ]
 
 
-@form("shard_map")
+@handles("shard_map")
 def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
     """Operands enter as their nodes decide; results leave likewise."""
     (program,) = step.bodies

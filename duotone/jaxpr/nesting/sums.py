@@ -1,6 +1,6 @@
 """Sums of dots over the iterations of a loop, carried out behind it.
 
-Which: :mod:`duotone.graph.reforms.loop_sums`. Who calls this: the form of ``scan`` in
+Which: :mod:`duotone.graph.reforms.loop_sums`. Who calls this: the handler of ``scan`` in
 :mod:`duotone.jaxpr.nesting.nested`.
 """
 

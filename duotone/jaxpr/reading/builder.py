@@ -147,11 +147,11 @@ class Builder:
     ) -> tuple[int, ...]:
         index = len(self.nodes)
         scope, region, _ = self.scope(scopes, eqn)
-        places = out_bodies or [body] * len(out_avals)
+        owners = out_bodies or [body] * len(out_avals)
         outputs = tuple(
             [
-                self.value(aval, body=place, producer=index, constant=constant)
-                for aval, place in zip(out_avals, places, strict=True)
+                self.value(aval, body=owner, producer=index, constant=constant)
+                for aval, owner in zip(out_avals, owners, strict=True)
             ]
         )
         self.nodes.append(

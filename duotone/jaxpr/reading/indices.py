@@ -39,7 +39,7 @@ class Integers:
 
     def made(self, eqn: _jax.Eqn, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         """States what a first-order equation makes."""
-        if len(outputs) == 1 and eqn.primitive.name in _RULES:
+        if len(outputs) == 1 and eqn.primitive.name in _FOLDING_RULES:
             self._made[outputs[0]] = eqn, inputs
 
     def find(self, value: int, depth: int = 0) -> np.ndarray | None:
@@ -61,7 +61,7 @@ class Integers:
         known = [operand for operand in operands if operand is not None]
         if len(known) < len(operands) or not _is_whole(aval):
             return None
-        found = np.asarray(_RULES[eqn.primitive.name](eqn.params, aval, *known))
+        found = np.asarray(_FOLDING_RULES[eqn.primitive.name](eqn.params, aval, *known))
         found = found.astype(aval.dtype, copy=False)
         return np.broadcast_to(found, aval.shape)
 
@@ -81,7 +81,7 @@ def _host(array: Any) -> np.ndarray | None:
     return found if found.dtype.kind in "iub" and found.size <= _LARGEST else None
 
 
-_Rule = Callable[..., Any]
+_FoldingRule = Callable[..., Any]
 
 
 def _broadcast(params: Mapping[str, Any], aval: Any, x: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ def _counter(params: Mapping[str, Any], aval: Any) -> np.ndarray:
     return np.arange(aval.shape[axis]).reshape(shape)
 
 
-def _wrapped(function: Callable[..., Any]) -> _Rule:
+def _wrapped(function: Callable[..., Any]) -> _FoldingRule:
     """Arithmetic that wraps around, as on devices."""
 
     def rule(params: Mapping[str, Any], aval: Any, *operands: np.ndarray) -> Any:
@@ -123,7 +123,7 @@ def _joined(params: Mapping[str, Any], aval: Any, *parts: np.ndarray) -> np.ndar
     return np.concatenate(parts, params["dimension"])
 
 
-_RULES: dict[str, _Rule] = {
+_FOLDING_RULES: dict[str, _FoldingRule] = {
     "add": _wrapped(np.add),
     "sub": _wrapped(np.subtract),
     "mul": _wrapped(np.multiply),

@@ -1,7 +1,7 @@
 """Descriptions of equations for the painter: which slots may be half, and the cost.
 
 :func:`describe` is called once for each first-order equation. The default suits most primitives:
-every float32 operand and result may be half. Primitives that differ have a rule in ``_RULES``;
+every float32 operand and result may be half. Primitives that differ are in ``_DESCRIPTION_RULES``;
 primitives that have no half form are in ``FIXED``, with the reason that reports show.
 """
 
@@ -117,7 +117,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     name = eqn.primitive.name
     ins = [value.dtype for value in operands]
     outs = [dtype_name(var.aval) for var in eqn.outvars]
-    rule = _RULES.get(name)
+    rule = _DESCRIPTION_RULES.get(name)
     listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
@@ -155,20 +155,20 @@ def _known(dimension: Any) -> int:
     return dimension if isinstance(dimension, int) else 1
 
 
-_Rule = Callable[[_jax.Eqn, Sequence[str], Sequence[str]], tuple[str, str]]
-_RULES: dict[str, _Rule] = {}
+_DescriptionRule = Callable[[_jax.Eqn, Sequence[str], Sequence[str]], tuple[str, str]]
+_DESCRIPTION_RULES: dict[str, _DescriptionRule] = {}
 """For each primitive that is not plain: its listed name and why it is fixed (or empty)."""
 
 
-def _rule(*names: str) -> Callable[[_Rule], _Rule]:
-    def register(rule: _Rule) -> _Rule:
-        _RULES.update(dict.fromkeys(names, rule))
+def _description_rule(*names: str) -> Callable[[_DescriptionRule], _DescriptionRule]:
+    def register(rule: _DescriptionRule) -> _DescriptionRule:
+        _DESCRIPTION_RULES.update(dict.fromkeys(names, rule))
         return rule
 
     return register
 
 
-@_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
+@_description_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
 def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """A precision that the user asked for is kept; not every dot is a product of matrices."""
     del ins, outs
@@ -204,7 +204,7 @@ def _is_sum(eqn: _jax.Eqn) -> bool:
     return max(sizes[:2]) <= 1 or max(sizes) < HANDFUL
 
 
-@_rule("call_hi_primitive")
+@_description_rule("call_hi_primitive")
 def _call(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """One primitive for many: a root is a solve."""
     del ins, outs
@@ -213,7 +213,7 @@ def _call(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, 
     return eqn.primitive.name, ""
 
 
-@_rule("mul")
+@_description_rule("mul")
 def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """``x * x`` is a square."""
     del ins, outs
@@ -221,7 +221,7 @@ def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, s
     return ("square" if lhs is rhs else "mul"), ""
 
 
-@_rule("eq")
+@_description_rule("eq")
 def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """Where a value is the maximum of a row; not a comparison with a number."""
     del outs
@@ -229,7 +229,7 @@ def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, st
     return ("eq_calculated" if calculated and "float" in ins[0] else "eq"), ""
 
 
-@_rule("reduce_sum")
+@_description_rule("reduce_sum")
 def _reduce_sum(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """A sum of two terms is an addition."""
     del ins, outs
@@ -239,13 +239,13 @@ def _reduce_sum(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple
     return ("sum_of_two" if two else "reduce_sum"), ""
 
 
-@_rule("integer_pow")
+@_description_rule("integer_pow")
 def _integer_pow(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     del ins, outs
     return ("exact_power" if abs(eqn.params["y"]) <= 1 else "integer_pow"), ""
 
 
-@_rule("scatter")
+@_description_rule("scatter")
 def _scatter(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """``x.at[i].apply(f)`` is a scatter too, whose region is the user's function."""
     del ins, outs
@@ -258,7 +258,7 @@ def _scatter(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[st
 _EXACT_IN_HALF = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2")
 
 
-@_rule("convert_element_type")
+@_description_rule("convert_element_type")
 def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """A conversion is exact where the narrower side is no wider than half."""
     del eqn

@@ -22,11 +22,11 @@ class Step:
     Attributes:
         eqn: the equation.
         kind: how it is rewritten: ``"leaf"`` (one node), ``"each"`` (one node for each operand), or
-            the name of a nested form in :mod:`duotone.jaxpr.nesting.nested`.
+            the name of a handler in :mod:`duotone.jaxpr.nesting.nested`.
         inputs: graph values of its operands.
         outputs: graph values of its results.
         nodes: its own nodes: one for a leaf, one for each operand (``each``) or one for each carry,
-            slice, stack, join or shard (nested forms; see there for the order).
+            slice, stack, join or shard (nested programs; see there for the order).
         first: index of the first node inside the equation.
         last: one past the index of the last node inside.
         bodies: its nested programs.

@@ -276,14 +276,14 @@ def _back(result: Any, axes: Sequence[int]) -> Any:
 
 
 def _batched(
-    operands: Sequence[Any], places: Sequence[int | None], *, numbers: Dims, **params: str
+    operands: Sequence[Any], dims: Sequence[int | None], *, numbers: Dims, **params: str
 ) -> tuple[Any, int]:
     """``vmap``: a mapped dimension is one more batch, or one more kept dimension, in front."""
     left, right = [
-        x if place is None else jax.numpy.moveaxis(x, place, 0)
-        for x, place in zip(operands, places, strict=True)
+        x if dim is None else jax.numpy.moveaxis(x, dim, 0)
+        for x, dim in zip(operands, dims, strict=True)
     ]
-    mapped = [place is not None for place in places]
+    mapped = [dim is not None for dim in dims]
     (contracted, batch) = [
         [tuple(axis + mapped[side] for axis in sides[side]) for side in (0, 1)] for sides in numbers
     ]

@@ -1,7 +1,7 @@
 """How first-order equations are bound in half.
 
 The default binds the primitive to half operands, with every parameter that names float32 as a dtype
-naming half instead. Primitives that need more have a rule in ``_RULES``: those that carry a
+naming half instead. Primitives that need more are in ``_BINDING_RULES``: those that carry a
 sub-program built for one dtype (rebuilt through ``jax.lax``), and dots that keep their accumulator.
 """
 
@@ -22,12 +22,12 @@ from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.rules.reforms import carried_out
 from duotone.jaxpr.rules.weights import DotForm, of_halves, of_weight
-from duotone.jaxpr.running.rewrite import Env, Rewriter, form, is_host_array
+from duotone.jaxpr.running.rewrite import Env, Rewriter, handles, is_host_array
 
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
 
 
-@form("leaf")
+@handles("leaf")
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node."""
     (node,) = step.nodes
@@ -67,7 +67,7 @@ def _in_half(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
     Raises:
         RewriteError: the primitive does not take half operands.
     """
-    rule = _RULES.get(step.eqn.primitive.name, _bind)
+    rule = _BINDING_RULES.get(step.eqn.primitive.name, _bind)
     try:
         return rule(r, step, env, operands)
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -78,7 +78,7 @@ def _in_half(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
         ) from error
 
 
-@form("each")
+@handles("each")
 def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """One node for each operand."""
     operands = [
@@ -89,14 +89,14 @@ def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     return [(r.kept(node, 0), array) for node, array in zip(step.nodes, results, strict=True)]
 
 
-_Rule = Callable[[Rewriter, Step, Env, Sequence[Any]], list[Any]]
-_RULES: dict[str, _Rule] = {}
+_BindingRule = Callable[[Rewriter, Step, Env, Sequence[Any]], list[Any]]
+_BINDING_RULES: dict[str, _BindingRule] = {}
 """By primitive name: takes the operands as the node wants them, returns the results."""
 
 
-def _rule(*names: str) -> Callable[[_Rule], _Rule]:
-    def register(rule: _Rule) -> _Rule:
-        _RULES.update(dict.fromkeys(names, rule))
+def _binding_rule(*names: str) -> Callable[[_BindingRule], _BindingRule]:
+    def register(rule: _BindingRule) -> _BindingRule:
+        _BINDING_RULES.update(dict.fromkeys(names, rule))
         return rule
 
     return register
@@ -123,7 +123,7 @@ def _bind(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[An
     return _jax.bind(step.eqn, operands, _half_parameters(r, step.eqn.params))
 
 
-@_rule("gather")
+@_binding_rule("gather")
 def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """Binds a gather; a constant to fill with that is too large for half is saturated."""
     (node,) = step.nodes
@@ -134,7 +134,7 @@ def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[
     return _jax.bind(step.eqn, operands, params)
 
 
-@_rule("convert_element_type")
+@_binding_rule("convert_element_type")
 def _convert(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """A conversion to float32 becomes one to half; the user's own conversions stay."""
     (node,) = step.nodes
@@ -144,7 +144,7 @@ def _convert(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
     return [_jax.convert(operands[0], target)]
 
 
-@_rule("dot_general")
+@_binding_rule("dot_general")
 def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """Half operands; the result half, or the float32 accumulator itself (rule ``wide``).
 
@@ -232,7 +232,7 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@_rule(*_SCATTERS)
+@_binding_rule(*_SCATTERS)
 def _scatter(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """The region that combines old and new is built for one dtype: scatter again."""
     del r

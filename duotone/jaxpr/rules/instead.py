@@ -43,11 +43,11 @@ def _transposed(cotangent: Any, plain: Any, result: Any) -> tuple[Any, None]:
     return _jax.convert(cotangent, plain.aval.dtype), None
 
 
-def _batched(operands: Sequence[Any], places: Sequence[int | None]) -> tuple[Any, int]:
-    (size,) = {x.shape[at] for x, at in zip(operands, places, strict=True) if at is not None}
+def _batched(operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, int]:
+    (size,) = {x.shape[at] for x, at in zip(operands, dims, strict=True) if at is not None}
     moved = [
         jnp.broadcast_to(x, (size, *x.shape)) if at is None else jnp.moveaxis(x, at, 0)
-        for x, at in zip(operands, places, strict=True)
+        for x, at in zip(operands, dims, strict=True)
     ]
     return instead(*moved), 0
 

@@ -60,7 +60,7 @@ class _Observer:
         """Runs the steps of a program whose arguments are written."""
         self.arrays.update(program.constants)
         for step in program.steps:
-            results = _FORMS.get(step.kind, _bound)(self, step)
+            results = _HANDLERS.get(step.kind, _bound)(self, step)
             if step.kind == "inline":
                 continue  # its results are values of the program inside, shown already
             for value, array in zip(step.outputs, results, strict=True):
@@ -120,7 +120,7 @@ def _scan(o: _Observer, step: Step) -> list[Any]:
     return [*carry, *[jax.numpy.stack(column) for column in zip(*rows, strict=True)]]
 
 
-_FORMS: dict[str, Callable[[_Observer, Step], list[Any]]] = {
+_HANDLERS: dict[str, Callable[[_Observer, Step], list[Any]]] = {
     **dict.fromkeys(("inline", "remat", "jit", "custom_jvp", "custom_vjp"), _once),
     "cond": _cond,
     "while": _while,

@@ -263,7 +263,7 @@ class Rewriter:
         """Each result of a step with its precision."""
         if self.touched(step):
             with _jax.EquationContext(step.eqn):
-                return FORMS[step.kind](self, step, env)
+                return HANDLERS[step.kind](self, step, env)
         return [(Paint.FULL, array) for array in self._unchanged(step, env)]
 
     def _unchanged(self, step: Step, env: Env) -> list[Any]:
@@ -383,18 +383,18 @@ def is_host_array(array: Any) -> bool:
     return not isinstance(array, jax.Array)
 
 
-Form = Callable[[Rewriter, Step, Env], Iterable[tuple[Paint, Any]]]
+Handler = Callable[[Rewriter, Step, Env], Iterable[tuple[Paint, Any]]]
 """Rewrites a painted step; returns each result with its precision."""
 
-FORMS: dict[str, Form] = {}
+HANDLERS: dict[str, Handler] = {}
 """By ``Step.kind``; filled by half_rules, nested and custom."""
 
 
-def form(kind: str) -> Callable[[Form], Form]:
-    """Registers the form of a kind of step."""
+def handles(kind: str) -> Callable[[Handler], Handler]:
+    """Registers what carries out a kind of step."""
 
-    def register(function: Form) -> Form:
-        FORMS[kind] = function
+    def register(function: Handler) -> Handler:
+        HANDLERS[kind] = function
         return function
 
     return register

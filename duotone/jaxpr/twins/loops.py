@@ -17,7 +17,7 @@ from jax import lax
 
 from duotone import _jax
 from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
-from duotone.jaxpr.twins.run import FORMS, Twin, Twins, rejoined
+from duotone.jaxpr.twins.run import HANDLERS, Twin, Twins, rejoined
 from duotone.jaxpr.twins.statistics import NEUTRAL, joined, neutral
 
 Names = tuple[tuple[str, bool], ...]
@@ -164,7 +164,7 @@ def _empty(eqn: Any, operands: list[Twin]) -> list[Twin]:
 
 def _leave(t: Twins, keys: Sequence[int], rows: Any, tick: Any) -> None:
     """Takes over what was noted inside."""
-    t.rows.update({key: rows[place] for place, key in enumerate(keys)})
+    t.rows.update({key: rows[position] for position, key in enumerate(keys)})
     t.tick = tick + 1
 
 
@@ -210,31 +210,31 @@ def _cond(
     shared, keys = [True] * len(avals), set[int]()
     sites = [-1] * len(avals)
 
-    def branch(place: int) -> tuple[list[Twin], Any]:
-        jaxpr = eqn.params["branches"][place]
-        return t.apart(lambda: t.run(jaxpr, rest, names, (*path, place)), t.tick, t.iteration)
+    def branch(number: int) -> tuple[list[Twin], Any]:
+        jaxpr = eqn.params["branches"][number]
+        return t.apart(lambda: t.run(jaxpr, rest, names, (*path, number)), t.tick, t.iteration)
 
-    def look(place: int) -> Any:
-        results, (rows, _) = branch(place)
+    def look(number: int) -> Any:
+        results, (rows, _) = branch(number)
         keys.update(rows)
         for position, twin in enumerate(results):
             shared[position] &= twin.shared
             sites[position] = max(sites[position], twin.site)
         return [twin.plain for twin in results]
 
-    places = range(len(eqn.params["branches"]))
-    for place in places:
-        jax.eval_shape(lambda place=place: look(place))
+    numbers = range(len(eqn.params["branches"]))
+    for number in numbers:
+        jax.eval_shape(lambda number=number: look(number))
     ordered = sorted(keys)
 
-    def taken(place: int) -> Callable[[], Any]:
+    def taken(number: int) -> Callable[[], Any]:
         def run() -> Any:
-            results, (rows, tick) = branch(place)
+            results, (rows, tick) = branch(number)
             return _packed(results, shared, avals), _stacked(rows, ordered), jnp.int32(tick)
 
         return run
 
-    arrays, rows, tick = lax.switch(index.plain.astype(jnp.int32), [taken(p) for p in places])
+    arrays, rows, tick = lax.switch(index.plain.astype(jnp.int32), [taken(p) for p in numbers])
     _leave(t, ordered, rows, tick - 1)
     return _unpacked(arrays, shared, sites)
 
@@ -268,4 +268,4 @@ def _shard_map(
     return [t.note((path, k), eqn, names, twin, reads) for k, twin in enumerate(results)]
 
 
-FORMS.update({"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map})
+HANDLERS.update({"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map})

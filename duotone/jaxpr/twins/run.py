@@ -133,8 +133,10 @@ class Twins:
         for position, eqn in enumerate(opened.eqns):
             inner = (*names, *_jax.stack_names(eqn.source_info.name_stack))
             place = (*path, position)
-            form = FORMS.get(eqn.primitive.name, _calls if eqn.primitive.name in _CALLS else _leaf)
-            results = form(self, eqn, [read(atom) for atom in eqn.invars], inner, place)
+            handler = HANDLERS.get(
+                eqn.primitive.name, _calls if eqn.primitive.name in _CALLS else _leaf
+            )
+            results = handler(self, eqn, [read(atom) for atom in eqn.invars], inner, place)
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in opened.outvars]
 
@@ -174,10 +176,12 @@ class Twins:
             self.rows, self.tick, self.iteration = saved
 
 
-Form = Callable[[Twins, Any, list[Twin], tuple[tuple[str, bool], ...], tuple[int, ...]], list[Twin]]
+Handler = Callable[
+    [Twins, Any, list[Twin], tuple[tuple[str, bool], ...], tuple[int, ...]], list[Twin]
+]
 """Takes the run, an equation, its operands, the name stack and the place; returns its results."""
 
-FORMS: dict[str, Form] = {}
+HANDLERS: dict[str, Handler] = {}
 """By primitive name; filled by :mod:`duotone.jaxpr.twins.loops`."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duotone.tensorflow.protos import RESOURCE
-from duotone.tensorflow.shapes.operation import Operation, Rule, Shape, shape_of_proto
+from duotone.tensorflow.shapes.operation import Operation, Shape, ShapeRule, shape_of_proto
 
 
 def same(operation: Operation) -> Sequence[Shape]:
@@ -139,7 +139,7 @@ def shape_vector(operation: Operation) -> Sequence[Shape]:
     return [None if shape is None else (len(shape),) for shape in operation.shapes]
 
 
-_FAMILIES: dict[Rule, str] = {
+_FAMILIES: dict[ShapeRule, str] = {
     same: """Abs Acos Asin Atan Cast Ceil CheckNumerics ClipByValue Cos Cosh Cumprod Cumsum Digamma
         Elu Enter EnsureShape Erf Erfc Exit Exp Expm1 Floor Identity Imag Inv Invert IsFinite
         IsInf IsNan L2Normalize LeakyRelu Lgamma Log Log1p LogSoftmax LogicalNot Neg NextIteration
@@ -171,5 +171,5 @@ _FAMILIES: dict[Rule, str] = {
     shape_vector: "Shape ShapeN",
 }
 
-ALGEBRA: dict[str, Rule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
+ALGEBRA: dict[str, ShapeRule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
 """By op."""

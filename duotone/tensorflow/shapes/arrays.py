@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duotone.tensorflow.shapes.operation import Numbers, Operation, Rule, Shape
+from duotone.tensorflow.shapes.operation import Numbers, Operation, Shape, ShapeRule
 
 
 def reshape(operation: Operation) -> Sequence[Shape]:
@@ -200,7 +200,7 @@ def strided_slice(operation: Operation) -> Sequence[Shape]:
     return [(*result, *shape[axis:])]
 
 
-_FAMILIES: dict[Rule, str] = {
+_FAMILIES: dict[ShapeRule, str] = {
     reshape: "Reshape",
     transpose: "Transpose",
     concat: "ConcatV2",
@@ -219,5 +219,5 @@ _FAMILIES: dict[Rule, str] = {
     strided_slice: "StridedSlice",
 }
 
-ARRAYS: dict[str, Rule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
+ARRAYS: dict[str, ShapeRule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
 """By op."""

@@ -20,8 +20,8 @@ from duotone.tensorflow.shapes.networks import NETWORKS
 from duotone.tensorflow.shapes.operation import (
     Numbers,
     Operation,
-    Rule,
     Shape,
+    ShapeRule,
     count_elements,
     shape_of_proto,
 )
@@ -37,7 +37,7 @@ ElementCount = Callable[[int, int], int | None]
 GUESSED_DIMENSION = 32
 """The size that a guess takes for an unknown dimension, mostly the batch."""
 
-RULES: dict[str, Rule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
+SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
 """The shape rule of each op that has one."""
 
 
@@ -66,7 +66,7 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
             count,
             guess,
         )
-        shapes[position] = _shapes(operation, RULES.get(node.op))
+        shapes[position] = _shapes(operation, SHAPE_RULES.get(node.op))
         rule = VALUES.get(node.op)
         if rule is not None:
             found = rule(operation)
@@ -92,7 +92,7 @@ def _running_order(units: Units) -> list[int]:
     return order
 
 
-def _shapes(operation: Operation, rule: Rule | None) -> Sequence[Shape]:
+def _shapes(operation: Operation, rule: ShapeRule | None) -> Sequence[Shape]:
     """The shapes of a node's outputs, one for each."""
     node, count = operation.node, operation.outputs
     if "_output_shapes" in node.attr:

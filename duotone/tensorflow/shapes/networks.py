@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duotone.tensorflow.shapes.operation import Operation, Rule, Shape
+from duotone.tensorflow.shapes.operation import Operation, Shape, ShapeRule
 
 
 def _channel_axis(operation: Operation, rank: int) -> int:
@@ -187,7 +187,7 @@ def block_sequence(operation: Operation) -> Sequence[Shape]:
     return [(steps[0], *state)] * operation.outputs
 
 
-_FAMILIES: dict[Rule, str] = {
+_FAMILIES: dict[ShapeRule, str] = {
     convolution: "Conv2D Conv3D",
     depthwise_convolution: "DepthwiseConv2dNative",
     input_gradient: """Conv2DBackpropInput Conv3DBackpropInputV2
@@ -210,5 +210,5 @@ _FAMILIES: dict[Rule, str] = {
     block_sequence: "BlockLSTM BlockLSTMV2",
 }
 
-NETWORKS: dict[str, Rule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
+NETWORKS: dict[str, ShapeRule] = {op: rule for rule, ops in _FAMILIES.items() for op in ops.split()}
 """By op."""

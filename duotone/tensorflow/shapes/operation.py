@@ -65,7 +65,7 @@ class Operation:
         return shape_of_proto(self.node.attr[name].shape) if name in self.node.attr else None
 
 
-Rule = Callable[[Operation], Sequence[Shape]]
+ShapeRule = Callable[[Operation], Sequence[Shape]]
 ValueRule = Callable[[Operation], Sequence[Numbers]]
 
 

@@ -73,7 +73,7 @@ def test_dropout_batch_statistics_and_steps_in_python() -> None:
     measured = duotone.keras.calibrate(model, X, Y)
     for old, new in zip(before, weights(model), strict=True):
         np.testing.assert_array_equal(old, new)
-    assert MEASURED[model].records == (measured,)
+    assert MEASURED[model].calibrations == (measured,)
     model.fit(X, Y, batch_size=8, epochs=1, verbose=0)
 
 
