@@ -294,7 +294,7 @@ class Plan:
 
     @functools.cached_property
     def _is_sharded(self) -> bool:
-        """Whether arguments or values inside lie on several devices."""
+        """True if arguments or values inside lie on several devices."""
         form = self._forms[FLOAT32]
         try:
             return bool(mesh.axes_of([*jax.tree.leaves(form.call), _traced(form).jaxpr]))

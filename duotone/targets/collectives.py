@@ -1,4 +1,4 @@
-"""What devices send each other in a compiled program: its collective operations.
+"""Collective operations of a compiled program: the bytes that devices send each other.
 
 The bytes are those that one device sends at least, as a ring of ``n`` devices does::
 

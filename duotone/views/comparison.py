@@ -87,7 +87,7 @@ def _row(row: ComparisonRow, width: int) -> str:
 
 
 def _sent(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
-    """What a device sends to others in each form, by kind of collective; nothing for one device."""
+    """The bytes that a device sends in each form, by kind of collective; nothing for one device."""
     if not any(row.sent for row in rows):
         return
     yield columns(width, ("", 10), ("sends", -8))

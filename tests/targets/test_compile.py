@@ -237,5 +237,5 @@ def test_a_device_that_is_present_is_used(monkeypatch):
     monkeypatch.setattr(topology.jax, "local_devices", lambda: [Device("gpu", "other"), there])
     found = topology.find(_fresh("h200"))
     assert found.devices == (there,)
-    assert place.present
-    assert not place.options  # with the device, kernels are measured and chosen
+    assert found.present
+    assert not found.options  # with the device, kernels are measured and chosen
