@@ -24,6 +24,7 @@ import jax
 from duotone import _jax, api
 from duotone._arguments import check_callable
 from duotone._dtypes import OFF
+from duotone._forms import ANY_DEVICE, Form, batch_of, bytes_of, forms, traced
 from duotone.compiled import compile_for
 from duotone.errors import (
     ArgumentError,
@@ -36,11 +37,10 @@ from duotone.errors import (
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.record import Record
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
-from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.running.inside import holds_rewritten
 from duotone.policy import Policy
 from duotone.targets import mesh
-from duotone.targets.assumed import AssumedDevice, assumed, assuming
+from duotone.targets.assumed import assuming
 from duotone.targets.bound import Bound, bound_of
 from duotone.targets.comparison import (
     DUOTONE,
@@ -48,6 +48,7 @@ from duotone.targets.comparison import (
     EXACT,
     FLOAT32,
     FORMS,
+    LARGEST,
     NO_TIME,
     SHARDED,
     WRITTEN,
@@ -62,8 +63,6 @@ from duotone.views.comparison import ComparisonView
 
 _NOT_HANDED_ON = ("calibration", "target", "weights")
 """Arguments of what compares; a function's own of these names would not reach it."""
-_ANY = AssumedDevice("any", "cpu")
-"""For what is the same on every device."""
 
 
 class Comparison(SideBySide):
@@ -90,6 +89,7 @@ def compare(
     dtype: Any = None,
     policy: Policy | None = None,
     exact: bool | None = None,
+    batch: int | Sequence[int] | None = None,
     **kwargs: Any,
 ) -> Comparison:
     """Says what a function costs in float32, as written and with duotone, on several devices.
@@ -110,6 +110,9 @@ def compare(
         policy: likewise.
         exact: ``None`` compiles where it can; ``True`` compiles, and raises where it cannot;
             ``False`` compiles nothing.
+        batch: positions of the arguments whose arrays begin with the batch; the largest batch that
+            fits is then told of each form that is compiled, which takes a second compilation with
+            twice the batch.
         **kwargs: keyword arguments of ``step``. For a function with an argument of a name above,
             pass ``functools.partial(step, policy=...)``.
 
@@ -132,7 +135,7 @@ def compare(
         >>> round(seen.row("h100").speedup, 2)
         1.63
     """
-    return Plan(step, args, kwargs, targets, dtype, policy, exact).carry_out()
+    return Plan(step, args, kwargs, targets, dtype, policy, exact, batch).carry_out()
 
 
 class Plan:
@@ -151,6 +154,7 @@ class Plan:
         dtype: Any = None,
         policy: Policy | None = None,
         exact: bool | None = None,
+        batch: int | Sequence[int] | None = None,
     ) -> None:
         """Checks the arguments, which are those of :func:`compare`; traces nothing."""
         check_callable("compare", step)
@@ -161,7 +165,13 @@ class Plan:
         self.name = describe_callable(step).removeprefix("autocast(").removesuffix(")")
         self.targets, self.exact = _found(targets), exact
         self._settings = api.settings_of(step)
-        self._forms = _forms(step, args, kwargs, dtype, policy)
+        self._forms = forms(step, args, kwargs, dtype, policy)
+        self._batch = None if batch is None else batch_of(args, batch)
+        self._resized: dict[int, dict[str, Form]] = {}
+        if self._batch is not None:
+            for size in self._batch.others:
+                given = self._batch.resized(args, size)
+                self._resized[size] = forms(step, given, kwargs, dtype, policy)
         self._dtype, self._policy = dtype, policy
         self._records: dict[tuple[str, str, str], Record] = {}
         self._half(self.targets[0])  # refuses float32
@@ -179,7 +189,7 @@ class Plan:
             asked = self._dtype is not None or self._policy is not None
             return {} if asked else {WRITTEN: DUOTONE}
         with assuming(self.targets[0].device()):
-            held = holds_rewritten(_traced(form).jaxpr)
+            held = holds_rewritten(traced(form).jaxpr)
         return {} if held else {WRITTEN: FLOAT32}
 
     @property
@@ -207,7 +217,8 @@ class Plan:
             rows += with_speedups(made)
             known = "" if target.bandwidth else NO_TIME
             whole = SHARDED if not exact and self._is_sharded else ""
-            for note in (EXACT if exact else ESTIMATE, why, known, whole):
+            largest = LARGEST[exact] if self._batch else ""
+            for note in (EXACT if exact else ESTIMATE, why, known, whole, largest):
                 if note:
                     notes.setdefault(note, []).append(target.name)
         told_of = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
@@ -251,10 +262,24 @@ class Plan:
         shape = self._forms[form]
         if exact:
             cost = compile_for(shape.function, *shape.args, target=target, **shape.kwargs)
-            return make_row(cost, target, form, half, None)
+            row = make_row(cost, target, form, half, None)
+            return dataclasses.replace(row, largest_batch=self._largest(target, form, row))
         found = self._bound(target, form)
         bounds = found.least_seconds, found.most_seconds
         return make_row(found.estimate, target, form, half, bounds)
+
+    def _largest(self, target: Target, form: str, row: ComparisonRow) -> int | None:
+        """The largest batch that fits, by the memory of another; ``None`` if nobody can know."""
+        if self._batch is None or not target.memory:
+            return None
+        for size, made in self._resized.items():
+            shape = made[form]
+            try:
+                cost = compile_for(shape.function, *shape.args, target=target, **shape.kwargs)
+            except CompilationError:  # twice the batch may be too large for the compiler
+                continue
+            return self._batch.largest(row.memory, size, cost.peak_bytes, target.memory)
+        return None
 
     def _half(self, target: Target) -> str:
         """The half type with which duotone would calculate on a target; empty for none."""
@@ -270,12 +295,12 @@ class Plan:
         if form != FLOAT32 and self._settings is not None and self._settings.weights is not None:
             # They may be kept in half.
             weights = self._settings.weights.types
-            arguments -= sum(_bytes(kind) // 2 for kind in weights if kind.dtype == OFF)
+            arguments -= sum(bytes_of(kind) // 2 for kind in weights if kind.dtype == OFF)
         return bound_of(self._record(target, form), target, arguments, results, donated)
 
     def _record(self, target: Target, form: str) -> Record:
         """How a form is painted for a target; the same for targets that are painted alike."""
-        device = _ANY if form == FLOAT32 else target.device()
+        device = ANY_DEVICE if form == FLOAT32 else target.device()
         key = form, device.platform, device.compute_capability
         if key not in self._records:
             shape = self._forms[form]
@@ -297,17 +322,17 @@ class Plan:
         """True if arguments or values inside lie on several devices."""
         form = self._forms[FLOAT32]
         try:
-            return bool(mesh.axes_of([*jax.tree.leaves(form.call), _traced(form).jaxpr]))
+            return bool(mesh.axes_of([*jax.tree.leaves(form.call), traced(form).jaxpr]))
         except CompilationError:  # over two meshes, or over none
             return True
 
     @functools.cached_property
     def _memory(self) -> tuple[int, int, int]:
         """Bytes of arguments, of results, and of results that may reuse donated arguments."""
-        jaxpr = _traced(self._forms[FLOAT32]).jaxpr
+        jaxpr = traced(self._forms[FLOAT32]).jaxpr
         opened = _jax.open_jaxpr(jaxpr)
-        ins = [_bytes(atom.aval) for atom in opened.invars]
-        outs = sum(_bytes(atom.aval) for atom in opened.outvars)
+        ins = [bytes_of(atom.aval) for atom in opened.invars]
+        outs = sum(bytes_of(atom.aval) for atom in opened.outvars)
         donated = sum(ins[position] for position in _jax.donated_arguments(jaxpr))
         return sum(ins), outs, min(donated, outs)
 
@@ -319,72 +344,6 @@ class Plan:
                 f"{self.name} has float16 or bfloat16 of its own, duotone aside; the row float32 "
                 "keeps it, for what would be there without it is not known"
             )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Form:
-    """A function and the arguments of one call."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    @property
-    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return self.args, self.kwargs
-
-
-def _forms(
-    step: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dtype: Any,
-    policy: Policy | None,
-) -> dict[str, _Form]:
-    """The function with duotone off, as it is, and with autocast."""
-    settings = api.settings_of(step)
-    function, given, mixed = step, args, step
-    if settings is not None and settings.weights is not None:
-        if dtype is not None or policy is not None:
-            raise ArgumentError(
-                "compare: the function was made with weights=, for one dtype and policy; leave "
-                "dtype and policy out"
-            )
-        function, given = settings.function, (settings.weights.stand_in, *args)
-    elif settings is None or settings.off or dtype is not None or policy is not None:
-        inner = step
-        if settings is not None:
-            inner = settings.function
-            dtype = settings.dtype if dtype is None and not settings.off else dtype
-            policy = settings.policy if policy is None else policy
-        mixed = api.autocast(inner, dtype=dtype, policy=policy)
-    return {
-        FLOAT32: _Form(_without_duotone(function), given, kwargs),
-        WRITTEN: _Form(step, args, kwargs),
-        DUOTONE: _Form(mixed, args, kwargs),
-    }
-
-
-def _without_duotone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in which nothing is rewritten, not inside of it either."""
-
-    @functools.wraps(function, updated=())
-    def plainly(*args: Any, **kwargs: Any) -> Any:
-        with assuming(dataclasses.replace(assumed() or _ANY, rewrites=False)):
-            return function(*args, **kwargs)
-
-    return plainly
-
-
-def _traced(form: _Form) -> Any:
-    arrays, signature = flatten_call(describe_callable(form.function), *form.call)
-    return trace(form.function, signature, arrays)
-
-
-def _bytes(aval: Any) -> int:
-    """Bytes of an array; 0 of what has no fixed size."""
-    size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
-    return size * getattr(dtype, "itemsize", 0) if isinstance(size, int) else 0
 
 
 def _found(targets: str | Target | Sequence[str | Target]) -> tuple[Target, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone import _comparing, _jax
+from duotone import _comparing, _forms, _jax
+from duotone._forms import Batch
 from duotone.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -206,7 +208,7 @@ def test_a_refusal_of_the_compiler_leaves_an_estimate(monkeypatch):
 
 def test_a_fault_planted_in_the_off_switch_is_seen(monkeypatch):
     """Were duotone not off in float32, its row would be the one as written."""
-    monkeypatch.setattr(_comparing, "_without_duotone", lambda function: function)
+    monkeypatch.setattr(_forms, "_without_duotone", lambda function: function)
     fn = jax.grad(lambda w, x: duotone.autocast(lambda w, x: x @ w)(w, x).sum())
     assert shares(estimated(fn))["float32"] > 0
 
@@ -262,3 +264,49 @@ def test_keyword_arguments_and_static_ones():
     assert seen.row("a10").flops == 2 * N**3
     seen = estimated(functools.partial(power, exponent=2, y=np.ones((N, N), np.float32)), W)
     assert seen.row("h100").half_flops_share == 1
+
+
+ONE_GB = dataclasses.replace(
+    find_target("cpu"), name="one", memory=1e9, bandwidth=1e9, peak={"f32": 1e12}
+)
+
+
+def test_the_largest_batch_that_fits_is_where_memory_is_full():
+    w = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    x = jax.ShapeDtypeStruct((2048, 256), jnp.float32)
+
+    def two(w, x):
+        return jnp.tanh(x @ w) @ w
+
+    seen = duotone.compare(two, w, x, targets=ONE_GB, dtype="bfloat16", batch=1)
+    for form in FORMS:
+        found = seen.row("one", form).largest_batch
+        assert found is not None
+        shape = jax.ShapeDtypeStruct((found, 256), jnp.float32)
+        again = duotone.compare(two, w, shape, targets=ONE_GB, dtype="bfloat16").row("one", form)
+        assert again.memory == pytest.approx(1e9, rel=0.02)
+    assert "largest batch, about: float32 " in str(seen)
+    assert any("memory, which two sizes show" in note for note in seen.notes)
+    small = estimated(two, w, x, batch=1)
+    assert small.row("h100").largest_batch is None
+    assert any("told by a compiler only" in note for note in small.notes)
+
+
+def test_a_batch_that_is_none_is_named():
+    w, x = jnp.ones((4, 4)), jnp.ones((8, 4))
+    with pytest.raises(ArgumentError, match="batch names argument 2, and there are 2"):
+        estimated(loss, w, x, batch=2)
+    with pytest.raises(ArgumentTypeError, match="batch is 'x'; pass the positions"):
+        estimated(loss, w, x, batch="x")
+    with pytest.raises(ArgumentError, match=r"have not one first axis \(4, 8\)"):
+        estimated(loss, w, x, batch=(0, 1))
+    with pytest.raises(ArgumentError, match=r"have not one first axis \(None\)"):
+        estimated(lambda w, n: w * n, w, 3.0, batch=1)
+
+
+def test_twice_the_batch_that_is_refused_is_half_the_batch():
+    batch = Batch((1,), 8)
+    assert batch.others == (16, 4)
+    assert batch.largest(800, 4, 600, 1600) == 24
+    assert batch.largest(800, 16, 800, 1600) is None
+    assert Batch((0,), 1).others == (2,)

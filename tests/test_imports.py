@@ -87,8 +87,10 @@ MAY_IMPORT = {
     "nnx": {"adapters"},
     "targets": {"_jax", "errors", "graph"},
     "tensorflow": {"_dtypes", "_files", "errors", "graph", "policy"},
+    "_forms": {"api", "errors", "jaxpr", "policy", "targets"},
     "_comparing": {
         "_arguments",
+        "_forms",
         "_dtypes",
         "_jax",
         "api",

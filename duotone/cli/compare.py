@@ -12,6 +12,7 @@ import typer
 
 from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
 from duotone.cli.run import PolicyFileOption
+from duotone.errors import ArgumentError
 
 
 def compare(
@@ -33,6 +34,13 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Positions of the arguments that begin with the batch, from 0: tells the largest.",
+            metavar="N,N",
+        ),
+    ] = None,
     json: Annotated[
         Path | None, typer.Option(help="Write all of it as JSON.", metavar="FILE")
     ] = None,
@@ -47,7 +55,8 @@ def compare(
     names = [name.strip() for name in targets.split(",") if name.strip()]
     function, arguments = load(program, shapes)
     asked = settings(dtype, policy_file)
-    plan = Plan(function, arguments, {}, names, asked["dtype"], asked["policy"], exact)
+    positions = None if batch is None else _positions(batch)
+    plan = Plan(function, arguments, {}, names, asked["dtype"], asked["policy"], exact, positions)
     progress = Progress(
         TextColumn("{task.description:<20}"),
         BarColumn(),
@@ -69,3 +78,11 @@ def compare(
     Console().print(seen)
     if json is not None:
         write_atomically(json, seen.to_json())
+
+
+def _positions(text: str) -> tuple[int, ...]:
+    """Numbers divided by commas."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(name.isdigit() for name in names):
+        raise ArgumentError(f"--batch is {text!r}; name positions of arguments, as --batch 1,2")
+    return tuple(map(int, names))

@@ -31,7 +31,11 @@ SHARDED = (
     "one device that does all."
 )
 NO_TIME = "nothing is known of its speed, so there is no time."
-"""Notes: what the figures are."""
+LARGEST = {
+    True: "the largest batch is where memory, which two sizes show to grow evenly, is full.",
+    False: "the largest batch is told by a compiler only.",
+}
+"""Notes on the figures; the last one by whether they are exact."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class ComparisonRow:
         dearest: the three kernels, or operations, that take most seconds in all their runs.
         devices: that run it; above 1 all figures are those of one of them, on its part of the
             arrays. 1 of an estimate.
+        largest_batch: that fits into the device's memory; ``None`` where nobody asked or knows.
         sent: bytes that one device sends to others, by kind of collective: ``"all-gather"``, ….
     """
 
@@ -88,6 +93,7 @@ class ComparisonRow:
     dearest: tuple[Kernel, ...]
     devices: int
     sent: Mapping[str, int]
+    largest_batch: int | None = None
 
     @property
     def bounded_by(self) -> str:

@@ -60,6 +60,10 @@ def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
     for row in rows:
         yield _row(row, width)
     yield from _sent(rows, width)
+    known = [row for row in rows if row.largest_batch is not None and not row.same_as]
+    if known:
+        told = [f"{row.form} {row.largest_batch}" for row in known]
+        yield f"largest batch, about: {', '.join(told)}"
     mixed = next(row for row in rows if row.form == DUOTONE)
     half = f" ({mixed.half})" if mixed.half else ", which finds no half type that is fast here"
     yield f"dearest of duotone{half}"

@@ -83,6 +83,8 @@ def test_the_bar_counts_what_is_made(program: Path) -> None:
         (("example", "--targets", "h1000"), "did you mean 'h100'"),
         (("example", "--targets", ","), "targets is empty"),
         (("nothing", "--targets", "h100"), "takes no array here"),
+        (("example", "--targets", "h100", "--batch", "one"), "--batch is 'one'; name positions"),
+        (("example", "--targets", "h100", "--batch", "0,7"), "batch names argument 7"),
         (("step", "--targets", "h100"), "takes w, x: give --shapes"),
     ],
 )
