@@ -22,6 +22,7 @@ from duotone._renamed import NAMES as _NEW_NAMES
 from duotone._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from duotone._advising import Advice, advise
     from duotone._blaming import Blame, blame
     from duotone._comparing import Comparison, compare
     from duotone._measuring import calibrate
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from duotone.targets import Target
 
 __all__ = [
+    "Advice",
     "Blame",
     "Calibration",
     "CastParams",
@@ -76,6 +78,7 @@ __all__ = [
     "ScaledGrad",
     "SkipState",
     "Target",
+    "advise",
     "all_finite",
     "autocast",
     "blame",
@@ -97,6 +100,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
+    "_advising": "Advice advise",
     "_weights": "CastParams",
     "adapters.optax": "Minimized MixedPrecisionOptimizer",
     "api": "Explanation autocast explain",

@@ -19,12 +19,9 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
-
-from duotone import _jax, api
-from duotone._arguments import check_callable
+from duotone._batches import batch_of
 from duotone._dtypes import OFF
-from duotone._forms import ANY_DEVICE, Form, batch_of, bytes_of, forms, traced
+from duotone._forms import Forms, bytes_of
 from duotone.compiled import compile_for
 from duotone.errors import (
     ArgumentError,
@@ -32,15 +29,9 @@ from duotone.errors import (
     CompilationError,
     MissingExtraError,
     shown,
-    way_out,
 )
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.record import Record
-from duotone.jaxpr.reading.signature import describe_callable, flatten_call
-from duotone.jaxpr.running.inside import holds_rewritten
 from duotone.policy import Policy
-from duotone.targets import mesh
-from duotone.targets.assumed import assuming
 from duotone.targets.bound import Bound, bound_of
 from duotone.targets.comparison import (
     DUOTONE,
@@ -60,9 +51,6 @@ from duotone.targets.comparison import (
 from duotone.targets.specifications import TARGETS, Target, find_target
 from duotone.views.columns import html, plain
 from duotone.views.comparison import ComparisonView
-
-_NOT_HANDED_ON = ("calibration", "target", "weights")
-"""Arguments of what compares; a function's own of these names would not reach it."""
 
 
 class Comparison(SideBySide):
@@ -157,45 +145,25 @@ class Plan:
         batch: int | Sequence[int] | None = None,
     ) -> None:
         """Checks the arguments, which are those of :func:`compare`; traces nothing."""
-        check_callable("compare", step)
-        api.check_settings("compare", dtype, policy)
-        for name in _NOT_HANDED_ON:
-            if name in kwargs:
-                raise ArgumentError(f"compare: {name} is not handed on; {way_out(name)}")
-        self.name = describe_callable(step).removeprefix("autocast(").removesuffix(")")
-        self.targets, self.exact = _found(targets), exact
-        self._settings = api.settings_of(step)
-        self._forms = forms(step, args, kwargs, dtype, policy)
+        self.forms = Forms("compare", step, args, kwargs, dtype, policy)
+        self.name, self.exact = self.forms.name, exact
+        self.targets = _found(targets)
+        self.forms.half(self.targets[0])  # refuses float32
         self._batch = None if batch is None else batch_of(args, batch)
-        self._resized: dict[int, dict[str, Form]] = {}
+        self._resized: dict[int, Forms] = {}
         if self._batch is not None:
             for size in self._batch.others:
                 given = self._batch.resized(args, size)
-                self._resized[size] = forms(step, given, kwargs, dtype, policy)
-        self._dtype, self._policy = dtype, policy
-        self._records: dict[tuple[str, str, str], Record] = {}
-        self._half(self.targets[0])  # refuses float32
-        if not flatten_call(self.name, *self._forms[FLOAT32].call)[0]:
-            raise ArgumentError(
-                f"compare: {self.name} takes no array here, so there is nothing to trace; pass its "
-                "arguments, arrays or jax.ShapeDtypeStruct"
-            )
+                self._resized[size] = Forms("compare", step, given, kwargs, dtype, policy)
 
     @functools.cached_property
-    def same_as(self) -> dict[str, str]:
-        """The program that ``"as written"`` is the same as; empty if it is one of its own."""
-        settings, form = self._settings, self._forms[WRITTEN]
-        if settings is not None and not settings.off:
-            asked = self._dtype is not None or self._policy is not None
-            return {} if asked else {WRITTEN: DUOTONE}
-        with assuming(self.targets[0].device()):
-            held = holds_rewritten(traced(form).jaxpr)
-        return {} if held else {WRITTEN: FLOAT32}
+    def _same_as(self) -> dict[str, str]:
+        return self.forms.same_as(self.targets[0])
 
     @property
     def count(self) -> int:
         """Programs to make."""
-        return len(self.targets) * (len(FORMS) - len(self.same_as))
+        return len(self.targets) * (len(FORMS) - len(self._same_as))
 
     def carry_out(self, told: Callable[[str], None] = lambda what: None) -> Comparison:
         """Makes the comparison.
@@ -216,7 +184,7 @@ class Plan:
                 made = list(self._rows(target, False, lambda what: None))
             rows += with_speedups(made)
             known = "" if target.bandwidth else NO_TIME
-            whole = SHARDED if not exact and self._is_sharded else ""
+            whole = SHARDED if not exact and self.forms.is_sharded else ""
             largest = LARGEST[exact] if self._batch else ""
             for note in (EXACT if exact else ESTIMATE, why, known, whole, largest):
                 if note:
@@ -248,7 +216,7 @@ class Plan:
     ) -> Iterator[ComparisonRow]:
         made: dict[str, ComparisonRow] = {}
         for form in (FLOAT32, DUOTONE, WRITTEN):
-            other = self.same_as.get(form, "")
+            other = self._same_as.get(form, "")
             if other:
                 row = dataclasses.replace(made[other], form=form, same_as=other)
             else:
@@ -258,8 +226,8 @@ class Plan:
         yield from (made[form] for form in FORMS)
 
     def _row(self, target: Target, form: str, exact: bool) -> ComparisonRow:
-        half = self._half(target) if form == DUOTONE else ""
-        shape = self._forms[form]
+        half = self.forms.half(target) if form == DUOTONE else ""
+        shape = self.forms[form]
         if exact:
             cost = compile_for(shape.function, *shape.args, target=target, **shape.kwargs)
             row = make_row(cost, target, form, half, None)
@@ -281,64 +249,18 @@ class Plan:
             return self._batch.largest(row.memory, size, cost.peak_bytes, target.memory)
         return None
 
-    def _half(self, target: Target) -> str:
-        """The half type with which duotone would calculate on a target; empty for none."""
-        settings, dtype, policy = self._settings, self._dtype, self._policy
-        if settings is not None and not settings.off:
-            dtype = settings.dtype if dtype is None else dtype
-            policy = settings.policy if policy is None else policy
-        with assuming(target.device()):
-            return api.half_name("compare", dtype, policy) or ""
-
     def _bound(self, target: Target, form: str) -> Bound:
-        arguments, results, donated = self._memory
-        if form != FLOAT32 and self._settings is not None and self._settings.weights is not None:
+        arguments, results, donated = self.forms.memory
+        settings = self.forms.settings
+        if form != FLOAT32 and settings is not None and settings.weights is not None:
             # They may be kept in half.
-            weights = self._settings.weights.types
+            weights = settings.weights.types
             arguments -= sum(bytes_of(kind) // 2 for kind in weights if kind.dtype == OFF)
-        return bound_of(self._record(target, form), target, arguments, results, donated)
-
-    def _record(self, target: Target, form: str) -> Record:
-        """How a form is painted for a target; the same for targets that are painted alike."""
-        device = ANY_DEVICE if form == FLOAT32 else target.device()
-        key = form, device.platform, device.compute_capability
-        if key not in self._records:
-            shape = self._forms[form]
-            rewrites = bool(self._half(target)) if form == DUOTONE else self._own_half
-            off = OFF if form == FLOAT32 or not rewrites else None
-            with assuming(device):
-                self._records[key] = api.explain(
-                    shape.function, *shape.args, dtype=off, **shape.kwargs
-                )
-        return self._records[key]
-
-    @property
-    def _own_half(self) -> bool:
-        """True if the function as it is was made by ``autocast`` and is not off."""
-        return self._settings is not None and not self._settings.off
-
-    @functools.cached_property
-    def _is_sharded(self) -> bool:
-        """True if arguments or values inside lie on several devices."""
-        form = self._forms[FLOAT32]
-        try:
-            return bool(mesh.axes_of([*jax.tree.leaves(form.call), traced(form).jaxpr]))
-        except CompilationError:  # over two meshes, or over none
-            return True
-
-    @functools.cached_property
-    def _memory(self) -> tuple[int, int, int]:
-        """Bytes of arguments, of results, and of results that may reuse donated arguments."""
-        jaxpr = traced(self._forms[FLOAT32]).jaxpr
-        opened = _jax.open_jaxpr(jaxpr)
-        ins = [bytes_of(atom.aval) for atom in opened.invars]
-        outs = sum(bytes_of(atom.aval) for atom in opened.outvars)
-        donated = sum(ins[position] for position in _jax.donated_arguments(jaxpr))
-        return sum(ins), outs, min(donated, outs)
+        return bound_of(self.forms.record(target, form), target, arguments, results, donated)
 
     def _unknown(self) -> Iterator[str]:
         """A line for each thing that cannot be known of the function."""
-        operations = self._record(self.targets[0], FLOAT32).operations
+        operations = self.forms.record(self.targets[0], FLOAT32).operations
         if any(HALF_TYPES.keys() & {o.dtype, *o.operands} for o in operations):
             yield (
                 f"{self.name} has float16 or bfloat16 of its own, duotone aside; the row float32 "

@@ -1,33 +1,48 @@
-"""The forms of a function that ``duotone.compare`` puts side by side, each with its arguments.
+"""A function with duotone off, as it is, and with autocast: its forms, and how each is painted.
 
-Who calls this: :mod:`duotone._comparing`. What goes wrong: arguments that are no batch are errors
-that name them.
+Who calls this: :mod:`duotone._comparing`, :mod:`duotone._advising`. What goes wrong: a function
+that takes no array, a keyword argument that would not reach it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from duotone import api
-from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone import _jax, api
+from duotone._arguments import check_callable
+from duotone._dtypes import OFF
+from duotone.errors import ArgumentError, CompilationError, way_out
+from duotone.graph.graph import HALF_TYPES
+from duotone.graph.record import Record
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
-from duotone.jaxpr.reading.trace import trace
+from duotone.jaxpr.reading.trace import Traced, trace
+from duotone.jaxpr.running.inside import holds_rewritten
 from duotone.policy import Policy
+from duotone.targets import mesh
 from duotone.targets.assumed import AssumedDevice, assumed, assuming
 from duotone.targets.comparison import DUOTONE, FLOAT32, WRITTEN
+from duotone.targets.specifications import Target
 
-ANY_DEVICE = AssumedDevice("any", "cpu")
+_NOT_HANDED_ON = ("calibration", "target", "weights")
+"""Arguments of what reads a form; a function's own of these names would not reach it."""
+_ANY = AssumedDevice("any", "cpu")
 """For what is the same on every device."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """A function and the arguments of one call."""
+    """A function and the arguments of one call.
+
+    Attributes:
+        function: the function.
+        args: arguments by position.
+        kwargs: arguments by keyword.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -35,10 +50,125 @@ class Form:
 
     @property
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """All its arguments."""
         return self.args, self.kwargs
 
 
-def forms(
+class Forms:
+    """The forms of a function.
+
+    Attributes:
+        name: of the function.
+        settings: of one that ``autocast`` made; ``None`` for others.
+    """
+
+    def __init__(
+        self,
+        caller: str,
+        step: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dtype: Any,
+        policy: Policy | None,
+    ) -> None:
+        """Checks the arguments; traces nothing.
+
+        Args:
+            caller: the public function that was called, for errors.
+            step: what it was called with, likewise below.
+            args: arguments of ``step`` by position.
+            kwargs: by keyword.
+            dtype: of the form with autocast, as for :func:`duotone.autocast`.
+            policy: likewise.
+        """
+        check_callable(caller, step)
+        api.check_settings(caller, dtype, policy)
+        for name in _NOT_HANDED_ON:
+            if name in kwargs:
+                raise ArgumentError(f"{caller}: {name} is not handed on; {way_out(name)}")
+        self.name = describe_callable(step).removeprefix("autocast(").removesuffix(")")
+        self.settings = api.settings_of(step)
+        self._caller, self._dtype, self._policy = caller, dtype, policy
+        self._forms = _forms(caller, step, args, kwargs, dtype, policy)
+        self._records: dict[tuple[str, str, str], Record] = {}
+        if not flatten_call(self.name, *self._forms[FLOAT32].call)[0]:
+            raise ArgumentError(
+                f"{caller}: {self.name} takes no array here, so there is nothing to trace; pass "
+                "its arguments, arrays or jax.ShapeDtypeStruct"
+            )
+
+    def __getitem__(self, form: str) -> Form:
+        """One of them: ``"float32"``, ``"as written"``, ``"duotone"``."""
+        return self._forms[form]
+
+    def same_as(self, target: Target) -> dict[str, str]:
+        """The program that ``"as written"`` is the same as; empty if it is one of its own.
+
+        Args:
+            target: the device to trace for.
+        """
+        settings, form = self.settings, self._forms[WRITTEN]
+        if settings is not None and not settings.off:
+            asked = self._dtype is not None or self._policy is not None
+            return {} if asked else {WRITTEN: DUOTONE}
+        with assuming(target.device()):
+            held = holds_rewritten(_traced(form).jaxpr)
+        return {} if held else {WRITTEN: FLOAT32}
+
+    def half(self, target: Target) -> str:
+        """The half type with which duotone would calculate on a target; empty for none."""
+        settings, dtype, policy = self.settings, self._dtype, self._policy
+        if settings is not None and not settings.off:
+            dtype = settings.dtype if dtype is None else dtype
+            policy = settings.policy if policy is None else policy
+        with assuming(target.device()):
+            return api.half_name(self._caller, dtype, policy) or ""
+
+    def record(self, target: Target, form: str) -> Record:
+        """How a form is painted for a target; the same for targets that are painted alike."""
+        device = _ANY if form == FLOAT32 else target.device()
+        key = form, device.platform, device.compute_capability
+        if key not in self._records:
+            shape = self._forms[form]
+            rewrites = bool(self.half(target)) if form == DUOTONE else self._own_half
+            off = OFF if form == FLOAT32 or not rewrites else None
+            with assuming(device):
+                made = api.explain(shape.function, *shape.args, dtype=off, **shape.kwargs)
+            self._records[key] = _with_own_half(made) if off else made
+        return self._records[key]
+
+    @property
+    def _own_half(self) -> bool:
+        """True if the function as it is was made by ``autocast`` and is not off."""
+        return self.settings is not None and not self.settings.off
+
+    @functools.cached_property
+    def is_sharded(self) -> bool:
+        """True if arguments or values inside lie on several devices."""
+        call = self._forms[FLOAT32].call
+        try:
+            return bool(mesh.axes_of([*jax.tree.leaves(call), self.traced.jaxpr]))
+        except CompilationError:  # over two meshes, or over none
+            return True
+
+    @functools.cached_property
+    def traced(self) -> Traced:
+        """The program without duotone."""
+        return _traced(self._forms[FLOAT32])
+
+    @functools.cached_property
+    def memory(self) -> tuple[int, int, int]:
+        """Bytes of arguments, of results, and of results that may reuse donated arguments."""
+        jaxpr = self.traced.jaxpr
+        opened = _jax.open_jaxpr(jaxpr)
+        ins = [bytes_of(atom.aval) for atom in opened.invars]
+        outs = sum(bytes_of(atom.aval) for atom in opened.outvars)
+        donated = sum(ins[position] for position in _jax.donated_arguments(jaxpr))
+        return sum(ins), outs, min(donated, outs)
+
+
+def _forms(
+    caller: str,
     step: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -51,7 +181,7 @@ def forms(
     if settings is not None and settings.weights is not None:
         if dtype is not None or policy is not None:
             raise ArgumentError(
-                "compare: the function was made with weights=, for one dtype and policy; leave "
+                f"{caller}: the function was made with weights=, for one dtype and policy; leave "
                 "dtype and policy out"
             )
         function, given = settings.function, (settings.weights.stand_in, *args)
@@ -74,100 +204,26 @@ def _without_duotone(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function, updated=())
     def plainly(*args: Any, **kwargs: Any) -> Any:
-        with assuming(dataclasses.replace(assumed() or ANY_DEVICE, rewrites=False)):
+        with assuming(dataclasses.replace(assumed() or _ANY, rewrites=False)):
             return function(*args, **kwargs)
 
     return plainly
 
 
-def traced(form: Form) -> Any:
+def _traced(form: Form) -> Traced:
     arrays, signature = flatten_call(describe_callable(form.function), *form.call)
     return trace(form.function, signature, arrays)
+
+
+def _with_own_half(record: Record) -> Record:
+    """The record of a program as written, with the half type that it or what is inside has."""
+    named = (name for o in record.operations for name in (o.dtype, *o.operands))
+    half = next((name for name in named if name in HALF_TYPES), record.summary.half_dtype)
+    summary = dataclasses.replace(record.summary, half_dtype=half)
+    return dataclasses.replace(record, summary=summary)
 
 
 def bytes_of(aval: Any) -> int:
     """Bytes of an array; 0 of what has no fixed size."""
     size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
     return size * getattr(dtype, "itemsize", 0) if isinstance(size, int) else 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Batch:
-    """The arguments of a function whose first axis is the batch.
-
-    Attributes:
-        positions: of those arguments.
-        size: examples in them.
-    """
-
-    positions: tuple[int, ...]
-    size: int
-
-    @property
-    def others(self) -> tuple[int, ...]:
-        """Sizes to compile beside it, in the order in which they are tried."""
-        return (2 * self.size, self.size // 2) if self.size > 1 else (2 * self.size,)
-
-    def largest(self, memory: int, other: int, other_memory: int, limit: float) -> int | None:
-        """The largest batch that fits, if memory grows evenly with it; ``None`` if it does not.
-
-        Args:
-            memory: bytes that one call needs.
-            other: another size of the batch.
-            other_memory: bytes that it needs.
-            limit: bytes that there are.
-        """
-        each = (other_memory - memory) / (other - self.size)
-        if each <= 0:
-            return None
-        return max(int(self.size + (limit - memory) / each), 0)
-
-    def resized(self, args: tuple[Any, ...], size: int) -> tuple[Any, ...]:
-        """The arguments with so many examples, as shapes."""
-        return tuple(
-            jax.tree.map(functools.partial(_resized, size=size), arg)
-            if position in self.positions
-            else arg
-            for position, arg in enumerate(args)
-        )
-
-
-def batch_of(args: tuple[Any, ...], given: int | Sequence[int]) -> Batch:
-    """The batch among a function's arguments.
-
-    Args:
-        args: the arguments.
-        given: positions of those whose arrays all have the batch as first axis.
-
-    Raises:
-        ArgumentTypeError: ``given`` holds no integers.
-        ArgumentError: there is no such argument, or its arrays have not one first axis.
-    """
-    positions = (given,) if isinstance(given, int) else tuple(given)
-    if not positions or not all(type(position) is int for position in positions):
-        raise ArgumentTypeError(
-            f"compare: batch is {shown(given)}; pass the positions of the arguments whose first "
-            "axis is the batch, as batch=2 or batch=(1, 2)"
-        )
-    sizes = set()
-    for position in positions:
-        if not 0 <= position < len(args):
-            raise ArgumentError(
-                f"compare: batch names argument {position}, and there are {len(args)}, counted "
-                "from 0"
-            )
-        leaves = jax.tree.leaves(args[position])
-        sizes |= {leaf.shape[0] if getattr(leaf, "ndim", 0) else None for leaf in leaves}
-    if len(sizes) != 1 or None in sizes:
-        found = ", ".join(map(str, sorted(sizes, key=str))) or "no arrays"
-        raise ArgumentError(
-            f"compare: the arrays of batch={shown(given)} have not one first axis ({found}); name "
-            "the arguments whose arrays all begin with the batch"
-        )
-    return Batch(positions, sizes.pop())
-
-
-def _resized(leaf: Any, size: int) -> jax.ShapeDtypeStruct:
-    sharding = getattr(leaf, "sharding", None)
-    named = sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
-    return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype, sharding=named)

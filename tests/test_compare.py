@@ -14,7 +14,7 @@ import pytest
 
 import duotone
 from duotone import _comparing, _forms, _jax
-from duotone._forms import Batch
+from duotone._batches import Batch
 from duotone.errors import (
     ArgumentError,
     ArgumentTypeError,

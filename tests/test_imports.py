@@ -87,17 +87,38 @@ MAY_IMPORT = {
     "nnx": {"adapters"},
     "targets": {"_jax", "errors", "graph"},
     "tensorflow": {"_dtypes", "_files", "errors", "graph", "policy"},
-    "_forms": {"api", "errors", "jaxpr", "policy", "targets"},
-    "_comparing": {
+    "_batches": {"errors"},
+    "advice": {"errors", "graph", "targets"},
+    "_forms": {
         "_arguments",
-        "_forms",
         "_dtypes",
         "_jax",
         "api",
-        "compiled",
         "errors",
         "graph",
         "jaxpr",
+        "policy",
+        "targets",
+    },
+    "_advising": {
+        "_forms",
+        "_jax",
+        "advice",
+        "api",
+        "errors",
+        "graph",
+        "jaxpr",
+        "policy",
+        "targets",
+        "views",
+    },
+    "_comparing": {
+        "_batches",
+        "_dtypes",
+        "_forms",
+        "compiled",
+        "errors",
+        "graph",
         "policy",
         "targets",
         "views",
@@ -158,6 +179,7 @@ MAY_IMPORT = {
         "views",
     },
     "public": {
+        "_advising",
         "_beside_keras",
         "_jax",
         "_on_import",
@@ -183,6 +205,7 @@ MAY_IMPORT = {
 }
 # Libraries that a room may not import, and why.
 FORBIDDEN = {
+    "advice": {"jax": "finders read records"},
     "graph": {"jax": "the painter works for every front end", "jaxlib": "likewise"},
     "errors": {"jax": "errors are raised everywhere, before JAX too"},
     "tensorflow": {"jax": "who has TensorFlow graphs only needs no JAX to paint them"},
@@ -191,6 +214,7 @@ FORBIDDEN = {
 PRIVATE_JAX = ("jax._src", "jax.extend", "jax.interpreters")
 
 PUBLIC_NAMES = [
+    "Advice",
     "Blame",
     "Calibration",
     "CastParams",
@@ -210,6 +234,7 @@ PUBLIC_NAMES = [
     "ScaledGrad",
     "SkipState",
     "Target",
+    "advise",
     "all_finite",
     "autocast",
     "blame",

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from duotone.cli.advise import advise
 from duotone.cli.blame import blame
 from duotone.cli.compare import compare
 from duotone.cli.demo import demo
@@ -38,6 +39,8 @@ _EPILOG = """
   duotone explain train.py:step      what is half in a function, and why
 
   duotone compare train.py:step --targets h100,a100
+
+  duotone advise train.py:step       what makes it slow
 
   duotone rewrite graph.pb --out half.pb --fetch logits
 
@@ -98,6 +101,18 @@ _BLAME_EPILOG = """
   duotone blame train.py:example                    example() returns (step, *arguments)
 
   duotone blame train.py:example --dtype float16
+"""
+
+_ADVISE_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone advise train.py:example                   example() returns (step, *arguments)
+
+  duotone advise train.py:example --target a100     a device that is not here
+
+  duotone advise model.py:apply --shapes 'f32[512,512] f32[32,512]'
+
+  duotone advise train.py:example --json found.json
 """
 
 _DEMO_EPILOG = """
@@ -166,6 +181,7 @@ app.command(
 )(run_script)
 app.command(epilog=_EXPLAIN_EPILOG)(explain)
 app.command(epilog=_COMPARE_EPILOG)(compare)
+app.command(epilog=_ADVISE_EPILOG)(advise)
 app.command(epilog=_BLAME_EPILOG)(blame)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)

@@ -1,6 +1,7 @@
 """A function and its arguments, as the command line names them: ``train.py:step``.
 
-Who calls this: the commands that look at a program: ``explain``, ``compare``, ``blame``.
+Who calls this: the commands that look at a program: ``explain``, ``compare``, ``advise``,
+``blame``.
 """
 
 from __future__ import annotations

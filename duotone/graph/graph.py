@@ -218,6 +218,9 @@ class Node:
     ``labels``       of a dot: a number for each axis of the left operand, of the right one and of
                      the result, equal where an Einstein sum has the same letter; absent where
                      shardings are part of the type
+    ``sizes``        of a dot: how many products of matrices there are, and rows, terms and columns
+                     of each; of a convolution: its groups, images, places in a result, elements
+                     of a window, and features that each group reads and makes; absent if unknown
     ===============  ==========================================================================
 
     Attributes:

@@ -58,6 +58,9 @@ class OperationRecord:
             that the user asked for; empty for most.
         given: the arguments and constants that it reads, which no operation makes: of each a number
             and the bytes of one run.
+        sizes: of a dot: how many products of matrices it is, and rows, terms and columns of each;
+            of a convolution: groups, images, places in a result, elements of a window, and features
+            that each group reads and makes. Empty for others, and where they are not known.
     """
 
     index: int
@@ -82,6 +85,7 @@ class OperationRecord:
     operands: tuple[str, ...] = ()
     fixed: str = ""
     given: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -321,7 +325,14 @@ def _operation(
         operands=_operands(graph, node, painting.compute[node.index], half.name),
         fixed=node.fixed,
         given=_given(graph, node, painting.compute[node.index]),
+        sizes=sizes_of(node),
     )
+
+
+def sizes_of(node: Node) -> tuple[int, ...]:
+    """The sizes of a dot or convolution, as records hold them."""
+    found = node.attributes.get("sizes", ())
+    return found if isinstance(found, tuple) else ()
 
 
 def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:

@@ -23,6 +23,7 @@ from duotone.graph.record import (
     maker_of,
     makers,
     shape_of,
+    sizes_of,
     summarize,
 )
 
@@ -167,6 +168,7 @@ def _operation(
             for v in ins
             if v.size > 1 and not makers(graph, (v.index,))
         ),
+        sizes=sizes_of(node),
     )
 
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from duotone.graph.record import CastRecord, OperationRecord, Record
-from duotone.targets.fused import RESHAPED, Fusion, bits_of, cast_bytes, result_dtype
+from duotone.targets.fused import Fusion, bits_of, cast_bytes, is_view, result_dtype
 from duotone.targets.record import Kernel, ProgramCost
 from duotone.targets.roofline import kernel_seconds, peak_of
 from duotone.targets.specifications import Target
@@ -66,13 +67,9 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
             flops[types] += operation.flops  # pyright: ignore[reportArgumentType]
             dots[types] += operation.runs
             least += seconds * operation.runs
-    fusion = Fusion(record)
-    kernels = _grouped(
-        [(_kernel(o, moved, target, half), o.runs) for o, moved in fusion.kernels()]
-        + [(_cast(cast, target), cast.runs) for cast in fusion.casts()]
-    )
+    kernels = _grouped(kernels_of(record, target))
     most = [
-        (_kernel(o, 0 if o.operation in RESHAPED else o.bytes // o.runs, target, half), o.runs)
+        (_kernel(o, 0 if is_view(o, half) else o.bytes // o.runs, target, half), o.runs)
         for o in record.operations
         if o.runs
     ] + [(_cast(cast, target), cast.runs) for cast in record.casts]
@@ -97,12 +94,30 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
     return Bound(estimate, least, sum(kernel.seconds * runs for kernel, runs in most))
 
 
-def _grouped(found: list[tuple[Kernel, int]]) -> tuple[Kernel, ...]:
-    """Kernels with their runs; equal ones, of several layers on one line, are one."""
-    runs: Counter[Kernel] = Counter()
-    for kernel, count in found:
+def kernels_of(
+    record: Record, target: Target
+) -> Iterator[tuple[Kernel, OperationRecord | CastRecord]]:
+    """The kernels of the estimate, in program order, and what each is named by.
+
+    Args:
+        record: of the program as painted for the target.
+        target: whose bandwidth and peaks make the seconds.
+    """
+    fusion, half = Fusion(record), record.summary.half_dtype
+    for operation, moved in fusion.kernels():
+        kernel = _kernel(operation, moved, target, half)
         if kernel.bytes or kernel.flops:
-            runs[kernel] += count
+            yield dataclasses.replace(kernel, runs=operation.runs), operation
+    for cast in fusion.casts():
+        if (kernel := _cast(cast, target)).bytes:
+            yield dataclasses.replace(kernel, runs=cast.runs), cast
+
+
+def _grouped(found: Iterable[tuple[Kernel, object]]) -> tuple[Kernel, ...]:
+    """Equal kernels, of several layers on one line, are one."""
+    runs: Counter[Kernel] = Counter()
+    for kernel, _ in found:
+        runs[dataclasses.replace(kernel, runs=1)] += kernel.runs
     return tuple(dataclasses.replace(kernel, runs=count) for kernel, count in runs.items())
 
 

@@ -65,6 +65,14 @@ def result_dtype(operation: OperationRecord, half: str) -> str:
     return half if kept_half else operation.dtype
 
 
+def is_view(operation: OperationRecord, half: str) -> bool:
+    """True if the result is the operand's bytes: another shape, a cast to the type that it has."""
+    same = operation.operands == (result_dtype(operation, half),)
+    return operation.operation in RESHAPED or (
+        operation.operation == "convert_element_type" and same
+    )
+
+
 def elements(shape: tuple[str, ...]) -> int:
     """Elements of a shape; a dimension that is not known counts once."""
     return math.prod(int(dimension) if dimension.isdigit() else 1 for dimension in shape)
@@ -112,7 +120,7 @@ class Fusion:
                 made = self._made(operation)
                 if self._in_memory(operation, sum(read.values()), made):
                     self._kept.add(index)
-                    if name not in RESHAPED or len(read) != 1:
+                    if not is_view(operation, self._half) or len(read) != 1:
                         yield operation, sum(read.values()) + made
             elif name in _REDUCTIONS:
                 yield operation, sum(self._read(operation).values()) + self._made(operation)

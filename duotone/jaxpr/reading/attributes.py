@@ -16,6 +16,7 @@ import numpy as np
 from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
 from duotone.graph.ranges.rules import DTYPE_RANGES, fits
+from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.rules.scatters import scatter_attributes
 
 
@@ -56,11 +57,37 @@ def _exponent(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
-    terms = _terms([shape[axis] for axis in contracted])
+    terms = {
+        **_terms([shape[axis] for axis in contracted]),
+        **_sizes(eqn, eqn.params["dimension_numbers"]),
+    }
     sharded = any(_jax.has_sharded_type(var.aval) for var in eqn.invars)
     if sharded or eqn.params.get("out_sharding") is not None:
         return terms  # whoever moves such arrays must name their shardings
     return {**terms, "labels": _labels(eqn)}
+
+
+def _own_dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
+    return _sizes(eqn, eqn.params["numbers"])
+
+
+def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
+    """As of products of matrices: how many there are, rows, terms, columns."""
+    contracted, batch = numbers
+    shapes = [atom.aval.shape for atom in eqn.invars[:2]]
+    rows, columns = (
+        [size for axis, size in enumerate(shape) if axis not in (*summed, *shared)]
+        for shape, summed, shared in zip(shapes, contracted, batch, strict=True)
+    )
+    groups, terms = ([shapes[0][axis] for axis in axes] for axes in (batch[0], contracted[0]))
+    return _products(groups, rows, terms, columns)
+
+
+def _products(*dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
+    """No attribute where a dimension is symbolic."""
+    if not all(isinstance(size, int) for sizes in dimensions for size in sizes):
+        return NO_ATTRIBUTES
+    return {"sizes": tuple(math.prod(sizes) for sizes in dimensions)}
 
 
 def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
@@ -78,8 +105,15 @@ def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
 def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
     """Each result adds up one product for each element of one filter."""
     shape = list(eqn.invars[1].aval.shape)
-    del shape[eqn.params["dimension_numbers"].rhs_spec[0]]
-    return _terms(shape)
+    numbers = eqn.params["dimension_numbers"]
+    features, inside, *window = (shape[axis] for axis in numbers.rhs_spec)
+    image, _, *places = (eqn.outvars[0].aval.shape[axis] for axis in numbers.out_spec)
+    groups = eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
+    if isinstance(features, int):
+        features //= groups
+    sizes = _products([groups], [image], places, window, [inside], [features])
+    del shape[numbers.rhs_spec[0]]
+    return {**_terms(shape), **sizes}
 
 
 def _running(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
@@ -130,6 +164,7 @@ _ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
     "reshape": _reshape,
     "integer_pow": _exponent,
     "dot_general": _dot,
+    OWN_DOT: _own_dot,
     "conv_general_dilated": _convolution,
     **dict.fromkeys(("cumsum", "cumprod"), _running),
     "reduce_window_sum": _window,

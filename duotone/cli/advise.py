@@ -1,0 +1,45 @@
+"""``duotone advise``: what makes a step slow on a device, and what to do about it.
+
+Nothing is compiled or run but the module that the function stands in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
+from duotone.cli.run import PolicyFileOption
+
+
+def advise(
+    program: ProgramArgument,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="The device, which need not be here: h100, a100, v5e, …; by default the one at "
+            "hand where its speed is known, else an h100.",
+            metavar="NAME",
+        ),
+    ] = None,
+    shapes: ShapesOption = None,
+    dtype: ChosenHalfOption = None,
+    policy_file: PolicyFileOption = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write all of it as JSON.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Say what makes a step slow on a device and what to do about it, dearest first."""
+    from rich.console import Console
+
+    import duotone
+    from duotone._files import write_atomically
+
+    function, arguments = load(program, shapes)
+    asked = settings(dtype, policy_file)
+    found = duotone.advise(function, *arguments, target=target, **asked)
+    Console().print(found)
+    if json is not None:
+        write_atomically(json, found.to_json())

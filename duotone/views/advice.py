@@ -1,0 +1,71 @@
+"""Advice as text: findings in order, each with its cost, its place and its remedy.
+
+Who calls this: ``print(duotone.advise(...))``, notebooks and the command line.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from duotone.targets.advice import AdviceRecord, Finding
+from duotone.views.columns import fitted
+from duotone.views.comparison import duration
+from duotone.views.sources import short_source
+from duotone.views.text import amount
+
+_NARROWEST, _WIDEST = 60, 80
+_INDENT = "   "
+
+
+class AdviceView:
+    """A record as a rich renderable for people.
+
+    Args:
+        record: the advice.
+    """
+
+    def __init__(self, record: AdviceRecord) -> None:
+        self._record = record
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """The lines, none longer than the console is wide (60 to 80 characters)."""
+        del console
+        width = min(max(options.max_width, _NARROWEST), _WIDEST)
+        for line in self._lines(width):
+            yield Text(fitted(line, width), no_wrap=True)
+
+    def _lines(self, width: int) -> Iterator[str]:
+        r = self._record
+        cost = duration(r.seconds) or amount(r.bytes, "B")
+        where = f"{r.function} on {r.target}" + (f" ({r.half})" if r.half else "")
+        if not r.findings:
+            yield f"{where}: nothing to advise"
+            return
+        yield f"{where}: {cost} a step, estimated"
+        for number, finding in enumerate(r.findings, 1):
+            yield ""
+            yield from _finding(number, finding, width)
+        for note in r.notes:
+            yield ""
+            yield from textwrap.wrap(note, width)
+
+
+def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
+    costs = [f"{f.share:.0%} of the step"] if f.share is not None else []
+    costs += [duration(f.seconds)] if f.seconds else []
+    costs += [amount(f.bytes, "B")] if f.bytes else []
+    yield f"{number}. {f.kind}: {', '.join(costs) or 'its cost is that of compiling'}"
+    yield from textwrap.wrap(f.what, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    if f.operation:
+        more = f" and {f.count - 1} more" if f.count > 1 else ""
+        place = f"{_INDENT}at {short_source(f.source, 30) or '(no source)'}: "
+        name = f"{f.scope}/{f.operation}" if f.scope else f.operation
+        room = max(width - len(place) - len(more), 8)
+        yield place + (name if len(name) <= room else f"…{name[1 - room :]}") + more
+    yield from textwrap.wrap(
+        f"-> {f.remedy}", width, initial_indent=_INDENT, subsequent_indent=_INDENT + "   "
+    )
