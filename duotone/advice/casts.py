@@ -32,11 +32,12 @@ def in_memory(scene: Scene) -> Iterator[Finding]:
             shape, sources, target = of.shape, of.reads, (of.index,)
         else:
             continue
-        if not sources and _comes_back(scene, shape):
+        again = isinstance(of, OperationRecord) and of.runs > 1 and _is_whole(scene, of)
+        if not sources and not again and _comes_back(scene, shape):
             continue
         at = next((scene.operations[i] for i in target if i in scene.operations), None)
         entry = scene.cost(kernel), kernel.total_bytes, at
-        name = "results" if sources else "arguments"
+        name = "results" if sources else "iterations" if again else "arguments"
         groups.setdefault(name, []).append(entry)
         launching[name] += kernel.runs
     for name, members in groups.items():
@@ -50,7 +51,7 @@ def in_memory(scene: Scene) -> Iterator[Finding]:
             yield scene.finding("casts", what, remedy, found.values(), cost, moved)
 
 
-_LEAST = {"arguments": 0.15, "results": LEAST_SHARE}
+_LEAST = {"arguments": 0.15, "iterations": LEAST_SHARE, "results": LEAST_SHARE}
 """The share of the step from which they are told. A step of few layers takes up to 12% to cast data
 that are float32 (two layers of 1024, 8192 rows, on an H100), which is no fault of its own."""
 _WORDS = {
@@ -59,6 +60,11 @@ _WORDS = {
         "kernel of its own",
         "weights that never change: duotone.cast_params, or autocast(weights=...); data: load "
         "them in half and begin with x.astype(jnp.float32), which takes no time",
+    ),
+    "iterations": (
+        "arguments are cast to half in every iteration of a loop",
+        "cast them once, before the loop (a compiler may do that by itself), or leave the types to "
+        "duotone.autocast, which does",
     ),
     "results": (
         "results of dots are written, read to be cast, and written again",
@@ -78,6 +84,11 @@ def _inside(scene: Scene, operation: OperationRecord) -> bool:
     """True if a cast is part of a kernel that calculates what it casts."""
     makers = [scene.operations[i] for i in operation.reads if i in scene.operations]
     return any(not maker.flops or not maker.sizes for maker in makers)
+
+
+def _is_whole(scene: Scene, operation: OperationRecord) -> bool:
+    """True if an operation reads an argument as it is, no slice that a loop takes of it."""
+    return any(0 <= number < len(scene.arguments) for number, _ in operation.given)
 
 
 def _comes_back(scene: Scene, shape: tuple[str, ...]) -> bool:

@@ -30,6 +30,9 @@ _HALF_BYTES = 2
 FEW_FEATURES = 8
 """A group of a convolution with fewer features on both sides cannot fill the smallest tile of a
 Tensor Core (mma.m16n8k8 of PTX; the same eight that XLA pads to)."""
+LEAST_PADDED = 0.02
+"""The share from which uneven sizes are told: they are certain, and mended by another number. The
+ten classes of a small network stay below."""
 _COLOURS = 4
 """Features of an image (RGBA): where a network begins or ends there is nothing to choose, and cuDNN
 has kernels for them (XLA pads 3 to 4)."""
@@ -82,7 +85,7 @@ def uneven(scene: Scene) -> Iterator[Finding]:
     # What has a size in common is mended together.
     for odd, members in _joined(found):
         cost = sum(seconds for _, seconds, _ in members)
-        if not scene.matters(cost):
+        if not scene.matters(cost, LEAST_PADDED):
             continue
         dearest = max(members, key=lambda member: member[1])[0]
         named = sorted(odd)

@@ -5,6 +5,7 @@
     for each cause (what is full by itself: denied, pinned, on no list, of an asked precision):
         its region = it, and what is full only because of it, up to operations in half
         cost = the step as it is - the step with the region in half
+           of what has no half form: what it takes
 
 An operation that computes in float32 and reads and makes half values costs nothing: that is how
 softmax and norms are painted.
@@ -20,11 +21,12 @@ from duotone.graph.graph import FULL_DTYPE, PRECISION
 from duotone.graph.record import OperationRecord
 from duotone.targets.advice import Finding
 
+_FULL = frozenset({FULL_DTYPE, "complex64"})
 _FOLLOWS = frozenset({Rule.TAINT, Rule.INNER, Rule.OUTSIDE, Rule.MIXED, Rule.OPERAND})
 """Rules by which an operation is full because another one is."""
 _REMEDIES: Mapping[str, str] = {
     Rule.PINNED: "narrow the pin (keep_full, a policy's patterns), if the numbers fit half",
-    Rule.FIXED: "",
+    Rule.FIXED: "nothing makes it half: do it where the values are small, or do without",
     Rule.UNLISTED: "if it takes half operands, Policy(infer_add={{{op!r}}}) or "
     "Policy(allow_add={{{op!r}}}); else move it to where the values are small",
     Rule.DENY: "if its values fit, Policy(keep_half=[{path!r}]); else do it where the values are "
@@ -61,7 +63,11 @@ def islands(scene: Scene) -> Iterator[Finding]:
             or (cast.targets and region.keys() >= set(cast.targets) and cast.to == FULL_DTYPE)
         ]
         change = {index: in_half(o, scene.half) for index, o in region.items()}
-        cost, moved = scene.saved(change, scene.half, casts)
+        if all(map(_has_no_form, causes[key])):  # it goes away, or it costs what it takes
+            cost = sum(scene.spent_by.get(o.index, 0.0) for o in causes[key])
+            moved = sum(o.bytes for o in causes[key])
+        else:
+            cost, moved = scene.saved(change, scene.half, casts)
         if scene.matters(cost):
             dearest = max(causes[key], key=lambda o: scene.spent_by.get(o.index, 0.0))
             rest = [o for o in causes[key] if o is not dearest]
@@ -71,12 +77,22 @@ def islands(scene: Scene) -> Iterator[Finding]:
 
 
 def _is_cause(operation: OperationRecord) -> bool:
-    full = operation.paint == "full" and operation.dtype == FULL_DTYPE
+    full = operation.paint == "full" and operation.dtype in _FULL
     if not full or operation.rule not in _REMEDIES:
         return False
-    if operation.rule == Rule.FIXED:
-        return is_dot(operation) and operation.fixed.startswith(PRECISION)
+    if operation.rule == Rule.FIXED:  # types that the user mixes are `promotion` and `float64`
+        return _is_asked(operation) or _has_no_form(operation)
     return not operation.operation.startswith("reduce_")  # its result is small, or it is a norm's
+
+
+def _is_asked(operation: OperationRecord) -> bool:
+    """True for a dot of which the user asked for precision."""
+    return is_dot(operation) and operation.fixed.startswith(PRECISION)
+
+
+def _has_no_form(operation: OperationRecord) -> bool:
+    """True for what can never be half: linear algebra, complex numbers."""
+    return operation.fixed.endswith("no half form")
 
 
 def _key(operation: OperationRecord) -> tuple[str, ...]:
@@ -87,7 +103,7 @@ def _key(operation: OperationRecord) -> tuple[str, ...]:
 
 
 def _is_full(operation: OperationRecord) -> bool:
-    kept = operation.dtype == FULL_DTYPE and operation.stored == "full"
+    kept = operation.dtype in _FULL and operation.stored == "full"
     return kept and operation.rule != Rule.STATE
 
 
@@ -112,21 +128,25 @@ def _region(scene: Scene, cause: OperationRecord) -> tuple[dict[int, OperationRe
         for reader in scene.readers.get(waiting.pop().index, ()):
             if reader.paint == "half" or _is_half(reader):
                 ends = True
-            elif reader.index not in region and _is_full(reader) and reader.rule in _FOLLOWS:
+            elif reader.index not in region and _is_full(reader) and _follows(reader):
                 region[reader.index] = reader
                 waiting.append(reader)
     return region, ends
 
 
+def _follows(operation: OperationRecord) -> bool:
+    return operation.rule in _FOLLOWS or _has_no_form(operation)
+
+
 def _in_words(o: OperationRecord) -> str:
-    if o.rule == Rule.FIXED:
+    if o.fixed:
         return f"{o.operation} stays full: {o.fixed}"
     place = "stays full" if is_dot(o) else "is full between half operations"
     return f"{o.operation} {place}, rule {o.rule}: {WORDS.get(o.rule, o.reason)}"
 
 
 def _remedy(o: OperationRecord) -> str:
-    if o.rule == Rule.FIXED:
+    if _is_asked(o):
         return "leave precision= out, and jax_default_matmul_precision, which some libraries set"
     path = f"{o.scope}/{o.operation}" if o.scope else o.operation
     return _REMEDIES[o.rule].format(op=o.operation, path=path)

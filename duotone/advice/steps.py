@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 
 from duotone.advice.scene import MOST, Scene, as_shape, is_dot
-from duotone.graph.record import CastRecord, OperationRecord
+from duotone.graph.record import OperationRecord
 from duotone.targets.advice import Finding
 
 _LOOKUPS = ("gather", "scatter", "dynamic_update_slice")
@@ -27,58 +28,80 @@ def launches(scene: Scene) -> Iterator[Finding]:
 
 def optimizer(scene: Scene) -> Iterator[Finding]:
     """``optimizer``: updates of weights that take longer than the gradients."""
-    before = _before_dots(scene)
-    tables = _tables(scene)
-    members: list[OperationRecord] = []
-    cost, moved = 0.0, 0
-    for kernel, of in scene.kernels:
-        if isinstance(of, CastRecord) or of.index in before or is_dot(of):
-            continue
-        if _is_state(scene, of.shape) and of.shape not in tables:
-            members.append(of)
-            cost += scene.cost(kernel)
-            moved += kernel.total_bytes
+    found = _updates(scene)
     learns = any(is_dot(o) for o in scene.operations.values())
-    if members and learns and cost >= MOST * scene.total:
+    if learns and found.bounds(scene) and not _lookups(scene).bounds(scene):
         yield scene.finding(
             "optimizer",
             "most of the step updates weights and the optimizer's state, which are as many "
             "whatever the batch",
             "raise the batch or add up gradients over several batches; or a smaller state: "
             "bfloat16 moments (optax.adamw(mu_dtype=...)), Adafactor, state sharded over devices",
-            members,
-            cost,
-            moved,
+            found.operations,
+            found.cost,
+            found.bytes,
         )
 
 
 def embeddings(scene: Scene) -> Iterator[Finding]:
     """``embedding``: look-ups in tables, their gradients, and updates of whole tables."""
-    tables = _tables(scene)
-    before = _before_dots(scene)
-    members: list[OperationRecord] = []
-    cost, moved = 0.0, 0
-    for kernel, of in scene.kernels:
-        if isinstance(of, CastRecord):
-            continue
-        looked_up = of.operation.startswith(_LOOKUPS) and (
-            of.shape in tables or any(_table(scene, number) for number, _ in of.given)
-        )
-        if looked_up or (of.shape in tables and of.index not in before and not is_dot(of)):
-            members.append(of)
-            cost += scene.cost(kernel)
-            moved += kernel.total_bytes
-    if members and cost >= MOST * scene.total:
-        shapes = ", ".join(sorted(map(as_shape, tables)))
+    found = _lookups(scene)
+    if found.bounds(scene):
+        shapes = ", ".join(sorted(map(as_shape, _tables(scene))))
         yield scene.finding(
             "embedding",
             f"most of the step reads, adds to and updates embedding tables ({shapes})",
             "update the rows that were looked up and no others (gradients of the rows, applied by "
             ".at[ids].add); smaller or half tables; or raise the work behind them",
-            members,
-            cost,
-            moved,
+            found.operations,
+            found.cost,
+            found.bytes,
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a step.
+
+    Attributes:
+        operations: by which its kernels are named.
+        cost: of those kernels.
+        bytes: that they move.
+    """
+
+    operations: tuple[OperationRecord, ...]
+    cost: float
+    bytes: int
+
+    def bounds(self, scene: Scene) -> bool:
+        """True if it takes most of the step."""
+        return bool(self.operations) and self.cost >= MOST * scene.total
+
+
+def _part(scene: Scene, belongs: Callable[[OperationRecord], bool]) -> _Part:
+    """The kernels that are named by some operations."""
+    members = [(k, o) for k, o in scene.kernels if isinstance(o, OperationRecord) and belongs(o)]
+    cost = sum(scene.cost(kernel) for kernel, _ in members)
+    moved = sum(kernel.total_bytes for kernel, _ in members)
+    return _Part(tuple(o for _, o in members), cost, moved)
+
+
+def _updates(scene: Scene) -> _Part:
+    before = _before_dots(scene)
+    return _part(
+        scene, lambda o: o.index not in before and not is_dot(o) and _is_state(scene, o.shape)
+    )
+
+
+def _lookups(scene: Scene) -> _Part:
+    tables, before = _tables(scene), _before_dots(scene)
+
+    def belongs(o: OperationRecord) -> bool:
+        reads = o.shape in tables or any(_is_table(scene, number) for number, _ in o.given)
+        updates = o.shape in tables and o.index not in before and not is_dot(o)
+        return updates or (reads and o.operation.startswith(_LOOKUPS))
+
+    return _part(scene, belongs)
 
 
 def _is_state(scene: Scene, shape: tuple[str, ...]) -> bool:
@@ -87,7 +110,7 @@ def _is_state(scene: Scene, shape: tuple[str, ...]) -> bool:
     return bool(shape) and taken and shape in scene.results
 
 
-def _table(scene: Scene, number: int) -> bool:
+def _is_table(scene: Scene, number: int) -> bool:
     """True if a value is an argument with rows to look up."""
     known = 0 <= number < len(scene.arguments)
     return known and len(scene.arguments[number].shape) > 1
@@ -100,7 +123,7 @@ def _tables(scene: Scene) -> frozenset[tuple[str, ...]]:
         for o in scene.operations.values()
         if o.operation == "gather"
         for number, _ in o.given
-        if _table(scene, number) and "float" in scene.arguments[number].dtype
+        if _is_table(scene, number) and "float" in scene.arguments[number].dtype
     )
 
 

@@ -60,6 +60,16 @@ def running_sums() -> Step:
     return mlp(between=lambda x: jnp.cumsum(x, 1) / 64)
 
 
+def loop_casts() -> Step:
+    def predict(w, x):
+        def body(h, _):
+            return jnp.tanh(h @ w.astype(BF16)), None
+
+        return jax.lax.scan(body, x, None, length=16)[0]
+
+    return predict, f32(4096, 4096), half(64, 4096)
+
+
 def doubled() -> Step:
     table = np.linspace(0, 1, 4096)
     return mlp(between=lambda x: jax.nn.relu(x * table))
@@ -140,6 +150,8 @@ FAULTS: dict[str, Fault] = {
     "precision": Fault("full", exact_dots, "precision"),
     "pin": Fault("full", pinned, "keep_full"),
     "running sums": Fault("full", running_sums, "cumsum"),
+    "fft": Fault("full", lambda: mlp(between=lambda x: jnp.fft.fft(x).real), "no half form"),
+    "loop cast": Fault("casts", loop_casts, "every iteration"),
     "weights cast": Fault("casts", frozen_weights, "cast_params"),
     "dot cast": Fault("casts", cast_results, "preferred_element_type"),
     "float64": Fault("float64", doubled, "NumPy", x64=True),
@@ -148,6 +160,7 @@ FAULTS: dict[str, Fault] = {
     "few features": Fault("convolutions", four_features, "fewer than 8"),
     "small batch": Fault("launches", lambda: mlp(batch=32, width=256, classes=16), "batch"),
     "optimizer": Fault("optimizer", lambda: mlp(batch=64), "moments"),
+    "small batch of tokens": Fault("optimizer", lambda: transformer(1, 64, 2048), "moments"),
     "tables": Fault("embedding", two_tables, "1000000x64"),
     "lengths": lengths(),
     "whole weights": Fault("sharding", whole_weights, "8 devices"),
