@@ -70,7 +70,7 @@ def transformer(
     width: int = 1024,
     heads: int = 16,
     vocabulary: int = 32768,
-    layers: int = 2,
+    layers: int = 1,
     mix: Callable[[jax.Array], jax.Array] = jax.nn.softmax,
     hidden: Callable[[jax.Array], jax.Array] = jax.nn.gelu,
 ) -> Step:
@@ -138,7 +138,7 @@ def cnn(batch: int = 256, width: int = 64, size: int = 56, depthwise: bool = Fal
     params = {
         "stem": f32(7, 7, 3, width),
         "norm": f32(width),
-        "blocks": [block] * 3,
+        "blocks": [block] * 2,
         "head": f32(width, 1000),
     }
     images = f32(batch, 2 * size, 2 * size, 3)
