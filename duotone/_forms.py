@@ -86,7 +86,8 @@ class Forms:
         for name in _NOT_HANDED_ON:
             if name in kwargs:
                 raise ArgumentError(f"{caller}: {name} is not handed on; {way_out(name)}")
-        self.name = describe_callable(step).removeprefix("autocast(").removesuffix(")")
+        described = describe_callable(step).removeprefix("autocast(").removesuffix(")")
+        self.name = described.rpartition("<locals>.")[2]
         self.settings = api.settings_of(step)
         self._caller, self._dtype, self._policy = caller, dtype, policy
         self._forms = _forms(caller, step, args, kwargs, dtype, policy)
