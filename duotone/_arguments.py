@@ -42,6 +42,22 @@ def check_policy(name: str, policy: Any) -> None:
         )
 
 
+def refuse_heal(name: str, policy: Policy | None) -> None:
+    """Raises if a policy is to heal, where no optimizer says which steps were skipped."""
+    if policy is not None and policy.heal:
+        raise ArgumentError(
+            f"{name}: Policy(heal={policy.heal}) watches the steps of an optimizer, and there is "
+            "none here. Wrap the optimizer: duotone.enable_mixed_precision_graph_rewrite(opt, "
+            "policy=policy); or leave heal out, here as policy.replace(heal=0), and ask "
+            f"duotone.blame what to keep full{_else(name, 'policy')}"
+        )
+
+
+def without_heal(policy: Policy | None) -> Policy | None:
+    """A policy as it paints: healing is for who watches the steps."""
+    return policy.replace(heal=0) if policy is not None and policy.heal else policy
+
+
 def check_calibration(name: str, calibration: Any) -> None:
     """Raises unless this is a calibration, or ``None``."""
     if calibration is not None and not isinstance(calibration, Calibration):

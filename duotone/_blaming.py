@@ -22,17 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from duotone._arguments import check_callable, is_off
+from duotone._arguments import check_callable, is_off, without_heal
 from duotone._mixed import settings_of
 from duotone._suspects import Run, blamed
 from duotone.api import autocast, check_settings, function_inside
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.graph.blame import BlameRecord
-from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.reading.signature import Signature, describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.inside import Collection, collecting, holds_rewritten
 from duotone.jaxpr.twins import loops  # noqa: F401  (registers the forms)
-from duotone.jaxpr.twins.run import Site, Twins, twin_of
+from duotone.jaxpr.twins.run import Twins, twin_of
 from duotone.policy import Policy
 from duotone.targets import assumed
 from duotone.views.blame import BlameView
@@ -107,15 +107,26 @@ def blame(
     if program is None:
         _check_on(step, dtype)
         function = _rewritten(step, dtype, policy, signature, arrays)
-        with collecting(marks=True) as collection:
-            traced = trace(function, signature, arrays)
-        _check_data(describe_callable(step), traced.arguments(), arrays)
-        program = _Instrumented(traced, collection)
+        program = instrumented(function, signature, arrays)
+        _check_data(describe_callable(step), program.arguments, arrays)
         _keep(key, program)
     else:
         _check_data(describe_callable(step), program.arguments, arrays)
-    record = blamed(program(arrays), program.half)
+    record = program.blamed(program.rows(arrays))
     return Blame(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
+
+
+def instrumented(function: Callable[..., Any], signature: Signature, arrays: Any) -> Instrumented:
+    """A function that is or holds rewritten programs, to be run beside its twin.
+
+    Args:
+        function: the function.
+        signature: how it is called.
+        arrays: the arrays among its arguments, which may be traced.
+    """
+    with collecting(marks=True) as collection:
+        traced = trace(function, signature, arrays)
+    return Instrumented(traced, collection)
 
 
 def _check_on(step: Callable[..., Any], dtype: Any) -> None:
@@ -150,27 +161,44 @@ def _rewritten(
         return step
     if dtype is None:  # where no half type is fast, it is bfloat16 all the same
         policy = (policy or Policy()).replace(ignore_performance=True)
-    return autocast(function_inside(step), dtype=dtype, policy=policy)
+    return autocast(function_inside(step), dtype=dtype, policy=without_heal(policy))
 
 
 def _holds(step: Callable[..., Any], signature: Any, arrays: Sequence[Any]) -> bool:
     return holds_rewritten(trace(step, signature, arrays).jaxpr)
 
 
-class _Instrumented:
+class Instrumented:
     """A traced step that runs beside its twin; compiled once.
 
     Attributes:
         arguments: their names.
         half: the half type.
+        holds: whether anything in it is rewritten.
     """
 
     def __init__(self, traced: Traced, collection: Collection) -> None:
         self.arguments = traced.arguments()
         self._jaxpr, self._collection = traced.jaxpr, collection
+        self.holds = bool(collection.marked)
         self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
         self._twins, self._results = Twins(), list[int]()
         self._run = jax.jit(self._noted)
+
+    def rows(self, arrays: Sequence[Any]) -> jax.Array:
+        """Runs it: the rows of all sites."""
+        return self._run(list(arrays))
+
+    def blamed(self, rows: Any) -> BlameRecord:
+        """What is to blame for what the rows show.
+
+        Args:
+            rows: that were calculated; waits for them.
+        """
+        read = np.asarray(jax.device_get(rows), np.float64)
+        sites, readers = self._twins.sites, self._twins.readers
+        marked = self._collection.marked
+        return blamed(Run(sites, read, readers, marked, self.arguments, self._results), self.half)
 
     def _noted(self, arrays: list[Any]) -> Any:
         """The rows of all sites; traced once."""
@@ -182,26 +210,18 @@ class _Instrumented:
         self._results = [twin.site for twin in twins.run(self._jaxpr, operands)]
         return jnp.stack([twins.rows[k] for k in range(len(twins.sites))])
 
-    def __call__(self, arrays: Sequence[Any]) -> Run:
-        """Runs it."""
-        rows = np.asarray(jax.device_get(self._run(list(arrays))), np.float64)
-        sites: Sequence[Site] = self._twins.sites
-        return Run(
-            sites, rows, self._twins.readers, self._collection.marked, self.arguments, self._results
-        )
+
+_KEPT: OrderedDict[Any, Instrumented] = OrderedDict()
 
 
-_KEPT: OrderedDict[Any, _Instrumented] = OrderedDict()
-
-
-def _kept(key: Any) -> _Instrumented | None:
+def _kept(key: Any) -> Instrumented | None:
     try:
         return _KEPT.get(key)
     except TypeError:  # an argument without a hash
         return None
 
 
-def _keep(key: Any, program: _Instrumented) -> None:
+def _keep(key: Any, program: Instrumented) -> None:
     try:
         _KEPT[key] = program
     except TypeError:

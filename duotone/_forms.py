@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from duotone import _jax, api
-from duotone._arguments import check_callable
+from duotone._arguments import check_callable, without_heal
 from duotone._dtypes import OFF
 from duotone.errors import ArgumentError, CompilationError, way_out
 from duotone.graph.graph import HALF_TYPES
@@ -192,7 +192,7 @@ def _forms(
             inner = settings.function
             dtype = settings.dtype if dtype is None and not settings.off else dtype
             policy = settings.policy if policy is None else policy
-        mixed = api.autocast(inner, dtype=dtype, policy=policy)
+        mixed = api.autocast(inner, dtype=dtype, policy=without_heal(policy))
     return {
         FLOAT32: Form(_without_duotone(function), given, kwargs),
         WRITTEN: Form(step, args, kwargs),

@@ -54,15 +54,17 @@ assumed_device = jax.make_user_context(default_value=None)
 and read it through :mod:`duotone.targets.assumed`."""
 
 collecting = jax.make_user_context(default_value=None)
-"""Who collects what is painted while it is traced: part of the key of ``jit`` caches too, so that a
-trace that is to collect is not read from one. Set and read it through
-:mod:`duotone.jaxpr.running.inside`."""
+"""Who collects what is painted while it is traced; part of that key too, so that a trace that is to
+collect is not read from a cache. Set and read it through :mod:`duotone.jaxpr.running.inside`."""
+
+healing = jax.make_user_context(default_value=0)
+"""How often healers changed what steps are; part of that key too. For :mod:`duotone._healing`."""
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
 _OWN = (
-    "_blaming.py _jax.py _renamed.py _weights.py adapters api.py compiled.py gradients.py "
-    "inference.py jaxpr _mixed.py regions.py _road.py scale targets"
+    "_blaming.py _healing.py _jax.py _renamed.py _weights.py adapters api.py compiled.py "
+    "gradients.py inference.py jaxpr _mixed.py regions.py _road.py scale targets"
 ).split()
 _LIBRARIES = {"site-packages", "dist-packages"}
 for _name in _OWN:
@@ -287,8 +289,7 @@ def is_custom_root(eqn: Eqn) -> bool:
 def jit_options(eqn: Eqn) -> dict[str, Any]:
     """The arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
-    Empty if the equation may be inlined with nothing lost. Donation matters on the outermost
-    ``jit`` only, where :mod:`duotone.jaxpr.running.run` takes care of it.
+    Empty if it may be inlined with nothing lost. (Donation: :mod:`duotone.jaxpr.running.run`.)
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):

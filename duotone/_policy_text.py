@@ -58,4 +58,6 @@ def _phrases(policy: Policy, lists: Sequence[str]) -> list[str]:
         phrases.append(f"writes graphs to {policy.log_path}")
     if policy.log_decisions:
         phrases.append("logs decisions")
+    if policy.heal:
+        phrases.append(f"heals what overflows in {policy.heal} steps in a row")
     return phrases

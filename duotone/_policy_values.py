@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from duotone._environment import folder_problem
 from duotone.calibration import Calibration
@@ -20,6 +20,14 @@ from duotone.graph.removable import REMOVABLE
 
 StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 """Name patterns and bounds, as a policy keeps them."""
+
+
+class Origin(NamedTuple):
+    """Who asked for an entry of a field, kept for error messages only ("" for a scalar field)."""
+
+    field: str
+    entry: str
+    source: str
 
 
 def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
@@ -48,6 +56,23 @@ def check_boolean(field: str, value: object) -> None:
     """Raises if a field is neither True nor False."""
     if not isinstance(value, bool):
         raise PolicyTypeError(f"Policy({field}={value!r}): it takes True or False.")
+
+
+HEAL_AFTER = 3
+"""Steps in a row that overflow until ``heal=True`` acts: one bad batch is no reason to."""
+
+
+def heal_after(value: object) -> int:
+    """The number of steps after which to heal, 0 for never, from a switch or that number."""
+    if isinstance(value, bool):
+        return HEAL_AFTER if value else 0
+    if not isinstance(value, int):
+        raise PolicyTypeError(f"Policy(heal={value!r}): it takes True, False or a number of steps.")
+    if value < 0:
+        raise PolicyError(
+            f"Policy(heal={value!r}): a number of steps is 0 (off) or more; True is {HEAL_AFTER}."
+        )
+    return value
 
 
 def strings(field: str, value: object) -> tuple[str, ...]:

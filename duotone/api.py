@@ -13,7 +13,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
-from duotone._arguments import check_calibration, check_callable, check_policy, half_named
+from duotone._arguments import (
+    check_calibration,
+    check_callable,
+    check_policy,
+    half_named,
+    refuse_heal,
+    without_heal,
+)
 from duotone._dtypes import OFF
 from duotone._mixed import Settings, argument_names, fast_half, half_of_device, settings_of
 from duotone._records import halves_inside, record_of
@@ -132,6 +139,7 @@ def autocast(
         )
     check_callable("autocast", fn)
     check_policy("autocast", policy)
+    refuse_heal("autocast", policy)
     check_calibration("autocast", calibration)
     chosen = dtype is None
     held = None
@@ -289,6 +297,7 @@ def explain(
     check_settings("explain", dtype, policy)
     check_calibration("explain", calibration)
     if weights is not None:
+        policy = without_heal(policy)
         fn, dtype, policy = autocast(fn, dtype=dtype, policy=policy, weights=weights), None, None
     settings = settings_of(fn)
     chosen, count = dtype is None, 0

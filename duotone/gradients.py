@@ -22,7 +22,13 @@ from typing import Any
 
 import jax
 
-from duotone._arguments import check_calibration, check_callable, check_policy, is_off
+from duotone._arguments import (
+    check_calibration,
+    check_callable,
+    check_policy,
+    is_off,
+    refuse_heal,
+)
 from duotone._renamed import refuses_old_arguments
 from duotone.api import autocast, unwrapped
 from duotone.calibration import Calibration
@@ -237,6 +243,7 @@ def _checked(
     """The function to differentiate, and settings for :func:`autocast`; errors name the caller."""
     check_callable(name, fun)
     check_policy(name, policy)
+    refuse_heal(name, policy)
     check_calibration(name, calibration)
     is_off(name, dtype)
     # An autocast inside would be a program of its own, of which JAX derives the backward pass.

@@ -20,7 +20,7 @@ import dataclasses
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from duotone._environment import (
     LEVELS,
@@ -37,12 +37,14 @@ from duotone._operation_hints import advice
 from duotone._policy_file import read_policy_file
 from duotone._policy_text import FILE, VARIABLE, described
 from duotone._policy_values import (
+    Origin,
     StatedRanges,
     calibrations,
     check_boolean,
     check_choice,
     check_names,
     folder,
+    heal_after,
     removed,
     stated_ranges,
     strings,
@@ -55,14 +57,6 @@ LIST_FIELDS = tuple(f"{which}_{edit}" for which in LISTS for edit in ("add", "re
 REMOVE_FIELDS = ("rules_remove", "reforms_remove")
 SET_FIELDS = (*LIST_FIELDS, *REMOVE_FIELDS)
 PATTERN_FIELDS = ("keep_full", "keep_half")
-
-
-class _Origin(NamedTuple):
-    """Who asked for an entry of a field, kept for error messages only ("" for a scalar field)."""
-
-    field: str
-    entry: str
-    source: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,6 +107,8 @@ class Policy:
         log_path: A folder that exists. The graph before and after painting and the paint buckets
             are written there. A relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
+        heal: Of optimizers: keep full what overflows in a few steps in a row, from then on: True
+            for three steps, or a number of them; 0 is off. ``docs/heal.md``
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
@@ -150,8 +146,9 @@ class Policy:
     calibration: Calibration | tuple[Calibration, ...] | None = None
     log_path: Path | None = None
     log_decisions: bool = False
+    heal: int = 0
     # Not part of the value: two policies that paint alike are equal wherever they came from.
-    _origins: tuple[_Origin, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    _origins: tuple[Origin, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     if TYPE_CHECKING:  # what may be passed is wider than what is kept
 
@@ -179,6 +176,7 @@ class Policy:
             calibration: Calibration | Iterable[Calibration] | None = None,
             log_path: str | os.PathLike[str] | None = None,
             log_decisions: bool = False,
+            heal: bool | int = False,
         ) -> None: ...
 
     if not TYPE_CHECKING:  # a type checker is to see the arguments of `__init__`
@@ -203,6 +201,7 @@ class Policy:
                 check_choice(field, getattr(self, field), MATHS)
         for field in ("ignore_performance", "log_decisions"):
             check_boolean(field, getattr(self, field))
+        object.__setattr__(self, "heal", heal_after(self.heal))
         for field in LIST_FIELDS:
             object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))
         for field in PATTERN_FIELDS:
@@ -256,18 +255,18 @@ class Policy:
             if field in SET_FIELDS or field in PATTERN_FIELDS:
                 for entry in sorted(value):
                     if entry in getattr(self, field):  # asked for here too, not only out there
-                        origins += [_Origin(field, entry, s) for s in self._sources(field, entry)]
-                    origins.append(_Origin(field, entry, source))
+                        origins += [Origin(field, entry, s) for s in self._sources(field, entry)]
+                    origins.append(Origin(field, entry, source))
                 known = changes.get(field, getattr(self, field))
                 changes[field] = known | value if field in SET_FIELDS else (*known, *value)
             elif field == "ranges":  # name by name
                 changes[field] = dict(value) | dict(self.ranges)
-                origins.append(_Origin(field, "", source))
+                origins.append(Origin(field, "", source))
             elif getattr(self, field) == _DEFAULTS[field] and (
                 value != _DEFAULTS[field] or field in changes
             ):
                 changes[field] = value
-                origins.append(_Origin(field, "", source))
+                origins.append(Origin(field, "", source))
         return dataclasses.replace(self, **changes, _origins=tuple(dict.fromkeys(origins)))
 
     @classmethod

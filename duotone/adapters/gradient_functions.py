@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from duotone._arguments import without_heal
 from duotone.api import autocast
 from duotone.policy import Policy
 from duotone.scale import ScaledGrad, scaled_value_and_grad
@@ -71,6 +72,7 @@ class GradientFunctions:
     ) -> None:
         self._dtype, self._axes, self._rewrite = dtype, axes, rewrite
         self.policy = policy
+        self._painting = 0
         self.handed_out = False
         self._kept: dict[Any, tuple[_Borrowed, Callable[..., ScaledGrad]]] = {}
         self._compiled = 0
@@ -87,7 +89,9 @@ class GradientFunctions:
             ArgumentTypeError: `loss_fn` is not callable.
         """
         self.handed_out |= traced
-        key = (*identity(loss_fn), bool(has_aux))
+        # The count before the policy: a healer may change both in between, in this order reversed.
+        key = (*identity(loss_fn), bool(has_aux), self._painting)
+        policy = self.policy
         kept = self._kept.get(key)
         if kept is not None and kept[0].__wrapped__ is not None:  # alive, so it is the same one
             return kept[1]
@@ -96,7 +100,7 @@ class GradientFunctions:
         borrowed = _Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
         function = scaled_value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
         if self._rewrite:
-            function = autocast(function, dtype=self._dtype, policy=self.policy)
+            function = autocast(function, dtype=self._dtype, policy=without_heal(policy))
         self._kept[key] = (borrowed, function)
         while len(self._kept) > _MOST_KEPT:
             self._kept.pop(next(iter(self._kept)), None)
@@ -107,6 +111,7 @@ class GradientFunctions:
     def repaint(self, policy: Policy) -> None:
         """From now on rewrites by another policy."""
         self.policy = policy
+        self._painting += 1
         self._kept.clear()
         self.handed_out = False
 

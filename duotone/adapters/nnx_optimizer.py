@@ -114,6 +114,11 @@ class Optimizer(nnx.Optimizer[M]):
         """The one warning of :meth:`metrics` and ``LossScaleMonitor``."""
         return self.tx.alarm
 
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """What is kept full: the policy's ``keep_full`` and what was healed; for checkpoints."""
+        return self.tx.pins
+
     def mixed_precision_state(self) -> MixedPrecisionState:
         """The state of ``tx``, with arrays in the place of variables, as a monitor reads it."""
         return find(nnx.as_pure(self.opt_state), "Optimizer")

@@ -142,6 +142,12 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """The one warning of :meth:`metrics` and ``LossScaleMonitor``."""
         return self._wrapped.alarm
 
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """What is kept full: the policy's ``keep_full`` and what was healed; for checkpoints."""
+        policy = self._wrapped.policy
+        return () if policy is None else policy.keep_full
+
     def compute_gradients(
         self,
         loss_fn: Callable[..., Any],
@@ -185,8 +191,11 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             isinstance(leaf, Tracer) for leaf in jax.tree.leaves((own.loss_scale, params, args))
         )
         function = wrapped.functions.of(loss_fn, has_aux, traced=traced)
-        out = function(own.loss_scale, params, *args, **kwargs)
+        given = own.loss_scale, params, *args
+        out = function(*given, **kwargs)
         wrapped.pending = False
+        if wrapped.rewrite:
+            wrapped.healer.attend(function, given, kwargs, out.value, out.finite, own)
         return out
 
     def apply_gradients(

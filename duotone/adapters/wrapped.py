@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from duotone import api
+from duotone._healing import Healer
 from duotone._measuring import Calibrations
 from duotone.adapters import ENABLE
 from duotone.adapters.gradient_functions import GradientFunctions
@@ -59,7 +60,8 @@ class Wrapped:
         self.loss_scale, self.dtype, self.axes = loss_scale, dtype, axes
         self.functions = GradientFunctions(dtype, policy, axes, rewrite)
         self.calibrations = Calibrations()
-        self.alarm = StuckAlarm()
+        self.healer = Healer(lambda: self.policy, self.functions.repaint)
+        self.alarm = StuckAlarm(ask=self.healer.ask)
         self._structures: set[Any] = set()
         self._thread = threading.local()
 
@@ -139,6 +141,8 @@ class Wrapped:
         self.refuse_scaled(grads)
         self.check_inner(state.inner, params)
         scaled = isinstance(grads, ScaledGrad)
+        if not scaled:
+            self.healer.unseen("the gradients do not come from compute_gradients or minimize")
         tree = grads.grads if scaled else grads
         examples = check_gradients(tree, params, "update")
         if scaled:  # optimizers with a line search want these as well

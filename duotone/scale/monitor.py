@@ -35,10 +35,12 @@ class StuckAlarm:
 
     Args:
         warn_after: skipped steps in a row.
+        ask: gives a sentence that names the operation to blame, or nothing.
     """
 
-    def __init__(self, warn_after: int = WARN_AFTER) -> None:
+    def __init__(self, warn_after: int = WARN_AFTER, ask: Callable[[], str] = lambda: "") -> None:
         self.warn_after = warn_after
+        self._ask = ask
         self._rung = False
 
     def check(self, reading: Reading) -> None:
@@ -48,7 +50,7 @@ class StuckAlarm:
         self._rung = True
         logger.warning(
             "%d steps in a row were skipped with the loss scale at its smallest, %g: the gradients "
-            "are not finite for a reason that scaling cannot mend, and nothing is learnt. "
+            "are not finite for a reason that scaling cannot mend, and nothing is learnt. %s"
             "duotone.blame(step, ...) with the arguments of one step names the operation. "
             "Look for NaN in the inputs and parameters; run the step without duotone; read "
             "duotone.explain(step, ...) with the arguments of one step, which shows what is half "
@@ -56,6 +58,7 @@ class StuckAlarm:
             "in float32 with duotone.keep_full().",
             reading.stuck,
             reading.loss_scale,
+            self._ask(),
         )
 
 

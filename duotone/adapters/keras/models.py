@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import keras
 
+from duotone._arguments import refuse_heal
 from duotone.adapters.keras import refusals, settings
 from duotone.adapters.keras.plans import PLAN, Plan, plan_of, wrapped_optimizers
 from duotone.adapters.keras.steps import STEPS, stepping
@@ -58,7 +59,7 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
     """
     refusals.check_backend()
     half = settings.check_dtype(dtype)
-    settings.check_policy(policy)
+    refuse_heal("duotone.keras.autocast", settings.check_policy(policy))
     _check(model)
     kind = type(model)
 

@@ -30,6 +30,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from duotone._healing import Healer
 from duotone.adapters.keras import hooks, refusals, settings
 from duotone.adapters.keras.plans import Wrapped
 from duotone.errors import ArgumentError
@@ -86,15 +87,24 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._policy = policy
         self._rewrite = bool(rewrite)
         self._half: tuple[str | None] | None = None
-        self.alarm = StuckAlarm()
+        self.healer = Healer(lambda: self._policy, self._repaint)
+        self.alarm = StuckAlarm(ask=self.healer.ask)
         hooks.install()
 
     # What the steps are rewritten with.
 
     @property
     def policy(self) -> Policy | None:
-        """The policy that was passed."""
+        """The policy that was passed, with what was healed."""
         return self._policy
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """What is kept full: the policy's ``keep_full`` and what was healed."""
+        return () if self._policy is None else self._policy.keep_full
+
+    def _repaint(self, policy: Policy) -> None:
+        self._policy = policy
 
     @property
     def half(self) -> str | None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import keras
 
+from duotone._arguments import without_heal
+from duotone._healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy import Policy
 
@@ -38,10 +40,13 @@ class Wrapped(abc.ABC):
     def asks_device(self) -> bool:
         """True if the half type is the device's choice, not the user's."""
 
+    healer: Healer
+    """Watches the steps."""
+
     @property
     @abc.abstractmethod
     def policy(self) -> Policy | None:
-        """The policy that was passed."""
+        """The policy that was passed, with what was healed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +104,15 @@ def plan_of(model: Any) -> Plan | None:
         )
     half, policy = chosen.pop()
     asks_device = all(optimizer.asks_device for optimizer in optimizers)
-    return Plan(half, policy, _skips(model, optimizers), asks_device)
+    skips = _skips(model, optimizers)
+    if skips is None and policy is not None and policy.heal:
+        raise ArgumentError(
+            f"model {model.name!r}: Policy(heal={policy.heal}) watches the one optimizer that a "
+            f"model was compiled with, and this model holds {len(optimizers)} and is not compiled "
+            "with one alone. Leave heal out; duotone.keras.blame(model, x, y) prints what to keep "
+            "full."
+        )
+    return Plan(half, without_heal(policy), skips, asks_device)
 
 
 def _skips(model: Any, optimizers: list[Any]) -> Wrapped | None:

@@ -30,6 +30,7 @@ import keras
 
 from duotone.adapters.keras.plans import optimizers_of
 from duotone.scale import DynamicLossScale, select_tree
+from duotone.scale.optimizer_state import MixedPrecisionState
 
 
 def settled(
@@ -52,18 +53,26 @@ def settled(
     position = _position(optimizer)
     expected = (model.non_trainable_variables, optimizer.variables, model.metrics_variables)
     if form is None or position is None or form[1:] != tuple(map(len, expected)):
+        optimizer.healer.unseen(f"the state of {model.name!r}'s train_step is not in Keras' form")
         return step(state, *args, **kwargs)
     trainable, others, slots, metrics = state
     empty = _empty_metrics(model, metrics)
     # NaN that a skipped step left in metrics without a batch: begin again.
     kept = slots[position] | _sound(metrics, empty)
     metrics = select_tree(kept, metrics, empty)
-    result = step((trainable, others, slots, metrics), *args, **kwargs)
+    given = (trainable, others, slots, metrics), *args
+    result = step(*given, **kwargs)
     if not isinstance(result, tuple) or len(result) != 2 or _form(result[1]) != form:
+        optimizer.healer.unseen(f"{model.name!r}'s train_step returns no state in Keras' form")
         return result
     logs, (new_trainable, new_others, new_slots, new_metrics) = result
-    taken = new_slots[position]
-    new_slots = _fitted(optimizer, slots, new_slots, logs, taken)
+    taken, loss = new_slots[position], _loss(logs)
+    with keras.StatelessScope(list(zip(optimizer.variables, slots, strict=True))):
+        before = optimizer.state()
+    if optimizer.half is not None:
+        optimizer.healer.attend(step, given, kwargs, loss, taken, before)
+    if loss is not None:
+        new_slots = _fitted(optimizer, before, new_slots, loss, taken)
     keep = _restored(model)
     new_others = [
         select_tree(taken, new, old) if restored else new
@@ -74,17 +83,12 @@ def settled(
 
 
 def _fitted(
-    optimizer: Any, slots: list[Any], new_slots: list[Any], logs: Any, taken: Any
+    optimizer: Any, before: MixedPrecisionState, new_slots: list[Any], loss: Any, taken: Any
 ) -> list[Any]:
     """The optimizer's variables after a step, its first scale fitted to a large loss.
 
     The optimizer is not told the loss; it is known here.
     """
-    loss = logs.get("loss") if isinstance(logs, dict) else None
-    if loss is None or jnp.ndim(loss) != 0:
-        return new_slots
-    with keras.StatelessScope(list(zip(optimizer.variables, slots, strict=True))):
-        before = optimizer.state()
     loss_scale = before.loss_scale
     if not isinstance(loss_scale, DynamicLossScale):
         return new_slots
@@ -93,6 +97,12 @@ def _fitted(
     lowered = fitted.value < loss_scale.value
     value = select_tree(lowered, fitted.adjust(taken).value, new_slots[slot])
     return [*new_slots[:slot], value, *new_slots[slot + 1 :]]
+
+
+def _loss(logs: Any) -> Any:
+    """The loss in the logs of a step, if there is one."""
+    loss = logs.get("loss") if isinstance(logs, dict) else None
+    return None if loss is None or jnp.ndim(loss) != 0 else loss
 
 
 def _form(state: Any) -> tuple[int, ...] | None:

@@ -69,8 +69,9 @@ class _Running(threading.local):
 
 
 _running = _Running()
-# Of each model, by step: the function of Keras that the program belongs to, and the program.
-_kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Callable[..., Any]]]] = (
+# Of each model, by step: the function of Keras that the program belongs to, the plan it is
+# painted by, and the program.
+_kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Any, Callable[..., Any]]]] = (
     weakref.WeakKeyDictionary()
 )
 MEASURED: weakref.WeakKeyDictionary[Any, Calibrations] = weakref.WeakKeyDictionary()
@@ -135,10 +136,10 @@ def _program(plan: Plan, model: Any, name: str, bind: Bind, call: Any) -> Callab
     if function is None or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(call)):
         return _rewritten(plan, model, name, bind)
     programs = _kept.setdefault(model, {})
-    owner, program = programs.get(name, (_nobody, bind(model)))
-    if owner() is not function:
+    owner, kept, program = programs.get(name, (_nobody, None, bind(model)))
+    if owner() is not function or kept != plan:
         program = _rewritten(plan, model, name, bind)
-        programs[name] = (weakref.ref(function), program)
+        programs[name] = (weakref.ref(function), plan, program)
     return program
 
 

@@ -1,0 +1,299 @@
+"""Healing: what overflows step after step in the forward pass is found and kept full from then on.
+
+Painting happens while a step is traced, and the step is the user's: compiled, its arguments perhaps
+donated. So nothing is done to it from outside; it is traced again::
+
+    watch   the step calls back to the host when its loss is not finite, or when it is skipped
+            though the loss scale can fall no more; a loss scale on its way down calls nobody
+    look    after a few of these in a row all steps are traced again, this one with its float32 twin
+            beside it, whose rows are handed to the host: they tell what is to blame
+    pin     that goes into the policy, one line is logged, and all steps are traced once more
+
+What makes them be traced again is a number in a context of JAX's, which is part of the key of every
+``jit`` cache: it is counted up and never down, so that nothing is run that was traced on the way.
+
+Who calls this: the optimizer adapters, and the warning of ``LossScaleMonitor``. What goes wrong: a
+step that JAX does not trace again (compiled ahead of time, or one long ``scan``), of which one line
+tells; several processes, which could not be told at the same step, an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from duotone import _jax
+from duotone._blaming import Instrumented, instrumented
+from duotone.errors import ArgumentError
+from duotone.graph.blame import BlameRecord, Suspect, Verdict
+from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.running.inside import collection_now
+from duotone.policy import Policy
+from duotone.regions import keep_full
+from duotone.scale.optimizer_state import MixedPrecisionState
+from duotone.views.sources import short_source
+
+logger = logging.getLogger("duotone")
+
+_HALF_IS_TO_BLAME = (Verdict.OVERFLOW, Verdict.UNDERFLOW, Verdict.BACKWARD)
+_LATE = 200
+"""Overflows after which a step that was not traced again is told of; what is under way may hold
+many, in a ``scan``."""
+_LOCK = threading.RLock()
+
+
+class Healer:
+    """Watches the steps of one optimizer.
+
+    Args:
+        policy: gives the policy by which its steps are painted now, ``None`` for the default.
+        repaint: paints them by another one.
+    """
+
+    def __init__(
+        self, policy: Callable[[], Policy | None], repaint: Callable[[Policy], None]
+    ) -> None:
+        self._policy, self._repaint = policy, repaint
+        self._after: tuple[Policy | None, int] | None = None
+        self._attends = False
+        self._looking = self._asked = self._gave_up = False
+        self._overflows = self._clean = self._late = 0
+        self._fruitless, self._step = 0, -1
+        self._found: BlameRecord | None = None
+        self._told: set[Any] = set()
+        self._watch = jax.jit(self._watched)
+
+    @property
+    def after(self) -> int:
+        """Steps in a row after which to heal, 0 for never."""
+        policy = self._policy()
+        if self._after is None or self._after[0] is not policy:
+            self._after = policy, (policy or Policy()).merged_with_environment().heal
+        return self._after[1]
+
+    def attend(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: Any,
+        finite: Any,
+        before: MixedPrecisionState,
+    ) -> None:
+        """Watches a step, or looks at it; called once for each one, while it is traced.
+
+        Args:
+            function: what is rewritten of the step.
+            args: its arguments.
+            kwargs: likewise.
+            loss: that it gave, ``None`` where it is not known.
+            finite: ``bool[]``, whether its gradients are finite.
+            before: the optimizer's state before the step.
+
+        Raises:
+            ArgumentError: it is to heal, in several processes.
+        """
+        self._attends = True
+        after = self.after
+        if collection_now() is not None or not (after or self._looking):
+            return
+        if jax.process_count() > 1:
+            raise ArgumentError(
+                f"Policy(heal={after}): there are {jax.process_count()} processes, and they would "
+                "hear of an overflow at different steps. Train without heal; run "
+                "duotone.blame(step, ...) in one process and pass what it prints as "
+                "Policy(keep_full=[...])."
+            )
+        with keep_full():
+            bad = jnp.logical_and(jnp.logical_not(finite), before.stuck > 0)
+            if loss is not None:
+                bad = jnp.logical_or(bad, jnp.logical_not(jnp.isfinite(loss).all()))
+        if self._looking and not self._gave_up:
+            self._look_at(function, args, kwargs, bad)
+        elif after:
+            skipped = jnp.asarray(getattr(before.loss_scale, "skipped", -1), jnp.int32)
+            self._watch(bad, finite, before.last_finite, skipped)
+
+    def unseen(self, why: str) -> None:
+        """Says once that steps are not watched that were to be healed, unless others are.
+
+        Args:
+            why: the reason.
+        """
+        if self.after and not self._attends and not self._gave_up:
+            self._give_up("%s, so overflows in its steps are not seen.", why)
+
+    def ask(self) -> str:
+        """What a warning of skipped steps can say of the operation; has the next step looked at.
+
+        Returns:
+            A sentence with a space behind it; empty if nothing can be said.
+        """
+        with _LOCK:
+            if self._found is not None and self._found.first is not None:
+                return f"{_told(self._found, self._found.first)} "
+            if not self._attends or jax.process_count() > 1:
+                return ""
+            if not self._looking:
+                self._asked = True
+                self._look()
+            return "The next step is looked at, and a line will name the operation. "
+
+    # On the device.
+
+    def _watched(self, bad: Any, *flags: Any) -> None:
+        """Calls the host where a step overflowed; elsewhere nothing runs."""
+
+        def call(*flags: Any) -> None:
+            jax.debug.callback(self._overflowed, *flags)
+
+        jax.lax.cond(bad, call, lambda *flags: None, *flags)
+
+    def _look_at(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        bad: Any,
+    ) -> None:
+        """Runs a step once more beside its twin, and hands the rows to the host."""
+        name = describe_callable(function)
+        arrays, signature = flatten_call(name, tuple(args), dict(kwargs))
+        try:
+            program = instrumented(function, signature, arrays)
+            rows = program.rows(arrays)
+        except Exception as error:  # of whatever the step holds: the training is to go on
+            self._give_up("%s cannot be run beside its float32 twin: %s", name, error)
+            return
+        jax.debug.callback(functools.partial(self._looked, program), rows, bad)
+
+    # On the host, called back by a step that runs.
+
+    def _overflowed(self, finite: Any, last_finite: Any, skipped: Any) -> None:
+        """Counts, and after enough in a row has the next steps looked at.
+
+        Args:
+            finite: whether the gradients were, in spite of the loss: such steps are not skipped,
+                and count whether in a row or not.
+            last_finite: whether the step before was taken.
+            skipped: how many steps were skipped before, -1 if nobody counts.
+        """
+        with _LOCK:
+            step = -1 if np.asarray(finite).any() else int(np.asarray(skipped).max())
+            if step >= 0 and step == self._step:
+                return  # of another device
+            self._step = step
+            if self._looking or self._gave_up:
+                self._late += 1
+                if self._late == _LATE and self._looking:
+                    self._say(
+                        "%d more steps overflowed and the step was not traced again, so nothing "
+                        "can be healed in it: it was compiled ahead of time, or is one long scan. "
+                        "duotone.blame(step, ...) names the operation and prints the pin.",
+                        _LATE,
+                    )
+                return
+            begins = not np.asarray(finite).any() and np.asarray(last_finite).any()
+            self._overflows = 1 if begins else self._overflows + 1
+            # Twice as many after each look that found nothing to keep full.
+            if self._overflows >= self.after << min(self._fruitless, 10):
+                self._look()
+
+    def _looked(self, program: Instrumented, rows: Any, bad: Any) -> None:
+        """Reads what a step beside its twin has shown."""
+        with _LOCK:
+            if not self._looking or self._gave_up:
+                return
+            if not np.asarray(bad).any():
+                self._clean += 1
+                if self._clean >= max(self.after, 1):
+                    self._stop(found=False)
+                return
+            record = program.blamed(rows)
+            self._found = record
+            self._stop(found=self._pinned(record))
+
+    def _pinned(self, record: BlameRecord) -> bool:
+        """Whether what is to blame was something to keep full, which it is from now on."""
+        first = record.first
+        if self._asked and not self.after:
+            if first is not None:
+                logger.warning("of the skipped steps: %s", _told(record, first) + _remedy(record))
+            return False
+        if record.verdict not in _HALF_IS_TO_BLAME or first is None:
+            if first is not None and record.verdict not in self._told:
+                self._told.add(record.verdict)
+                self._say("%s Nothing is kept full for it.", _told(record, first))
+            return False
+        policy = self._policy() or Policy()
+        taken = {*policy.keep_full, *policy.keep_half}
+        pins = tuple(pin for pin in record.pins if pin not in taken)
+        if not pins:
+            self._give_up("%s It stays so with %s full.", _told(record, first), record.pins)
+            return False
+        self._repaint(policy.replace(keep_full=(*policy.keep_full, *pins)))
+        self._say("%s From now on full: %s.", _told(record, first), ", ".join(map(repr, pins)))
+        return True
+
+    def _look(self) -> None:
+        self._looking, self._clean, self._late = True, 0, 0
+        _trace_again()
+
+    def _stop(self, *, found: bool) -> None:
+        self._looking = self._asked = False
+        self._overflows = 0
+        self._fruitless = 0 if found else self._fruitless + 1
+        _trace_again()
+
+    def _give_up(self, why: str, *words: Any) -> None:
+        with _LOCK:
+            if not self._gave_up:
+                self._gave_up = True
+                self._say(f"{why} Nothing more is healed.", *words)
+
+    def _say(self, line: str, *words: Any) -> None:
+        logger.warning(f"heal: {line}", *words)
+
+
+def _trace_again() -> None:
+    """Has all compiled functions traced again when they are called next."""
+    _jax.healing.set_global(_jax.healing.get_global() + 1)
+
+
+def _told(record: BlameRecord, first: Suspect) -> str:
+    """What is to blame, in a sentence or two."""
+    place = f" at {short_source(first.source)}" if first.source else ""
+    if record.verdict is Verdict.LOSS_SCALE:
+        return (
+            f"{first.path}{place} overflows by the loss scale, {record.loss_scale:g}; the backward "
+            f"pass fits at {record.fitting_scale:g}."
+        )
+    if record.verdict is Verdict.INPUT:
+        return f"the arguments of the step hold NaN or infinity: {', '.join(record.inputs)}."
+    if record.verdict is Verdict.FLOAT32:
+        return f"{first.path}{place} is not finite in float32 either."
+    where = "backward" if first.backward else "forward"
+    if record.culprit is not None:
+        lost = record.culprit
+        return (
+            f"numbers of {lost.path} become 0 in {record.half_dtype}, and {first.path}{place} "
+            + (f"divides by them, in the {where} pass.")
+        )
+    return (
+        f"{first.path}{place} overflows {record.half_dtype} in the {where} pass: in float32 it is "
+        f"from {first.low:.4g} to {first.high:.4g}."
+    )
+
+
+def _remedy(record: BlameRecord) -> str:
+    if not record.pins:
+        return ""
+    pins = ", ".join(map(repr, record.pins))
+    return f" Keep it full: Policy(keep_full=[{pins}]), or Policy(heal=True) does."
