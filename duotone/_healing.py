@@ -131,7 +131,7 @@ class Healer:
             self._give_up("%s, so overflows in its steps are not seen.", why)
 
     def ask(self) -> str:
-        """What a warning of skipped steps can say of the operation; has the next step looked at.
+        """Names the operation for a warning of skipped steps, or has the next step looked at.
 
         Returns:
             A sentence with a space behind it; empty if nothing can be said.
@@ -221,7 +221,7 @@ class Healer:
             self._stop(found=self._pinned(record))
 
     def _pinned(self, record: BlameRecord) -> bool:
-        """Whether what is to blame was something to keep full, which it is from now on."""
+        """Keeps full what is to blame; False if there is nothing to keep full."""
         first = record.first
         if self._asked and not self.after:
             if first is not None:
@@ -268,7 +268,7 @@ def _trace_again() -> None:
 
 
 def _told(record: BlameRecord, first: Suspect) -> str:
-    """What is to blame, in a sentence or two."""
+    """Says what is to blame, in a sentence or two."""
     place = f" at {short_source(first.source)}" if first.source else ""
     if record.verdict is Verdict.LOSS_SCALE:
         return (

@@ -146,7 +146,7 @@ def test_a_loss_scale_that_is_too_high_is_nothing_to_heal(scale: Any, caplog: An
     training.run(12, X * 100)
     assert training.opt.pins == ()
     if isinstance(scale, DynamicLossScale):
-        assert int(training.state.loss_scale.skipped) > 3
+        assert int(training.state.loss_scale.skipped) > 1
         assert bool(training.state.last_finite)
         assert training.traces == 1
         assert not said(caplog)

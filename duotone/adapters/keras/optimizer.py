@@ -100,7 +100,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """What is kept full: the policy's ``keep_full`` and what was healed."""
+        """Patterns of what is kept full: the policy's ``keep_full`` and what was healed."""
         return () if self._policy is None else self._policy.keep_full
 
     def _repaint(self, policy: Policy) -> None:
