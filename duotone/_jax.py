@@ -54,8 +54,7 @@ assumed_device = jax.make_user_context(default_value=None)
 and read it through :mod:`duotone.targets.assumed`."""
 
 collecting = jax.make_user_context(default_value=None)
-"""Who collects what is painted while it is traced; part of that key too, so that a trace that is to
-collect is not read from a cache. Set and read it through :mod:`duotone.jaxpr.running.inside`."""
+"""Who collects what is painted, in that key too. Through :mod:`duotone.jaxpr.running.inside`."""
 
 healing = jax.make_user_context(default_value=0)
 """How often healers changed what steps are; part of that key too. For :mod:`duotone._healing`."""

@@ -116,7 +116,7 @@ class Optimizer(nnx.Optimizer[M]):
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Patterns of what is kept full: the policy's ``keep_full`` and what was healed; for checkpoints."""
+        """Patterns of what is kept full, those that were healed too; save them with checkpoints."""
         return self.tx.pins
 
     def mixed_precision_state(self) -> MixedPrecisionState:

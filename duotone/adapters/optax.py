@@ -144,7 +144,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Patterns of what is kept full: the policy's ``keep_full`` and what was healed; for checkpoints."""
+        """Patterns of what is kept full, those that were healed too; save them with checkpoints."""
         policy = self._wrapped.policy
         return () if policy is None else policy.keep_full
 

@@ -141,7 +141,7 @@ class Wrapped:
         self.refuse_scaled(grads)
         self.check_inner(state.inner, params)
         scaled = isinstance(grads, ScaledGrad)
-        if not scaled:
+        if self.rewrite and not scaled:
             self.healer.unseen("the gradients do not come from compute_gradients or minimize")
         tree = grads.grads if scaled else grads
         examples = check_gradients(tree, params, "update")

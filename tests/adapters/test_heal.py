@@ -300,3 +300,15 @@ def test_what_heal_takes() -> None:
         duotone.Policy(heal=-1)
     with pytest.raises(PolicyTypeError, match="True, False or a number"):
         duotone.Policy(heal="yes")  # pyright: ignore[reportArgumentType]
+
+
+def test_gradients_that_are_taken_by_hand_say_that_nothing_is_healed(caplog: Any) -> None:
+    opt = wrap(optax.sgd(0.1), dtype="float16", policy=HEAL)
+    params = jnp.ones(2)
+    state: Any = opt.init(params)
+    for _ in range(2):
+        grads = jax.grad(lambda p, state=state: opt.scale_loss(jnp.sum(p), state))(params)
+        _, state = opt.update(opt.unscale(grads, state), state, params)
+    (line,) = said(caplog)
+    assert "do not come from compute_gradients or minimize" in line
+    assert "Nothing more is healed" in line
