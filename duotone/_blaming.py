@@ -190,7 +190,7 @@ class Instrumented:
         return self._run(list(arrays))
 
     def blamed(self, rows: Any) -> BlameRecord:
-        """What is to blame for what the rows show.
+        """Reads from the rows what is to blame.
 
         Args:
             rows: that were calculated; waits for them.
