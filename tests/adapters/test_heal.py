@@ -313,3 +313,35 @@ def test_gradients_that_are_taken_by_hand_say_that_nothing_is_healed(caplog: Any
     (line,) = said(caplog)
     assert "do not come from compute_gradients or minimize" in line
     assert "Nothing more is healed" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("around", ["jit", "shard_map", "vmap"])
+def test_on_several_devices_and_mapped(around: str, caplog: Any) -> None:
+    """Every device calls the host; a step counts once, and one line is logged."""
+    own = loss_with(exponential)
+    training = Training(own)
+    step, x, rows = training._step, X, jax.P("data")
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=auto, devices=jax.devices()[:2])
+    if around == "vmap":
+        step = jax.vmap(step, (0, 0, None, None))
+        training.params, training.state = jax.tree.map(
+            lambda a: jnp.stack([a, a]), (training.params, training.state)
+        )
+    else:
+        x = jax.device_put(x, jax.NamedSharding(mesh, rows))
+    if around == "shard_map":
+        training.loss = lambda *args: jax.lax.pmean(own(*args), "data")
+        specs = (jax.P(), jax.P(), rows, rows)
+        step = jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=jax.P())
+    training.step = jax.jit(step)  # pyright: ignore[reportAttributeAccessIssue]
+    losses: list[Any] = []
+    for _ in range(8):
+        training.params, training.state, loss = training.step(training.params, training.state, x, Y)
+        losses.append(loss)
+        jax.effects_barrier()
+    assert not np.isfinite(losses[2]).any()  # three in a row, however many call
+    assert np.isfinite(losses[-1]).all()
+    assert training.opt.pins
+    assert len(said(caplog)) == 1
