@@ -102,6 +102,12 @@ def _totals(record: Record, width: int) -> Iterator[str]:
     if s.reforms:
         named = ", ".join(f"{count} {name}" for name, count in sorted(s.reforms.items()))
         yield from textwrap.wrap(f"in another form, or not kept ({REFORMS}): {named}", width)
+    yield from notes_of(record)
+
+
+def notes_of(record: Record) -> Iterator[str]:
+    """Lines about a record: what was left alone, and what stands in programs inside of it."""
+    s = record.summary
     asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
     if asked and 2 * asked >= s.allow_total:
         yield f"{asked} of {s.allow_total} on the allow list are left alone: {ASKED}"
@@ -112,24 +118,55 @@ def _totals(record: Record, width: int) -> Iterator[str]:
         yield f"left alone, on no list: {names}"
 
 
-def _reasons(record: Record, width: int) -> Iterator[str]:
-    """Why what is full is full: the rules with the most bytes."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """A rule that keeps operations full.
+
+    Attributes:
+        rule: its name.
+        words: what it says; empty for a rule of another version.
+        share: of the bytes that all operations of the program move in float32.
+        operations: those that it keeps full.
+    """
+
+    rule: str
+    words: str
+    share: float
+    operations: tuple[OperationRecord, ...]
+
+
+def reasons_of(record: Record) -> list[Reason]:
+    """Why what is full is full: the rules, that with the most bytes first.
+
+    Example:
+        >>> from duotone.graph.record import Record, summarize
+        >>> reasons_of(Record((), (), summarize((), (), "float16")))
+        []
+    """
     by_rule: dict[str, list[OperationRecord]] = {}
     for o in record.operations:
         if o.paint == "full" and o.bytes_full:
             by_rule.setdefault(o.rule, []).append(o)
-    if not by_rule:
+    every = _bytes(record.operations) or 1
+    reasons = [
+        Reason(rule, WORDS.get(rule, ""), _bytes(found) / every, tuple(found))
+        for rule, found in by_rule.items()
+    ]
+    return sorted(reasons, key=lambda reason: -reason.share)
+
+
+def _reasons(record: Record, width: int) -> Iterator[str]:
+    """Why what is full is full: the rules with the most bytes."""
+    reasons = reasons_of(record)
+    if not reasons:
         return
-    every = _bytes(record.operations)
-    weighed = sorted(by_rule.items(), key=lambda rule: -_bytes(rule[1]))
     yield columns(width, ("full by", 10), ("bytes", -5), ("because", 0), ("mostly", 22))
-    for rule, found in weighed[:_MOST_REASONS]:
-        share = f"{_bytes(found) / every:.0%}"
-        words = WORDS.get(rule, "")
-        yield columns(width, (rule, 10), (share, -5), (words, 0), (_counted(found), 22))
-    if rest := weighed[_MOST_REASONS:]:
-        share = f"{sum(_bytes(found) for _, found in rest) / every:.0%}"
-        names = ", ".join(rule for rule, _ in rest)
+    for r in reasons[:_MOST_REASONS]:
+        share, mostly = f"{r.share:.0%}", counted(r.operations)
+        yield columns(width, (r.rule, 10), (share, -5), (r.words, 0), (mostly, 22))
+    if rest := reasons[_MOST_REASONS:]:
+        share = f"{sum(r.share for r in rest):.0%}"
+        names = ", ".join(r.rule for r in rest)
         yield columns(width, ("others", 10), (share, -5), (names, 0), ("", 22))
     yield ""
 
@@ -138,7 +175,8 @@ def _bytes(operations: Iterable[OperationRecord]) -> int:
     return sum(o.bytes_full for o in operations)
 
 
-def _counted(operations: Iterable[OperationRecord]) -> str:
+def counted(operations: Iterable[OperationRecord]) -> str:
+    """The three most frequent operations, with their numbers: ``12 exp, 3 log``."""
     counts = Counter(o.operation for o in operations)
     return ", ".join(f"{count} {name}" for name, count in counts.most_common(3))
 
@@ -177,14 +215,18 @@ def branches_of(operations: Sequence[OperationRecord]) -> list[Branch]:
         >>> branches_of([])
         []
     """
+    grown = _grown(list(zip(scope_paths(operations), operations, strict=True)))
+    return sorted(grown, key=lambda branch: branch.name == _UNNAMED)
+
+
+def scope_paths(operations: Sequence[OperationRecord]) -> list[tuple[str, ...]]:
+    """The place of each operation in the tree: its name scope, or the function that makes it."""
     scoped = any(o.scope for o in operations)
     first = (_UNNAMED,) if scoped else ()
     functions = {source: short_function(source) for source in {o.source for o in operations}}
-    paths = [
+    return [
         tuple(o.scope.split("/")) if o.scope else (*first, functions[o.source]) for o in operations
     ]
-    grown = _grown(list(zip(paths, operations, strict=True)))
-    return sorted(grown, key=lambda branch: branch.name == _UNNAMED)
 
 
 def _grown(parts: Sequence[tuple[tuple[str, ...], OperationRecord]]) -> list[Branch]:

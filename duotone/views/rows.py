@@ -106,9 +106,14 @@ def _path(o: OperationRecord) -> str:
     return f"{o.scope}/{o.operation}" if o.scope else o.operation
 
 
-def _of(o: OperationRecord, size: int) -> Sequence[str]:
+def result_of(o: OperationRecord) -> str:
+    """The type of an operation's first result: ``f32[8,1024]``."""
     dtype = _SHORT.sub(lambda found: found[1][0] + found[2], o.dtype)
-    result = f"{dtype}[{','.join(o.shape)}]"
+    return f"{dtype}[{','.join(o.shape)}]"
+
+
+def _of(o: OperationRecord, size: int) -> Sequence[str]:
+    result = result_of(o)
     paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
     detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
     because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
