@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duotone._blaming import Blame, blame
     from duotone._comparing import Comparison, compare
     from duotone._measuring import calibrate
+    from duotone._reporting import report
     from duotone._weights import CastParams
     from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
     from duotone.api import Explanation, autocast, explain
@@ -94,6 +95,7 @@ __all__ = [
     "keep_full",
     "keep_half",
     "optimizer_from_environment",
+    "report",
     "select_tree",
     "skip_nonfinite",
     "value_and_grad",
@@ -115,6 +117,7 @@ _NAMES_BY_MODULE = {
     "inference": "cast_params",
     "_measuring": "calibrate",
     "policy": "Policy",
+    "_reporting": "report",
     "regions": "keep_full keep_half",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad SkipState "
     "all_finite dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",

@@ -123,6 +123,25 @@ def check_writable(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Raises unless a file can be written without taking the place of another one.
+
+    Args:
+        path: the file, or a link to it.
+        overwrite: whether a file that is there may be replaced.
+
+    Raises:
+        WriteError: as :func:`check_writable`.
+        ArgumentError: there is a file, and ``overwrite`` is false.
+    """
+    check_writable(path)
+    if path.exists() and not overwrite:
+        raise ArgumentError(
+            f"{path} exists. Name another file, or have it replaced: --force (in Python "
+            "overwrite=True)."
+        )
+
+
 def prepare_folder(path: Path) -> Path:
     """A folder to write into: made where missing, checked before any work is done for it.
 

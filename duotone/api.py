@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
@@ -39,6 +39,9 @@ from duotone.targets import assumed
 from duotone.views.columns import html, plain
 from duotone.views.overview import Overview
 from duotone.views.rows import Rows
+
+if TYPE_CHECKING:
+    from duotone.views.page.assemble import Sections
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -210,8 +213,8 @@ class Explanation(Record):
     """The effect of a painting on a function, and why; see :class:`duotone.graph.record.Record`.
 
     ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
-    :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_tensorboard` a
-    coloured graph. A notebook shows the overview too.
+    :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_html` a page
+    and :meth:`to_tensorboard` a coloured graph. A notebook shows the overview too.
     """
 
     def rows(
@@ -244,6 +247,17 @@ class Explanation(Record):
 
     def _repr_html_(self) -> str:
         return html(Overview(self))
+
+    def to_html(self, **sections: Unpack[Sections]) -> str:
+        """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.
+
+        Args:
+            **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``,
+                as for :func:`duotone.report`.
+        """
+        from duotone.views.page.assemble import make_page
+
+        return make_page(self, **sections)
 
     def to_tensorboard(self, logdir: str) -> None:
         """Writes the graph for TensorBoard: Graphs, Color by Device (docs/tensorflow.md)."""

@@ -17,6 +17,7 @@ from duotone.cli.blame import blame
 from duotone.cli.compare import compare
 from duotone.cli.demo import demo
 from duotone.cli.explain import explain
+from duotone.cli.report import report
 from duotone.cli.rewrite import rewrite
 from duotone.cli.run import run as run_script
 from duotone.cli.version import print_version, version
@@ -41,6 +42,8 @@ _EPILOG = """
   duotone compare train.py:step --targets h100,a100
 
   duotone advise train.py:step       what makes it slow
+
+  duotone report train.py:step       all of it as a page, with a graph to zoom into
 
   duotone rewrite graph.pb --out half.pb --fetch logits
 
@@ -115,6 +118,22 @@ _ADVISE_EPILOG = """
   duotone advise train.py:example --json found.json
 """
 
+_REPORT_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone report train.py:example                   example() returns (step, *arguments)
+
+  duotone report train.py:example --target h100 --advise --compare h100,a100
+
+  duotone report model.py:apply --shapes 'f32[512,512] f32[32,512]' --out apply.html
+
+  duotone report train.py:example --history run.csv --force    replaces report.html
+
+  duotone report train.py:example --blame           runs the step once, in half and in float32
+
+  duotone report seen.json                          what explain --json wrote elsewhere
+"""
+
 _DEMO_EPILOG = """
 [bold]Examples[/bold]
 
@@ -183,6 +202,7 @@ app.command(epilog=_EXPLAIN_EPILOG)(explain)
 app.command(epilog=_COMPARE_EPILOG)(compare)
 app.command(epilog=_ADVISE_EPILOG)(advise)
 app.command(epilog=_BLAME_EPILOG)(blame)
+app.command(epilog=_REPORT_EPILOG)(report)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)
 app.command(epilog=_VERSION_EPILOG)(version)

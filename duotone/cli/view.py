@@ -28,6 +28,7 @@ from duotone.errors import ArgumentError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from duotone.graph.record import Record
     from duotone.tensorflow.devices import Device
 
 
@@ -123,18 +124,28 @@ def _is_json(path: Path) -> bool:
         return file.read(100).lstrip().startswith(b"{")
 
 
+def read_record(path: Path) -> Record:
+    """The record in a file that ``duotone.explain(...).to_json()`` made.
+
+    Raises:
+        ArgumentError: the file holds something else.
+    """
+    from duotone.graph.record import Record
+
+    try:
+        return Record.from_json(path.read_text())
+    except (ArgumentError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{path}: {error}") from error
+
+
 def _view_record(
     console: Console, path: Path, where: str | None, most: int, logdir: Path | None
 ) -> None:
     """Shows the record of a JAX program, or some of its operations one by one."""
-    from duotone.graph.record import Record
     from duotone.views.overview import Overview
     from duotone.views.rows import Rows
 
-    try:
-        record = Record.from_json(path.read_text())
-    except (ArgumentError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{path}: {error}") from error
+    record = read_record(path)
     console.print(Overview(record) if where is None else Rows(record, where, most=most))
     if logdir is not None:
         from duotone.views import tensorboard

@@ -55,10 +55,7 @@ class AdviceView:
 
 
 def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
-    costs = [f"{f.share:.0%} of the step"] if f.share is not None else []
-    costs += [duration(f.seconds)] if f.seconds else []
-    costs += [amount(f.bytes, "B")] if f.bytes else []
-    yield f"{number}. {f.kind}: {', '.join(costs) or 'its cost is that of compiling'}"
+    yield f"{number}. {f.kind}: {cost_of(f)}"
     yield from textwrap.wrap(f.what, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
     if f.operation:
         more = f" and {f.count - 1} more" if f.count > 1 else ""
@@ -69,3 +66,16 @@ def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
     yield from textwrap.wrap(
         f"-> {f.remedy}", width, initial_indent=_INDENT, subsequent_indent=_INDENT + "   "
     )
+
+
+def cost_of(f: Finding) -> str:
+    """The cost of a finding in words.
+
+    Example:
+        >>> cost_of(Finding("tiles", "…", "…", seconds=0.0003, share=0.12))
+        '12% of the step, 300 us'
+    """
+    costs = [f"{f.share:.0%} of the step"] if f.share is not None else []
+    costs += [duration(f.seconds)] if f.seconds else []
+    costs += [amount(f.bytes, "B")] if f.bytes else []
+    return ", ".join(costs) or "its cost is that of compiling"

@@ -33,7 +33,9 @@ def test_help_lists_the_commands_and_shows_examples(call):
     assert "duotone demo --precision float16" in out
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "advise", "rewrite", "view", "version"])
+@pytest.mark.parametrize(
+    "command", ["demo", "run", "advise", "report", "rewrite", "view", "version"]
+)
 def test_the_help_of_every_command_has_examples(call, command):
     status, out, _ = call(command, "--help")
     assert status == 0

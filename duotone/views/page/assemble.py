@@ -16,17 +16,19 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from os import PathLike
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from duotone._version import __version__
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.graph.blame import BlameRecord
 from duotone.graph.record import Record
+from duotone.targets.advice import AdviceRecord
 from duotone.targets.comparison import SideBySide
 from duotone.views.page.curves import curves_of
 from duotone.views.page.program import program_data
-from duotone.views.page.tables import blame_section, comparison_section, findings_section
+from duotone.views.page.tables import advice_section, blame_section, comparison_section
 
+T = TypeVar("T")
 _SCRIPTS = ("data.js", "sections.js", "graph.js", "operations.js")
 """In the order in which they stand in the page: what a file uses comes before it."""
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -40,8 +42,8 @@ class Sections(TypedDict, total=False):
         about: a line below it.
         comparison: of :func:`duotone.compare`.
         blame: of :func:`duotone.blame`.
-        findings: texts by ``"title"``, ``"where"``, ``"cost"`` and ``"remedy"``, of which only the
-            first is needed.
+        advice: of :func:`duotone.advise`; or findings, texts by ``"title"``, ``"where"``,
+            ``"cost"`` and ``"remedy"``, of which only the first is needed.
         history: curves of a training: by name numbers, or pairs of step and number; or a CSV file
             with a column for each curve and perhaps one named ``step``.
     """
@@ -50,7 +52,7 @@ class Sections(TypedDict, total=False):
     about: str
     comparison: SideBySide | None
     blame: BlameRecord | None
-    findings: Sequence[Mapping[str, str]]
+    advice: AdviceRecord | Sequence[Mapping[str, str]] | None
     history: Mapping[str, Any] | str | PathLike[str] | None
 
 
@@ -86,13 +88,21 @@ def make_page(record: Record, **sections: Unpack[Sections]) -> str:
 
 
 def _sections(given: Sections) -> Iterator[dict[str, Any]]:
-    if given.get("findings"):
-        yield findings_section(given.get("findings", ()))
-    comparison, blame = given.get("comparison"), given.get("blame")
+    advice = given.get("advice")
+    if advice is not None:
+        yield advice_section(advice)
+    comparison = _checked("comparison", given.get("comparison"), SideBySide, "duotone.compare")
     if comparison is not None:
         yield comparison_section(comparison)
+    blame = _checked("blame", given.get("blame"), BlameRecord, "duotone.blame")
     if blame is not None:
         yield blame_section(blame)
+
+
+def _checked(name: str, given: T | None, kind: type[T], maker: str) -> T | None:
+    if given is not None and not isinstance(given, kind):
+        raise ArgumentTypeError(f"report: {name} is {shown(given)}; pass what {maker} returned")
+    return given
 
 
 @functools.cache

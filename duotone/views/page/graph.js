@@ -13,9 +13,11 @@ function patterns() {
     pattern("full", 8, make("path", { d: "M-2 2L2 -2M0 8L8 0M6 10L10 6", class: "gap", "stroke-width": 2 })));
 }
 
+const levels = (node) => 1 + Math.max(0, ...node.children.map(levels));
+
 function drawGraph() {
   const graph = get("graph"), wide = graph.clientWidth || 600, tall = graph.clientHeight || 460;
-  const count = wide < 560 ? 3 : 5, column = wide / count;
+  const count = Math.min(wide < 560 ? 3 : 5, levels(state.zoom)), column = wide / count;
   const kept = new Set();
   if (held()) for (const one of operations) if (matches(one)) for (let n = one.node; n; n = n.parent) kept.add(n);
   const hadFocus = graph.contains(document.activeElement);

@@ -43,10 +43,11 @@ function drawTable() {
     return make("tr", { class: one.node === state.chosen ? "chosen" : null }, ...cells);
   }));
   get("more").hidden = found.length <= state.rows;
-  const whole = state.zoom === root ? "" : ` in ${state.zoom.name} (${operations.filter(matches).length.toLocaleString("en")} in all)`;
+  const of = (part, whole) => `${part.length.toLocaleString("en")} of ${whole.length.toLocaleString("en")} operations`;
   const bytes = found.reduce((sum, one) => sum + one.bytes, 0);
-  get("found").textContent = `${found.length.toLocaleString("en")} of ${operations.length.toLocaleString("en")} operations${whole}, `
-    + `${amount(bytes, "B")}; the table shows ${Math.min(found.length, state.rows).toLocaleString("en")}`;
+  get("found").textContent = (state.zoom === root ? "" : `${of(found, state.zoom.all)} in ${state.zoom.name}, `)
+    + `${of(operations.filter(matches), operations)} in all; `
+    + `the table shows ${Math.min(found.length, state.rows).toLocaleString("en")}, of ${amount(bytes, "B")}`;
 }
 
 function reveal(one) { // in the graph, whatever is searched for

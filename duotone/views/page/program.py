@@ -29,11 +29,15 @@ class _Texts:
 
 
 def program_data(record: Record) -> dict[str, Any]:
-    """The keys ``summary``, ``notes``, ``reasons``, ``rules``, ``reforms``, ``texts``, ``paths``
-    and ``operations`` of the page's data.
+    """The part of the page's data that a record alone gives.
 
     Args:
         record: of a JAX program.
+
+    Returns:
+        ``summary``, ``notes``, ``reasons``, ``rules`` and ``reforms``, as the page shows them;
+        ``operations``, a list for each column, in which texts and paths are numbers; ``paths`` and
+        ``texts`` by number.
     """
     texts = _Texts()
     paths: dict[tuple[str, ...], int] = {}
@@ -103,7 +107,7 @@ def _row(
 
 
 def kind_of(o: OperationRecord) -> int:
-    """The kind of an operation, one of :data:`HALF`, :data:`STORED`, :data:`FULL`, :data:`OTHER`."""
+    """The kind of an operation: :data:`HALF` or one of its neighbours."""
     if o.paint == "half":
         return HALF
     if o.rule == Rule.INTEGER:

@@ -1,4 +1,4 @@
-"""Findings, comparisons and blame as sections of small tables, which the page draws alike.
+"""Advice, comparisons and blame as sections of small tables, which the page draws alike.
 
 A cell is a text, or ``{"text": …, "share": …}`` where a bar of that length (0 to 1) stands beside.
 
@@ -14,7 +14,9 @@ from typing import Any
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.graph.blame import BlameRecord, Suspect
 from duotone.graph.classify.rules import WORDS
+from duotone.targets.advice import AdviceRecord, Finding
 from duotone.targets.comparison import DUOTONE, ComparisonRow, SideBySide
+from duotone.views.advice import cost_of
 from duotone.views.comparison import duration
 from duotone.views.sources import short_source
 from duotone.views.text import amount
@@ -23,30 +25,57 @@ FINDING = ("title", "where", "cost", "remedy")
 """The keys of a finding."""
 
 
-def findings_section(findings: Iterable[Mapping[str, str]]) -> dict[str, Any]:
+def advice_section(advice: AdviceRecord | Iterable[Mapping[str, str]]) -> dict[str, Any]:
     """Findings as a section, in the order in which they are given.
 
     Args:
-        findings: texts by the keys of :data:`FINDING`; only ``"title"`` is needed.
+        advice: of :func:`duotone.advise`; or of each finding texts by the keys of :data:`FINDING`,
+            of which only ``"title"`` is needed.
 
     Raises:
-        ArgumentTypeError: one is no mapping.
-        ArgumentError: one has no title, or a key that is unknown.
+        ArgumentTypeError: it is neither.
+        ArgumentError: a finding has no title, or a key that is unknown.
     """
-    rows = []
-    for number, finding in enumerate(findings, 1):
-        if not isinstance(finding, Mapping):
-            raise ArgumentTypeError(
-                f"findings: number {number} is {shown(finding)}; pass a dict of texts by "
-                f"{', '.join(FINDING)}"
-            )
-        unknown = ", ".join(sorted(str(key) for key in set(finding) - set(FINDING)))
-        if unknown or not finding.get("title"):
-            wrong = f"has {unknown}" if unknown else "has no title"
-            raise ArgumentError(f"findings: number {number} {wrong}; keys are {', '.join(FINDING)}")
-        rows.append([str(number), *(str(finding.get(key, "")) for key in FINDING)])
+    lines: list[str] = []
+    notes: Sequence[str] = ()
+    if isinstance(advice, AdviceRecord):
+        half = f" ({advice.half})" if advice.half else ""
+        cost = duration(advice.seconds) or amount(advice.bytes, "B")
+        lines.append(f"{advice.function} on {advice.target}{half}: {cost} a step, estimated")
+        notes = advice.notes
+        advice = [_of_advice(finding) for finding in advice.findings]
+        if not advice:
+            lines.append("Nothing to advise.")
+    if not isinstance(advice, Iterable):
+        raise ArgumentTypeError(
+            f"report: advice is {shown(advice)}; pass what duotone.advise returned, or a list of "
+            f"dicts of texts by {', '.join(FINDING)}"
+        )
+    rows = [_finding(number, finding) for number, finding in enumerate(advice, 1)]
     columns = ["", "finding", "where", "cost", "remedy"]
-    return _section("findings", "Findings", tables=[_table("", columns, rows)])
+    tables = [_table("", columns, rows)] if rows else []
+    return _section("advice", "Advice", lines=lines, tables=tables, notes=notes)
+
+
+def _of_advice(f: Finding) -> dict[str, str]:
+    name = f"{f.scope}/{f.operation}" if f.scope else f.operation
+    more = f" and {f.count - 1} more" if f.count > 1 else ""
+    where = f"{short_source(f.source)}: {name}{more}" if f.operation else ""
+    title = f"{f.kind}: {f.what}"
+    return {"title": title, "where": where, "cost": cost_of(f), "remedy": f.remedy}
+
+
+def _finding(number: int, finding: Any) -> list[str]:
+    if not isinstance(finding, Mapping):
+        raise ArgumentTypeError(
+            f"report: finding {number} is {shown(finding)}; pass a dict of texts by "
+            f"{', '.join(FINDING)}"
+        )
+    unknown = ", ".join(sorted(str(key) for key in set(finding) - set(FINDING)))
+    if unknown or not finding.get("title"):
+        wrong = f"has {unknown}" if unknown else "has no title"
+        raise ArgumentError(f"report: finding {number} {wrong}; keys are {', '.join(FINDING)}")
+    return [str(number), *(str(finding.get(key, "")) for key in FINDING)]
 
 
 def _section(
