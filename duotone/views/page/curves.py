@@ -46,7 +46,7 @@ def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str
 
     Example:
         >>> curves_of({"loss": [2.0, float("nan"), 1.0]})[0]["values"]
-        [2.0, None, 1.0]
+        [2, None, 1]
     """
     if isinstance(history, str | PathLike):
         history = _read(Path(history))
