@@ -53,7 +53,7 @@ function drawGraph() {
   };
   place(state.zoom, 0, 0, tall);
   if (!shown.flat().includes(state.chosen)) { state.chosen = state.zoom; state.zoom.drawn.setAttribute("tabindex", 0); }
-  if (hadFocus) state.chosen.drawn.focus();
+  if (hadFocus) state.chosen.drawn.focus({ preventScroll: true });
   const path = [];
   for (let node = state.zoom; node; node = node.parent) path.unshift(node);
   get("trail").replaceChildren(...path.flatMap((node, i) => [...(i ? ["›"] : []), i === path.length - 1 ? make("b", {}, node.name)

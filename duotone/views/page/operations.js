@@ -3,7 +3,7 @@ const COLUMNS = [ // name, what is sorted by, what is shown, class
   ["#", (one) => one.index, String, "number"],
   ["operation", (one) => one.name, null, "code"],
   ["result", (one) => one.result, String, "code"],
-  ["precision", (one) => one.kind, kindText, ""],
+  ["precision", (one) => one.kind, kindText, "line"],
   ["rule", (one) => one.rule, String, ""],
   ["reason", (one) => one.detail || words.get(one.rule) || "", String, "wide"],
   ["source", (one) => one.source, String, "code"],
@@ -26,7 +26,7 @@ function sortBy(i) { // numbers begin with the greatest
   const number = COLUMNS[i][3] === "number" && i > 0;
   Object.assign(state, { down: state.sort === i ? !state.down : number, sort: i, rows: PAGE });
   drawTable();
-  get("operations").tHead.rows[0].cells[i].firstChild.focus();
+  get("operations").tHead.rows[0].cells[i].firstChild.focus({ preventScroll: true });
 }
 
 function drawTable() {
@@ -74,10 +74,10 @@ function keys(event) { // arrow keys in the graph, as in any tree
     ArrowRight: inner, ArrowLeft: column > 0 ? state.chosen.parent : null,
   };
   if (event.key in to) {
-    if (to[event.key]) { choose(to[event.key]); to[event.key].drawn.focus(); }
+    if (to[event.key]) { choose(to[event.key]); to[event.key].drawn.focus({ preventScroll: true }); }
   } else if (event.key === "Enter" || event.key === " ") zoom(state.chosen);
   else if (event.key === "Escape" || event.key === "Backspace") {
-    if (state.zoom.parent) { const from = state.zoom; zoom(from.parent); choose(from); if (from.drawn) from.drawn.focus(); }
+    if (state.zoom.parent) { const from = state.zoom; zoom(from.parent); choose(from); if (from.drawn) from.drawn.focus({ preventScroll: true }); }
   } else return;
   event.preventDefault();
 }

@@ -11,7 +11,7 @@ function bar(parts, label) {
 
 function table(columnNames, rows) {
   const cell = (value) => {
-    if (value === null || typeof value !== "object") return make("td", { class: String(value).length > 30 ? "wide" : null }, String(value));
+    if (value === null || typeof value !== "object") return make("td", { class: String(value).length > 30 ? "wide" : String(value).length > 12 ? "some" : null }, String(value));
     const share = Math.max(0, Math.min(1, value.share));
     return make("td", {}, make("div", { class: "cell" }, value.text, bar([share, 0, 0, 1 - share], percent(share))));
   };

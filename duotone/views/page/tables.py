@@ -125,6 +125,8 @@ def _target(rows: Sequence[ComparisonRow]) -> list[dict[str, Any]]:
         columns[2:2] = ["least", "most"]
     if any(row.sent for row in rows):
         columns.append("sends")
+    if any(row.largest_batch is not None for row in rows):
+        columns.append("largest batch, about")
     most = max(row.seconds for row in rows)
     forms = [_form(row, columns, most) for row in rows]
     title = f"{first.target} ({first.device}), {made}{several}"
@@ -158,6 +160,7 @@ def _form(row: ComparisonRow, columns: Sequence[str], most: float) -> list[Any]:
         "memory": amount(row.memory, "B") + (" (does not fit)" if row.fits is False else ""),
         "FLOPs in half": f"{row.half_flops_share:.0%}" if row.flops else "",
         "bounded by": f"{by} {row.time_by[by]:.0%}" if by else "",
+        "largest batch, about": "" if row.largest_batch is None else str(row.largest_batch),
         "sends": amount(sum(row.sent.values()), "B"),
     }
     return [cells[column] for column in columns]

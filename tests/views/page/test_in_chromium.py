@@ -72,17 +72,26 @@ press("Escape");
 seen.back = [trail(), cells(1).length];
 get("operations").tBodies[0].querySelector("button").click();
 seen.detail = get("detail").textContent;
-
+"""
+MORE = """
+const rows = () => get("operations").tBodies[0].rows.length;
+const seen = {errors: window.errors, first: rows(), told: get("found").textContent};
+get("more").click();
+seen.second = rows();
+seen.hidden = get("more").hidden;
+seen.over = document.documentElement.scrollWidth - innerWidth;
+"""
+SHOW = """
 document.body.replaceChildren(Object.assign(document.createElement("pre"),
   {id: "seen", textContent: JSON.stringify(seen)}));
 """
 
 
-def used(page: str, folder: Path) -> dict[str, Any]:
-    """What the script above has seen."""
+def used(page: str, folder: Path, script: str, width: int = 1280) -> dict[str, Any]:
+    """What a script that uses the page has seen."""
     file = folder / "report.html"
     catch = "<script>window.errors = []; onerror = (what) => errors.push(what)</script></head>"
-    use = f"<script>setTimeout(() => {{{USE}}}, 200)</script></body>"
+    use = f"<script>setTimeout(() => {{{script}{SHOW}}}, 200)</script></body>"
     file.write_text(page.replace("</head>", catch, 1).replace("</body>", use), "utf-8")
     assert CHROMIUM is not None
     command = [
@@ -92,7 +101,7 @@ def used(page: str, folder: Path) -> dict[str, Any]:
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
-            "--window-size=1280,900",
+            f"--window-size={width},900",
         ),
         f"--user-data-dir={folder / 'profile'}",
         *("--virtual-time-budget=5000", "--dump-dom", file.as_uri()),
@@ -111,7 +120,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         advice=[{"title": HOSTILE}],
         history={"loss": [3.0, float("nan"), 2.0, 1.0], "scale": [1.0, 2.0]},
     )
-    return used(page, tmp_path_factory.mktemp("page"))
+    return used(page, tmp_path_factory.mktemp("page"), USE)
 
 
 def test_it_draws_everything_and_loads_nothing(seen: dict[str, Any]) -> None:
@@ -141,7 +150,7 @@ def test_the_search_finds_words_in_scope_and_operation(seen: dict[str, Any]) -> 
     names, scopes, told = seen["search"]
     assert names == ["exp"]
     assert scopes == [f"block_b/{HOSTILE}"]
-    assert told.startswith("1 of 5 operations")
+    assert re.fullmatch(r"1 of 5 operations in all; the table shows 1, of [\d.]+ kB", told)
     assert seen["dim"] > 0
 
 
@@ -160,3 +169,12 @@ def test_the_graph_zooms_by_the_keyboard(seen: dict[str, Any]) -> None:
     assert role == "treeitem"
     assert seen["back"][1] == 5
     assert "rule" in seen["detail"]
+
+
+def test_a_long_table_grows_and_a_narrow_window_does_not_scroll_sideways(tmp_path: Path) -> None:
+    page = make_page(record(*(f"layer_{i}/attention" for i in range(110))), title="x" * 60)
+    seen = used(page, tmp_path, MORE, width=500)
+    assert seen["errors"] == []
+    assert (seen["first"], seen["second"], seen["hidden"]) == (200, 221, True)
+    assert seen["told"].startswith("221 of 221 operations in all; the table shows 200, of ")
+    assert seen["over"] <= 0
