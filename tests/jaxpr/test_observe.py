@@ -90,12 +90,16 @@ def test_names_of_arguments() -> None:
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (lambda x: x @ x, {"terms": 4.0, "labels": (0, 1, 1, 3, 0, 3)}),
+        (lambda x: x @ x, {"terms": 4.0, "labels": (0, 1, 1, 3, 0, 3), "sizes": (1, 4, 4, 4)}),
         (
             lambda x: jax.lax.dot_general(
                 jnp.ones((3, 5, 4, 2)), x[:3, :, None], (((2,), (1,)), ((0,), (0,)))
             ),
-            {"terms": 4.0, "labels": (0, 1, 2, 3, 0, 2, 6, 0, 1, 3, 6)},
+            {
+                "terms": 4.0,
+                "labels": (0, 1, 2, 3, 0, 2, 6, 0, 1, 3, 6),
+                "sizes": (3, 10, 4, 1),
+            },
         ),
         (lambda x: jnp.sum(x, 0), {"axes": (0,)}),
         (lambda x: jnp.max(x), {"axes": (0, 1)}),
@@ -106,7 +110,7 @@ def test_names_of_arguments() -> None:
         (lambda x: jax.lax.iota(jnp.float32, 9), {"length": 9.0}),
         (
             lambda x: jax.lax.conv(x[None, None], x[None, None, :3, :2], (1, 1), "SAME"),
-            {"terms": 6.0},
+            {"terms": 6.0, "sizes": (1, 1, 16, 6, 1, 1)},
         ),
         (lambda x: jnp.tanh(x), {}),
     ],
