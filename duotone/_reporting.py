@@ -96,9 +96,10 @@ def report(
     with assuming(None if device is None else device.device()):
         seen = api.explain(step, *args, dtype=dtype, policy=policy, **kwargs)
     painted_for = "" if device is None else f", painted for {device.description}"
+    name = describe_callable(step).removeprefix("autocast(").removesuffix(")")
     page = make_page(
         seen,
-        title=title or describe_callable(step).removeprefix("autocast(").removesuffix(")"),
+        title=title or name.rpartition("<locals>.")[2],
         about=f"{seen.summary.half_dtype}{painted_for}",
         comparison=comparison,
         blame=blame,

@@ -41,7 +41,9 @@ def test_a_page_of_a_step(tmp_path: Path) -> None:
 
 
 def test_painted_for_a_target_that_is_not_here(tmp_path: Path) -> None:
-    out = duotone.report(step, W, W, out=tmp_path / "a.html", target="v100")
+    fast = duotone.autocast(lambda x: step(x, x))
+    out = duotone.report(fast, W, out=tmp_path / "a.html", target="v100")
+    assert data_of(out.read_text())["title"] == "<lambda>"
     assert "float16, painted for Tesla V100" in data_of(out.read_text())["about"]
     with pytest.raises(UnknownTargetError, match="h100"):
         duotone.report(step, W, W, out=tmp_path / "b.html", target="h1000")
