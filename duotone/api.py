@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import jax
 
@@ -22,6 +22,7 @@ from duotone._arguments import (
     without_heal,
 )
 from duotone._dtypes import OFF
+from duotone._explanation import Explanation
 from duotone._mixed import Settings, argument_names, fast_half, half_of_device, settings_of
 from duotone._records import halves_inside, record_of
 from duotone._renamed import refuses_old_arguments
@@ -30,18 +31,11 @@ from duotone._weights import CastParams, Weights, check_fits, without_first
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.record import Record
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.running.inside import collecting, holds_rewritten
 from duotone.policy import Policy
 from duotone.targets import assumed
-from duotone.views.columns import html, plain
-from duotone.views.overview import Overview
-from duotone.views.rows import Rows
-
-if TYPE_CHECKING:
-    from duotone.views.page.assemble import Sections
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -207,63 +201,6 @@ def _recorded_settings(
             f"{record.dtype}; leave dtype out, or cast the float32 weights anew"
         )
     return dtype, False, policy
-
-
-class Explanation(Record):
-    """The effect of a painting on a function, and why; see :class:`duotone.graph.record.Record`.
-
-    ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
-    :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_html` a page
-    and :meth:`to_tensorboard` a coloured graph. A notebook shows the overview too.
-    """
-
-    def rows(
-        self, where: str | None = None, *, rule: str | None = None, most: int | None = None
-    ) -> Rows:
-        """Operations one by one, in program order; print it.
-
-        Args:
-            where: a shell pattern over name scope and operation, as in a policy:
-                ``"*/attention/*"``.
-            rule: of this rule only; ``docs/rules.md`` tells them all.
-            most: those with the most bytes, no more than this.
-
-        Raises:
-            ArgumentError: there is no such rule, or nothing matches.
-
-        Example:
-            >>> import jax, jax.numpy as jnp, duotone
-            >>> seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
-            >>> [o.operation for o in seen.rows(rule="deny").operations]
-            ['exp']
-        """
-        return Rows(self, where, rule, most)
-
-    def __str__(self) -> str:
-        return plain(Overview(self))
-
-    def __rich__(self) -> Overview:
-        return Overview(self)
-
-    def _repr_html_(self) -> str:
-        return html(Overview(self))
-
-    def to_html(self, **sections: Unpack[Sections]) -> str:
-        """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.
-
-        Args:
-            **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``,
-                as for :func:`duotone.report`.
-        """
-        from duotone.views.page.assemble import make_page
-
-        return make_page(self, **sections)
-
-    def to_tensorboard(self, logdir: str) -> None:
-        """Writes the graph for TensorBoard: Graphs, Color by Device (docs/tensorflow.md)."""
-        from duotone.views import tensorboard  # of an extra
-
-        tensorboard.write_record(logdir, self)
 
 
 @refuses_old_arguments

@@ -141,11 +141,13 @@ MAY_IMPORT = {
     "_dumps": {"_files", "_jax", "errors", "graph"},
     "_road": {"_by_policy", "_jax", "_dumps", "errors", "graph", "jaxpr", "policy", "targets"},
     "gradients": {"_arguments", "_renamed", "api", "calibration", "errors", "policy", "scale"},
+    "_explanation": {"graph", "views"},
     "inference": {"api", "policy", "_weights", "targets"},
     "_weights": {"_jax", "errors", "graph", "jaxpr", "policy"},
     "api": {
         "_arguments",
         "_dtypes",
+        "_explanation",
         "_renamed",
         "calibration",
         "errors",

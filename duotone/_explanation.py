@@ -1,0 +1,73 @@
+"""The record that ``explain`` returns, with its views.
+
+Who calls this: :func:`duotone.explain`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from duotone.graph.record import Record
+from duotone.views.columns import html, plain
+from duotone.views.overview import Overview
+from duotone.views.rows import Rows
+
+if TYPE_CHECKING:
+    from duotone.views.page.assemble import Sections
+
+
+class Explanation(Record):
+    """The effect of a painting on a function, and why; see :class:`duotone.graph.record.Record`.
+
+    ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
+    :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_html` a page
+    and :meth:`to_tensorboard` a coloured graph. A notebook shows the overview too.
+    """
+
+    def rows(
+        self, where: str | None = None, *, rule: str | None = None, most: int | None = None
+    ) -> Rows:
+        """Operations one by one, in program order; print it.
+
+        Args:
+            where: a shell pattern over name scope and operation, as in a policy:
+                ``"*/attention/*"``.
+            rule: of this rule only; ``docs/rules.md`` tells them all.
+            most: those with the most bytes, no more than this.
+
+        Raises:
+            ArgumentError: there is no such rule, or nothing matches.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, duotone
+            >>> seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
+            >>> [o.operation for o in seen.rows(rule="deny").operations]
+            ['exp']
+        """
+        return Rows(self, where, rule, most)
+
+    def __str__(self) -> str:
+        return plain(Overview(self))
+
+    def __rich__(self) -> Overview:
+        return Overview(self)
+
+    def _repr_html_(self) -> str:
+        return html(Overview(self))
+
+    def to_html(self, **sections: Unpack[Sections]) -> str:
+        """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.
+
+        Args:
+            **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``,
+                as for :func:`duotone.report`.
+        """
+        from duotone.views.page.assemble import make_page
+
+        return make_page(self, **sections)
+
+    def to_tensorboard(self, logdir: str) -> None:
+        """Writes the graph for TensorBoard: Graphs, Color by Device (docs/tensorflow.md)."""
+        from duotone.views import tensorboard  # of an extra
+
+        tensorboard.write_record(logdir, self)
