@@ -23,10 +23,11 @@ OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.
 PYTEST := -m pytest -n $(WORKERS)
 # What the second Python need not repeat unless it is asked for everything: it has no JAX in it, it
 # is about what is refused or about numbers that a painting decides, or it is what a person runs once.
-SAME := cli samples benchmarks graph numerics targets tensorflow views test_compare.py test_docs.py \
-	test_environment.py test_examples.py test_files.py test_identities.py test_imports.py \
-	test_policy.py test_policy_file.py adapters/test_optax_refusals.py \
-	adapters/test_keras_applications.py
+SAME := cli samples benchmarks graph numerics targets tensorflow views test_advise.py test_compare.py \
+	test_docs.py test_environment.py test_examples.py test_files.py test_identities.py test_imports.py \
+	test_invariants.py test_policy.py test_policy_file.py test_report.py test_traps.py \
+	test_traps_of_operations.py jaxpr/test_instead.py jaxpr/test_trilinear.py \
+	adapters/test_optax_refusals.py adapters/test_keras_applications.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-tensorflow lint format types docs bench clean
