@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duotone._blaming import Blame, blame
     from duotone._comparing import Comparison, compare
     from duotone._measuring import calibrate
+    from duotone._profiling import Profile, profile, read_profile
     from duotone._reporting import report
     from duotone._weights import CastParams
     from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
@@ -76,6 +77,7 @@ __all__ = [
     "MixedPrecisionOptimizer",
     "NoLossScale",
     "Policy",
+    "Profile",
     "ScaledGrad",
     "SkipState",
     "Target",
@@ -95,6 +97,8 @@ __all__ = [
     "keep_full",
     "keep_half",
     "optimizer_from_environment",
+    "profile",
+    "read_profile",
     "report",
     "select_tree",
     "skip_nonfinite",
@@ -117,6 +121,7 @@ _NAMES_BY_MODULE = {
     "inference": "cast_params",
     "_measuring": "calibrate",
     "policy": "Policy",
+    "_profiling": "Profile profile read_profile",
     "_reporting": "report",
     "regions": "keep_full keep_half",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad SkipState "

@@ -123,6 +123,10 @@ class CompilationError(DuotoneError, RuntimeError):
     """The compiler of a target refused a program, or could not be started."""
 
 
+class TraceError(DuotoneError, ValueError):
+    """A profile cannot be taken, or a file is no trace of JAX's profiler."""
+
+
 class GraphDefError(ArgumentError):
     """A TensorFlow graph that cannot be rewritten: names the node, what is wrong and the remedy."""
 

@@ -17,6 +17,7 @@ from duotone.cli.blame import blame
 from duotone.cli.compare import compare
 from duotone.cli.demo import demo
 from duotone.cli.explain import explain
+from duotone.cli.profile import profile
 from duotone.cli.report import report
 from duotone.cli.rewrite import rewrite
 from duotone.cli.run import run as run_script
@@ -42,6 +43,8 @@ _EPILOG = """
   duotone compare train.py:step --targets h100,a100
 
   duotone advise train.py:step       what makes it slow
+
+  duotone profile train.py           where the time goes
 
   duotone report train.py:step       all of it as a page, with a graph to zoom into
 
@@ -134,6 +137,20 @@ _REPORT_EPILOG = """
   duotone report seen.json                          what explain --json wrote elsewhere
 """
 
+_PROFILE_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone profile train.py --epochs 3                  --epochs is the script's
+
+  duotone profile --out logs --iter-start 5 --iter-stop 20 train.py
+
+  duotone profile --key-node jit_step/fusion.3 train.py
+
+  duotone profile -m duotone run train.py              in mixed precision
+
+  duotone profile logs/plugins/profile/*/host.xplane.pb   read it again
+"""
+
 _DEMO_EPILOG = """
 [bold]Examples[/bold]
 
@@ -202,6 +219,10 @@ app.command(epilog=_EXPLAIN_EPILOG)(explain)
 app.command(epilog=_COMPARE_EPILOG)(compare)
 app.command(epilog=_ADVISE_EPILOG)(advise)
 app.command(epilog=_BLAME_EPILOG)(blame)
+app.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    epilog=_PROFILE_EPILOG,
+)(profile)
 app.command(epilog=_REPORT_EPILOG)(report)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)

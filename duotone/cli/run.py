@@ -12,14 +12,10 @@ whatever their class: they go to ``sys.excepthook`` without the frames of this c
 
 from __future__ import annotations
 
-import difflib
 import enum
-import importlib.util
 import logging
 import os
-import runpy
 import sys
-import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -28,6 +24,7 @@ import typer
 
 from duotone._environment import PAINTER, POLICY_FILE
 from duotone._switches import DTYPE, LOSS_SCALE, SWITCH, read_switches
+from duotone.cli.script import check_script, execute
 from duotone.errors import ArgumentError, EnvironmentVariableError
 
 _OPTIONS = ("--dtype", "--loss-scale", "--policy-file", "--painter", "--module")
@@ -88,7 +85,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a script in mixed precision: Keras models, duotone.optimizer_from_environment(...)."""
-    _check_script(script, module)
+    check_script("run", script, module, _OPTIONS)
     _set_variables(
         {
             DTYPE: None if dtype is None else dtype.value,
@@ -101,38 +98,14 @@ def run(
 
     _show_log()
     when_imported("keras", _switch_keras_on)
-    sys.argv = [script, *(arguments or [])]
-    if not sys.flags.safe_path:  # of python -P and PYTHONSAFEPATH, where nothing comes first
-        sys.path[0] = str(Path.cwd() if module else Path(script).resolve().parent)
-    if module:
-        _check_module(script)
-    try:
-        if module:
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
-        else:
-            _run_script(Path(script))
-    except (Exception, KeyboardInterrupt) as error:
-        _show(error)
-        raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1) from error
+    status = execute("run", script, arguments or [], module)
+    if status:
+        raise typer.Exit(status)
     if not {"keras", "duotone.adapters.optax"} & set(sys.modules):  # the second loads when used
         typer.echo(
             f"note: {script} uses neither Keras nor duotone.optimizer_from_environment(...): "
             "nothing to switch on",
             err=True,
-        )
-
-
-def _check_script(script: str, module: bool) -> None:
-    """Raises if this is a misspelt option, or no file where one is meant."""
-    if script.startswith("-") and not Path(script).exists():
-        near = difflib.get_close_matches(script, _OPTIONS, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(_OPTIONS)}."
-        raise ArgumentError(
-            f"duotone run has no option {script}: {meant} Options of the script stand behind it."
-        )
-    if not module and not Path(script).is_file():
-        raise ArgumentError(
-            f"there is no script {script}. For a module write: duotone run -m {script}"
         )
 
 
@@ -157,38 +130,6 @@ def _set_variables(options: Mapping[str, str | None]) -> None:
         from duotone.policy import Policy  # an error in it is to come before the script begins
 
         Policy.from_file(str(options[POLICY_FILE]))
-
-
-def _run_script(path: Path) -> None:
-    """Runs a file as ``__main__``; unlike ``runpy`` it leaves ``sys.argv[0]`` as it was typed."""
-    main = types.ModuleType("__main__")
-    main.__file__ = str(path.absolute())
-    sys.modules["__main__"] = main
-    exec(compile(path.read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__)
-
-
-def _check_module(name: str) -> None:
-    """Raises if there is no such module."""
-    try:
-        found = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError as error:
-        found = error.name is None or not f"{name}.".startswith(f"{error.name}.")
-    except Exception:  # of a package around it; importing it again says so, as the script's error
-        found = True
-    if not found:
-        raise ArgumentError(
-            f"there is no module {name} in {sys.path[0]} or installed. "
-            "For a script write its path: duotone run path/to/train.py"
-        )
-
-
-def _show(error: BaseException) -> None:
-    """Shows an error of the script as python does, by its own hook if it has one."""
-    own = {__file__, runpy.run_module.__code__.co_filename}
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename in own:
-        frames = frames.tb_next
-    sys.excepthook(type(error), error.with_traceback(frames), frames)
 
 
 class _LogLines(logging.StreamHandler[TextIO]):
