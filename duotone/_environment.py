@@ -44,6 +44,8 @@ logger = logging.getLogger("duotone")
 PAINTER = "DUOTONE_PAINTER"
 POLICY_FILE = "DUOTONE_POLICY_FILE"
 """Names a file with fields of a policy, over which the variables below win."""
+NVTX = "DUOTONE_NVTX"
+"""Whether there are NVTX ranges, read by :mod:`duotone._nvtx`."""
 _PREFIX = "DUOTONE_"
 _SAID: set[str] = set()
 """Unknown variables of which it was said."""
@@ -382,7 +384,7 @@ SWITCH_NAMES = (
 )
 """Those of :mod:`duotone._switches`."""
 
-KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, *SWITCH_NAMES})
+KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, NVTX, *SWITCH_NAMES})
 """Every name with duotone's prefix."""
 
 MATH_VARIABLES = (

@@ -22,6 +22,7 @@ from typing import Any
 
 from duotone import _jax
 from duotone._arguments import half_named
+from duotone._nvtx import rewrite_range
 from duotone._road import Painted, carry_out, paint_for_device
 from duotone._saying import hearer
 from duotone._weights import Weights, WeightsRunner
@@ -50,6 +51,7 @@ class Settings:
         chosen: whether duotone chooses the half type.
         policy: the user's, or ``None``.
         weights: those that are the same at every call, or ``None``.
+        name: of the function.
         off: whether the function runs as it is.
     """
 
@@ -63,6 +65,7 @@ class Settings:
     ) -> None:
         self.function, self.dtype, self.chosen = function, dtype, chosen
         self.policy, self.weights = policy, weights
+        self.name = describe_callable(function).removeprefix("autocast(").removesuffix(")")
         self._half = None if dtype is None else half_named("autocast", dtype)
         self.off = dtype is not None and self._half is None
         self._runs: dict[Any, Call] = {}
@@ -96,17 +99,18 @@ class Settings:
             return self._plain
 
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
-            painted = paint_for_device(
-                traced.jaxpr,
-                merged,
-                half,
-                chosen=self.chosen,
-                arguments=argument_names(traced, merged),
-                weights=count,
-            )
-            if (collection := collection_now()) is not None:
-                collection.latest = painted
-            run = carry_out(traced.jaxpr, painted, merged)
+            with rewrite_range(self.name):
+                painted = paint_for_device(
+                    traced.jaxpr,
+                    merged,
+                    half,
+                    chosen=self.chosen,
+                    arguments=argument_names(traced, merged),
+                    weights=count,
+                )
+                if (collection := collection_now()) is not None:
+                    collection.latest = painted
+                run = carry_out(traced.jaxpr, painted, merged)
             return painted.given, self._announced(run, painted) if half else run
 
         if weights is not None:
@@ -122,7 +126,7 @@ class Settings:
             asked = hearer() is not None or logger.isEnabledFor(logging.INFO)
             if asked and not self._said and collection_now() is None:
                 self._said = True
-                _say_once(describe_callable(self.function), painted)
+                _say_once(self.name, painted)
             return run(*leaves)
 
         return announced
@@ -140,7 +144,7 @@ _LINES: set[str] = set()
 def _say_once(what: str, painted: Painted) -> None:
     """Logs what a painting does, unless the very same was logged before."""
     line = first_line(
-        what.removeprefix("autocast(").removesuffix(")"),
+        what,
         painted.built.graph,
         painted.classes,
         painted.painting,

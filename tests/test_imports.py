@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "_environment": {"errors", "graph"},
     "_files": {"errors"},
     "_jax": set(),
+    "_nvtx": {"_environment"},
     "_on_import": set(),
     "_operation_hints": {"errors"},
     "_renamed": {"errors"},
@@ -156,6 +157,7 @@ MAY_IMPORT = {
         "graph",
         "jaxpr",
         "_mixed",
+        "_nvtx",
         "policy",
         "_records",
         "_road",
@@ -166,6 +168,7 @@ MAY_IMPORT = {
     "_mixed": {
         "_arguments",
         "_jax",
+        "_nvtx",
         "_saying",
         "graph",
         "jaxpr",

@@ -21,6 +21,7 @@ from benchmarks import (
     gradient_error,
     optimizer_overhead,
     painter,
+    profile_cost,
     rewrite_cost,
     second_call,
     step_cost,
@@ -137,6 +138,16 @@ def test_second_call():
     assert {"2 leaves", "6 leaves"} == set(data)
     assert len(bars) == 4
     assert "jit(autocast(f))" in text
+
+
+@pytest.mark.slow
+def test_profile_cost():
+    bars, text, data = profile_cost.measure({"perceptron": perceptron}, rounds=1, steps=4, runs=3)
+    assert len(bars) == 3
+    assert data["reading"]["iterations"] == 3
+    assert data["reading"]["operations"] >= 3 * 240
+    assert 0 < data["reading"]["peak MB before"] <= data["reading"]["peak MB"]
+    assert "operations a step" in text
 
 
 @pytest.mark.slow
