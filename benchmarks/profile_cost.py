@@ -100,7 +100,7 @@ def many_operations(x: jax.Array) -> jax.Array:
 
 def write_trace(folder: Path, runs: int) -> tuple[Path, float]:
     """Takes a large trace; returns its file and how long JAX took to write it."""
-    x = many_operations(jnp.ones((8, 8)))
+    x = jax.block_until_ready(many_operations(jnp.ones((8, 8))))
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     jax.profiler.start_trace(folder, profiler_options=options)
