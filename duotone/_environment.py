@@ -45,7 +45,7 @@ PAINTER = "DUOTONE_PAINTER"
 POLICY_FILE = "DUOTONE_POLICY_FILE"
 """Names a file with fields of a policy, over which the variables below win."""
 NVTX = "DUOTONE_NVTX"
-"""Whether there are NVTX ranges, read by :mod:`duotone._nvtx`."""
+"""Switches NVTX ranges; read by :mod:`duotone._nvtx`."""
 _PREFIX = "DUOTONE_"
 _SAID: set[str] = set()
 """Unknown variables of which it was said."""

@@ -39,7 +39,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 def level(environ: Mapping[str, str]) -> tuple[bool, bool, bool]:
-    """What the environment says: whether there are ranges, with details, and whether by name.
+    """Reads the environment: whether there are ranges, with details, and whether by name.
 
     Args:
         environ: variable names and values.

@@ -82,7 +82,7 @@ class Profile:
                 self._problem = str(error)
 
     def _is_here(self) -> bool:
-        """Whether this is the process that the profile is of, and not one forked off."""
+        """True in the process that the profile is of, False in one forked off."""
         return os.getpid() == self._process
 
     def _begin(self) -> None:

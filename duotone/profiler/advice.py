@@ -1,4 +1,4 @@
-"""What stands out in a profile, in sentences with a remedy.
+"""Advice: sentences on what stands out in a profile, each with a remedy.
 
 Few rules, each with a threshold below which it is silent; a step without a fault gets none. What a
 program could gain on a device that is not here is ``duotone compare``'s to say.

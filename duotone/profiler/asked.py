@@ -1,4 +1,4 @@
-"""What a user asks of a profile: the key operation, and which iterations count.
+"""The choices of a user for a profile: the key operation, and which iterations count.
 
 Who calls this: :mod:`duotone._profiling` and the command line, before the script begins; no JAX.
 """
@@ -12,7 +12,7 @@ from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked.
+    """The choices, checked.
 
     Attributes:
         key_node: the operation that begins an iteration: its name or a pattern of it, of the

@@ -188,7 +188,7 @@ def _named_key(trace: Trace, name: str) -> _Key | None:
 
 
 def _never_ran(trace: Trace, facts: Mapping[int, Facts], name: str) -> str:
-    """What is said of a key operation that never ran: which did, the dearest first."""
+    """A note on a key operation that never ran: which did, the dearest first."""
     seconds = np.bincount(trace.kind, trace.end - trace.start, len(trace.kinds))
     order = np.argsort(-seconds)
     names = dict.fromkeys("/".join(_key_of(trace.kinds[n])).lstrip("/") for n in order)

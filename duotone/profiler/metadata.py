@@ -1,4 +1,4 @@
-"""What a plane of a trace says of itself, and the compiled programs of the metadata plane.
+"""Stats of a plane of a trace, and the compiled programs of the metadata plane.
 
 Who calls this: :mod:`duotone.profiler.reading`.
 """
@@ -18,7 +18,7 @@ PROGRAM = re.compile(r"(.*)\((\d+)\)$")
 
 
 def stats_of(plane: wire.Plane) -> dict[str, Any]:
-    """What a plane says of itself."""
+    """The stats of a plane itself, by name."""
     space = wire.message(1, plane.head)
     return {
         name: value

@@ -29,7 +29,7 @@ _CONTAINER_NAME = re.compile(r"(while|conditional|call)(\.\d+)?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fact:
-    """What the compiled program says of one operation.
+    """One operation, as the compiled program describes it.
 
     Attributes:
         kind: ``fusion``, ``fusion(dot)``, ``dot``, ``copy``, a custom call's target, …
@@ -59,7 +59,7 @@ class Fact:
 
     @property
     def is_container(self) -> bool:
-        """Whether it only runs other operations."""
+        """True if it only runs other operations."""
         return self.kind in CONTAINERS
 
 
@@ -68,7 +68,7 @@ Facts = Mapping[str, Fact]
 
 
 def is_container_name(operation: str) -> bool:
-    """Whether an operation of which nothing but the name is known only runs others."""
+    """True if the name of an operation is one of those that only run others."""
     return _CONTAINER_NAME.fullmatch(operation) is not None
 
 

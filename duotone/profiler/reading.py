@@ -103,7 +103,7 @@ class _content:  # noqa: N801  (a context)
 
 
 class _Reader:
-    """What was read so far, in columns."""
+    """The columns that were read so far."""
 
     def __init__(self) -> None:
         self.planes_seen = 0
@@ -277,7 +277,7 @@ class _Reader:
 
 
 def _what(name: str) -> int:
-    """What an event of the host is, by its name; an operation's stats have the last word."""
+    """Tells events of the host by name; an operation's stats have the last word."""
     if name.startswith(_ENDS):
         return _END
     if _COMPILES.fullmatch(name):

@@ -1,4 +1,4 @@
-"""What a profile found: the record behind ``duotone.profile``, as data.
+"""The record behind ``duotone.profile``: what was found, as data.
 
 Made by :mod:`duotone.profiler.tables`, written by :mod:`duotone.profiler.files`, shown by
 :mod:`duotone.views.profile`. Times are in seconds. On GPUs four columns tell of Tensor Cores; they

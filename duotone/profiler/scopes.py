@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 _WRAPPED = re.compile(r"([\w.]+)\((.*)\)$")
 _CALLS = frozenset({"jit", "pjit", "xla_call", "core_call", "shard_map", "pmap", "jit_call"})
-"""Of these the name in brackets is a function, and no scope."""
+"""Calls: the name in brackets is a function, and no scope."""
 _STRUCTURE = re.compile(
     r"while|body|cond|scan|closed_call|core_call|checkpoint|remat2?|rematted_computation|shard_map"
     r"|custom_(?:jvp|vjp)_call|branch_\d+_fun"

@@ -43,7 +43,7 @@ class Product:
 
     @property
     def eligible(self) -> bool:
-        """Whether Tensor Cores could calculate it, in mixed precision if need be.
+        """True if Tensor Cores could calculate it, in mixed precision if need be.
 
         Example:
             >>> Product(128, 64, 256, ("f32", "f32")).eligible
@@ -56,7 +56,7 @@ class Product:
 
     @property
     def uneven(self) -> bool:
-        """Whether a side is no multiple of :data:`TILE`, which leaves tiles partly empty."""
+        """True if a side is no multiple of :data:`TILE`, which leaves tiles partly empty."""
         return any(side % TILE for side in (self.rows, self.columns, self.contracted))
 
 

@@ -1,4 +1,4 @@
-"""What ran, added up by kind: arithmetic on columns, so that tables see few rows.
+"""Adds up what ran, by kind: arithmetic on columns, so that tables see few rows.
 
 An operation that only runs others (a loop, a branch) counts where nothing was recorded inside of
 it.
@@ -23,7 +23,7 @@ NANO = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sum:
-    """What the events of one kind add up to, in counted iterations.
+    """The sum of all events of one kind, in counted iterations.
 
     Attributes:
         kind: what ran.
@@ -43,7 +43,7 @@ class Sum:
 
 
 class Lane:
-    """What ran on one device, by time, and when it was busy.
+    """The events of one device, by time, and when it was busy.
 
     Attributes:
         kind: of each event; its own time, loops and branches left out.
@@ -78,7 +78,7 @@ class Lane:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Events:
-    """What ran, by device, and what is known of its kinds."""
+    """The events of all devices, and what is known of their kinds."""
 
     trace: Trace
     lanes: Mapping[str, Lane]
@@ -88,7 +88,7 @@ class Events:
 
 
 def events_of(trace: Trace, facts: Mapping[int, Facts]) -> Events:
-    """What ran, by device."""
+    """Sorts the events of a trace by device."""
     known = [
         facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
         for kind in trace.kinds

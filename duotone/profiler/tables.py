@@ -109,7 +109,7 @@ class _Cores(NamedTuple):
 
 
 def _cores(times: Iterable[tuple[float, bool | None]]) -> _Cores:
-    """Of the times of eligible kernels, each with whether it uses Tensor Cores."""
+    """Adds up times of eligible kernels, each with whether it uses Tensor Cores."""
     eligible_seconds = used = unknown = 0.0
     for seconds, uses in times:
         eligible_seconds += float(seconds)

@@ -47,7 +47,7 @@ _LIBRARY_FUSIONS = ("__cudnn$fusion", "__custom_fusion")
 
 
 def uses_tensor_cores(kernel: str, fact: Fact | None) -> bool | None:
-    """Whether a kernel uses Tensor Cores; ``None`` where nothing says so.
+    """True if a kernel uses Tensor Cores; ``None`` where nothing tells.
 
     Args:
         kernel: its name in the trace.
@@ -73,7 +73,7 @@ def uses_tensor_cores(kernel: str, fact: Fact | None) -> bool | None:
 
 
 _WRITTEN = frozenset({"dot", "convolution"})
-"""What XLA writes itself where it stands alone, without Tensor Cores."""
+"""Operations that XLA writes itself where they stand alone, without Tensor Cores."""
 
 
 def _is_triton(kernel: str, fact: Fact | None) -> bool:
@@ -95,5 +95,5 @@ def _triton(fact: Fact) -> bool | None:
 
 
 def eligible(fact: Fact | None) -> bool:
-    """Whether Tensor Cores could calculate an operation's dots or convolutions."""
+    """True if Tensor Cores could calculate one of an operation's dots or convolutions."""
     return fact is not None and any(product.eligible for product in fact.products)

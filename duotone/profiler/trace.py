@@ -33,7 +33,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """What a trace holds, in the order of time.
+    """The content of a trace, in the order of time.
 
     Attributes:
         kinds: the distinct things that ran.
