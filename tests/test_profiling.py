@@ -12,7 +12,8 @@ import pytest
 
 import duotone
 from duotone.errors import ArgumentError, TraceError
-from tests.profiler.xplanes import gpu, kernel, write
+from duotone.profiler.programs import facts_of
+from tests.profiler.xplanes import gpu, kernel, programs, write
 
 STEPS = 6
 
@@ -151,14 +152,44 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_gpu_is_shown_with_its_tensor_cores(tmp_path: Path) -> None:
-    """A made trace: no program stands in it, so that nothing is known to be eligible."""
+    """A made trace with the program of this CPU: its dots by kernels that a GPU would run."""
+    executable = step.lower(*weights()).compile().runtime_executable()
+    assert executable is not None
+    module = executable.hlo_modules()[0]
+    facts = facts_of(module.to_string())
+    first, second = (name for name, fact in facts.items() if fact.products)
+    (tanh,) = (name for name, fact in facts.items() if fact.primitive == "tanh")
+    names = {
+        first: "nvjet_tst_128x128_64x4_1x2_h_bz_coopA_TNT",
+        second: "ampere_sgemm_128x64_tn",
+        tanh: "loop_tanh_fusion",
+    }
     events = [
-        kernel("nvjet_tst_128x128_64x4_1x2_h_bz_coopA_TNT", 100 * n + 1, 60, "cublas-gemm.1")
+        kernel(name, 100 * n + 30 * place, 20, operation)
         for n in range(4)
+        for place, (operation, name) in enumerate(names.items())
     ]
-    events += [kernel("loop_add_fusion", 100 * n, 1, "add.2") for n in range(4)]
-    made = write(tmp_path / "made.xplane.pb", gpu({"Stream #1(Compute)": sorted(events)}))
+    made = write(
+        tmp_path / "made.xplane.pb",
+        programs({7: ("jit_step", module.as_serialized_hlo_module_proto())}),
+        gpu({"Stream #1(Compute)": events}),
+    )
     found = duotone.read_profile(made)
-    assert found.record.summary.idle == pytest.approx(1 - 61 * 3 / (100 + 100 + 61))
-    assert [row.tensor_cores for row in found.record.kernels] == ["yes", "no"]
+    assert found.record.summary.idle == pytest.approx(1 - 60 * 3 / (100 + 100 + 80))
+    assert found.record.summary.tensor_core_efficiency == pytest.approx(0.5)
+    assert found.record.summary.eligible_seconds == pytest.approx(40e-6)
+    cores = {row.kernel: row.tensor_cores for row in found.record.kernels}
+    assert cores == dict(zip(names.values(), ("yes", "no", "no"), strict=True))
+    scopes = {row.scope: row.tensor_core_seconds for row in found.record.scopes}
+    assert sorted(scopes) == ["encoder", "head"]
+    assert sum(seconds or 0.0 for seconds in scopes.values()) == pytest.approx(60e-6)
+    assert "Tensor Cores  50% of the eligible time (67% of the busy time)" in str(found)
+    assert "33% of the time is in float32 dots" in found.record.advice[-1]
+
+
+def test_a_gpu_without_a_program(tmp_path: Path) -> None:
+    events = [kernel("nvjet_tst_128x128_64x4_1x2_h_bz_coopA_TNT", 9.0, 6, "cublas-gemm.1")]
+    made = write(tmp_path / "made.xplane.pb", gpu({"Stream #1(Compute)": events}))
+    found = duotone.read_profile(made)
+    assert [row.tensor_cores for row in found.record.kernels] == ["yes"]
     assert "no operation that they could calculate is known" in str(found)

@@ -58,7 +58,7 @@ def _waits(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
         yield (
             f"the device is idle for {summary.idle:.0%} of an iteration, and its kernels last "
             f"{mean * 1e6:.2g} us on average: launches bound it. Raise the batch, or put several "
-            "steps into one program (jax.lax.scan)."
+            "steps into one program (jax.lax.scan). (Without a profiler XLA launches many at once.)"
         )
     else:
         yield (

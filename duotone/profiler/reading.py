@@ -39,6 +39,8 @@ _DEVICE = re.compile(r"/device:(GPU|TPU):(\d+)$")
 _NAME = re.compile(r"[\w.\-]+")
 _COMPILES = re.compile(r"backend_compile\w*")
 _ENDS = "end: "
+_SIGNED = (1 << 63) - 1
+"""Bits of a number that a column holds; traces have unsigned ones."""
 _SKIP, _OPERATION, _END, _COMPILE = range(4)
 
 
@@ -215,7 +217,7 @@ class _Reader:
             kind = Kind(
                 device,
                 event.name,
-                str(stats.get("hlo_op", "")),
+                str(stats.get("hlo_op", "")).rpartition("::")[2],  # the innermost of several
                 str(stats.get("hlo_module", "")),
                 _as_number(stats.get("program_id")),
             )
@@ -289,7 +291,7 @@ def _number(event: Any, stat: str) -> int:
     """The number by which a launch and its end know each other; -1 without."""
     for name, value in event.stats:
         if name == stat:
-            return value
+            return value & _SIGNED
     return -1
 
 

@@ -30,7 +30,7 @@ _YES = re.compile(
     r"(?:^|[^a-z])[a-z]{1,2}(?:161616|168128|168256|16816|16832|16864|16328|1688|1684|884|8816|8832)"
     r"|(?:^|[^a-z])[hiqd]mma|gmma|wmma|utcmma|tcgen05|mma_sync|xmma|tensorop|tensor\d+x\d+x\d+"
     r"|nvjet|fmha|flash_(?:fwd|bwd|attn|attention)|sdpa"
-    r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv2d_c1_k1|direct_group",
+    r"|conv1x1|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv2d_c1_k1|direct_group",
     re.IGNORECASE,
 )
 _NO = re.compile(

@@ -42,6 +42,12 @@ def test_what_ran_on_a_gpu(tmp_path: Path) -> None:
     assert trace.devices["GPU:0"]["compute_cap_major"] == 9
 
 
+def test_of_nested_operations_the_innermost_counts(tmp_path: Path) -> None:
+    device = gpu({"Stream #1(Compute)": [kernel("k", 1, 1, "while.3::fusion.2")]})
+    trace = read_trace(write(tmp_path / "made.xplane.pb", device))
+    assert [kind.operation for kind in trace.kinds] == ["fusion.2"]
+
+
 def test_what_ran_on_a_tpu(tmp_path: Path) -> None:
     """An operation there is named by its text; the program is that in whose run it began."""
     lines = {
@@ -71,11 +77,11 @@ def test_an_operation_that_goes_on_after_its_launch_ends_when_it_is_done(tmp_pat
             thunk("dot.1", 0, 2, 1),
             thunk("add.2", 3, 2, 2),
             Event("end: add.2", 4.9, 0.1, {"_c": 2}),
-            thunk("dot.1", 10, 1, 3),
+            thunk("dot.1", 10, 1, 1 << 63 | 3),
         ],
         "worker/2": [
             Event("end: dot.1", 8, 0.1, {"_c": 1}),
-            Event("end: dot.1", 17, 0.1, {"_c": 3}),
+            Event("end: dot.1", 17, 0.1, {"_c": 1 << 63 | 3}),
             Event("ThreadpoolListener::Record", 18, 0),
         ],
     }

@@ -47,7 +47,7 @@ def _stats(field: int, stats: Mapping[str, Any], names: _Names) -> bytes:
         if isinstance(value, str):
             content += message(7 - 2, value.encode())
         else:
-            content += number(4, value)
+            content += number(3 if value >> 63 else 4, value)  # unsigned, signed
         written += message(field, content)
     return written
 
@@ -86,3 +86,13 @@ def kernel(
 def write(path: Path, *planes: bytes) -> Path:
     path.write_bytes(b"".join(planes))
     return path
+
+
+def programs(modules: Mapping[int, tuple[str, bytes]]) -> bytes:
+    """The metadata plane: compiled programs (``HloModuleProto``) by number, each with its name."""
+    content = number(1, 1) + message(2, b"/host:metadata")
+    for index, (program, (name, module)) in enumerate(modules.items()):
+        proto = message(6, message(1, module))  # the bytes of a stat: an HloProto
+        told = message(2, f"{name}({program})".encode()) + message(5, number(1, 1) + proto)
+        content += message(4, number(1, index + 1) + message(2, number(1, index + 1) + told))
+    return message(1, content)
