@@ -1,7 +1,7 @@
 """Advice: sentences on what stands out in a profile, each with a remedy.
 
 Few rules, each with a threshold below which it is silent; a step without a fault gets none. What a
-program could gain on a device that is not here is ``duotone compare``'s to say.
+program could gain, here or elsewhere, is ``duotone advise``'s to say, before it runs.
 
 Who calls this: :mod:`duotone._profiling`.
 """
