@@ -22,7 +22,7 @@ from typing import Any
 
 from duotone import _jax
 from duotone._arguments import half_named
-from duotone._nvtx import rewrite_range
+from duotone._nvtx import call_range, rewrite_range
 from duotone._road import Painted, carry_out, paint_for_device
 from duotone._saying import hearer
 from duotone._weights import Weights, WeightsRunner
@@ -86,6 +86,18 @@ class Settings:
         if found is None:
             found = self._runs[device] = self._made()
         return found
+
+    def call(self, device: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call on a device, with a range around it for who looks on.
+
+        Args:
+            device: the one that is assumed, or ``None``.
+            args: of the call.
+            kwargs: likewise.
+        """
+        run = self.run(device)
+        with call_range(self.name, args, kwargs):
+            return run(args, kwargs)
 
     def _made(self) -> Call:
         """The runner for the device assumed now."""

@@ -10,7 +10,7 @@ by the operations, whose name scopes a rewrite keeps. What is left is what Pytho
 
 Inside of a function that is jitted no Python runs, and no range is pushed, but while it is traced.
 
-Who calls this: ``duotone.api`` and :mod:`duotone._mixed`. What goes wrong: a variable that holds
+Who calls this: :mod:`duotone._mixed`. What goes wrong: a variable that holds
 what it does not take; the library (extra ``nvtx``) is missing although it was asked for: one line
 in the log.
 """

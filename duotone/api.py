@@ -24,7 +24,6 @@ from duotone._arguments import (
 from duotone._dtypes import OFF
 from duotone._explanation import Explanation
 from duotone._mixed import Settings, argument_names, fast_half, half_of_device, settings_of
-from duotone._nvtx import call_range
 from duotone._records import halves_inside, record_of
 from duotone._renamed import refuses_old_arguments
 from duotone._road import paint_for_device, paint_full
@@ -151,9 +150,7 @@ def autocast(
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        run = settings.run(assumed())
-        with call_range(settings.name, args, kwargs):
-            return run(args, kwargs)
+        return settings.call(assumed(), args, kwargs)
 
     # The function that was written, not a wrapper around it: Equinox looks for arrays on the way.
     vars(wrapped)["__wrapped__"] = inspect.unwrap(fn, stop=lambda f: hasattr(f, "__signature__"))

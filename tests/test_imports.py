@@ -157,7 +157,6 @@ MAY_IMPORT = {
         "graph",
         "jaxpr",
         "_mixed",
-        "_nvtx",
         "policy",
         "_records",
         "_road",
