@@ -127,6 +127,9 @@ def _next(lines: Any, running: list[_Worker]) -> dict[str, Any] | None:
                 worker.process.kill()
         return None
     if line is not None:
+        if not line.startswith('{"seed"'):  # what a program or the compiler prints
+            print(line, end="", file=sys.stderr)
+            return None
         row = json.loads(line)
         worker.seeds.popleft()
         worker.since = time.monotonic()
