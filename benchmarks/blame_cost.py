@@ -9,13 +9,12 @@ compiles is beside it.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import jax
 
 import duotone
-from benchmarks._common import Bar, Result, median, table, write
+from benchmarks._common import Bar, Result, median, seconds, table, write
 from benchmarks.models import small_resnet, small_transformer, small_unet
 
 QUESTION = "How much longer does a step take when blame looks at it?"
@@ -43,8 +42,8 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     def looked() -> None:
         duotone.blame(step, params, batch)
 
-    first = [_seconds(call) for call in (plain, looked)]
-    pairs = [(_seconds(plain), _seconds(looked)) for _ in range(rounds)]
+    first = [seconds(call)[0] for call in (plain, looked)]
+    pairs = [(seconds(plain)[0], seconds(looked)[0]) for _ in range(rounds)]
     return {
         "plain": median([pair[0] for pair in pairs]),
         "looked": median([pair[1] for pair in pairs]),
@@ -52,12 +51,6 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
         "first plain": first[0],
         "first looked": first[1],
     }
-
-
-def _seconds(call: Any) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from duotone.targets.comparison import DUOTONE, FLOAT32, WRITTEN
 from duotone.targets.device import default_device
 from duotone.targets.specifications import TARGETS, Target, find_target
 from duotone.views.advice import AdviceView
-from duotone.views.columns import html, plain
+from duotone.views.lines import Viewed
 
 USUAL = "h100"
 """The target where none is named and nothing is known of the device at hand: the GPU of most
@@ -43,21 +43,15 @@ ESTIMATE = (
 )
 
 
-class Advice(AdviceRecord):
+class Advice(Viewed, AdviceRecord):
     """The findings of a step, dearest first; ``print`` them.
 
     ``findings`` are data, :meth:`to_json` writes all. See
     :class:`duotone.targets.advice.AdviceRecord` for its attributes.
     """
 
-    def __str__(self) -> str:
-        return plain(AdviceView(self))
-
     def __rich__(self) -> AdviceView:
         return AdviceView(self)
-
-    def _repr_html_(self) -> str:
-        return html(AdviceView(self))
 
 
 def advise(

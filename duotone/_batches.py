@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.targets.mesh import sharding_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +94,5 @@ def batch_of(args: tuple[Any, ...], given: int | Sequence[int]) -> Batch:
 
 
 def _resized(leaf: Any, size: int) -> jax.ShapeDtypeStruct:
-    sharding = getattr(leaf, "sharding", None)
-    named = sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
-    return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype, sharding=named)
+    shape = (size, *leaf.shape[1:])
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding_of(leaf))

@@ -36,26 +36,20 @@ from duotone.jaxpr.twins.run import Twins, twin_of
 from duotone.policy import Policy
 from duotone.targets import assumed
 from duotone.views.blame import BlameView
-from duotone.views.columns import html, plain
+from duotone.views.lines import Viewed
 
 _MOST_KEPT = 4
 """Compiled programs that are kept: a step is often looked at again with other arguments."""
 
 
-class Blame(BlameRecord):
+class Blame(Viewed, BlameRecord):
     """The result of ``duotone.blame``: the first operation that only half breaks; ``print`` it.
 
     See :class:`duotone.graph.blame.BlameRecord` for its attributes.
     """
 
-    def __str__(self) -> str:
-        return plain(BlameView(self))
-
     def __rich__(self) -> BlameView:
         return BlameView(self)
-
-    def _repr_html_(self) -> str:
-        return html(BlameView(self))
 
 
 def blame(

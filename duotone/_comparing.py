@@ -49,25 +49,19 @@ from duotone.targets.comparison import (
     with_speedups,
 )
 from duotone.targets.specifications import TARGETS, Target, find_target
-from duotone.views.columns import html, plain
 from duotone.views.comparison import ComparisonView
+from duotone.views.lines import Viewed
 
 
-class Comparison(SideBySide):
+class Comparison(Viewed, SideBySide):
     """The result of ``duotone.compare``; see :class:`duotone.targets.comparison.SideBySide`.
 
     ``print`` shows a table for each target, no wider than 80 columns; a notebook shows it too.
     ``rows`` are data, :meth:`row` finds one, :meth:`to_json` writes all.
     """
 
-    def __str__(self) -> str:
-        return plain(ComparisonView(self))
-
     def __rich__(self) -> ComparisonView:
         return ComparisonView(self)
-
-    def _repr_html_(self) -> str:
-        return html(ComparisonView(self))
 
 
 def compare(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from duotone.graph.record import Record
-from duotone.views.columns import html, plain
+from duotone.views.lines import Viewed
 from duotone.views.overview import Overview
 from duotone.views.rows import Rows
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from duotone.views.page.assemble import Sections
 
 
-class Explanation(Record):
+class Explanation(Viewed, Record):
     """The effect of a painting on a function, and why; see :class:`duotone.graph.record.Record`.
 
     ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
@@ -46,14 +46,8 @@ class Explanation(Record):
         """
         return Rows(self, where, rule, most)
 
-    def __str__(self) -> str:
-        return plain(Overview(self))
-
     def __rich__(self) -> Overview:
         return Overview(self)
-
-    def _repr_html_(self) -> str:
-        return html(Overview(self))
 
     def to_html(self, **sections: Unpack[Sections]) -> str:
         """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.

@@ -31,7 +31,7 @@ from duotone.profiler.programs import read_programs
 from duotone.profiler.reading import read_trace
 from duotone.profiler.record import ProfileRecord, ProfileSummary
 from duotone.profiler.tables import tabulate
-from duotone.views.columns import html, plain
+from duotone.views.lines import Viewed
 from duotone.views.profile import ProfileView
 
 FOLDER = "duotone-profile"
@@ -40,7 +40,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 _TRACES = ("*.xplane.pb", "*.xplane.pb.gz")
 
 
-class Profile:
+class Profile(Viewed):
     """A profile: a context in which it is taken, and what it found.
 
     Made by :func:`profile` and :func:`read_profile`. ``print`` shows it; notebooks show it as HTML.
@@ -145,12 +145,6 @@ class Profile:
 
     def __rich__(self) -> ProfileView:
         return ProfileView(self.record, self.folder)
-
-    def __str__(self) -> str:
-        return plain(ProfileView(self.record, self.folder))
-
-    def _repr_html_(self) -> str:
-        return html(ProfileView(self.record, self.folder))
 
 
 def profile(

@@ -100,7 +100,7 @@ MAY_IMPORT = {
     "nnx": {"adapters"},
     "targets": {"_jax", "errors", "graph"},
     "tensorflow": {"_dtypes", "_files", "errors", "graph", "policy"},
-    "_batches": {"errors"},
+    "_batches": {"errors", "targets"},
     "advice": {"errors", "graph", "targets"},
     "_forms": {
         "_arguments",

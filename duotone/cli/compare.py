@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 
-from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
+from duotone.cli.program import (
+    ChosenHalfOption,
+    ProgramArgument,
+    ShapesOption,
+    load,
+    names,
+    settings,
+)
 from duotone.cli.run import PolicyFileOption
 from duotone.errors import ArgumentError
 
@@ -52,11 +59,11 @@ def compare(
     from duotone._comparing import Plan
     from duotone._files import write_atomically
 
-    names = [name.strip() for name in targets.split(",") if name.strip()]
     function, arguments = load(program, shapes)
     asked = settings(dtype, policy_file)
     positions = None if batch is None else _positions(batch)
-    plan = Plan(function, arguments, {}, names, asked["dtype"], asked["policy"], exact, positions)
+    devices = names(targets)
+    plan = Plan(function, arguments, {}, devices, asked["dtype"], asked["policy"], exact, positions)
     progress = Progress(
         TextColumn("{task.description:<20}"),
         BarColumn(),
@@ -82,7 +89,7 @@ def compare(
 
 def _positions(text: str) -> tuple[int, ...]:
     """Numbers divided by commas."""
-    names = [name.strip() for name in text.split(",")]
-    if not all(name.isdigit() for name in names):
+    positions = [position.strip() for position in text.split(",")]
+    if not all(position.isdigit() for position in positions):
         raise ArgumentError(f"--batch is {text!r}; name positions of arguments, as --batch 1,2")
-    return tuple(map(int, names))
+    return tuple(map(int, positions))

@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 
-from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
+from duotone.cli.program import (
+    ChosenHalfOption,
+    PaintTargetOption,
+    ProgramArgument,
+    ShapesOption,
+    load,
+    settings,
+)
 from duotone.cli.run import PolicyFileOption
 
 WhereOption = Annotated[
@@ -33,13 +40,7 @@ def explain(
     program: ProgramArgument,
     shapes: ShapesOption = None,
     dtype: ChosenHalfOption = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Paint as for this device, which need not be here: h100, a100, v5e, ….",
-            metavar="NAME",
-        ),
-    ] = None,
+    target: PaintTargetOption = None,
     policy_file: PolicyFileOption = None,
     where: WhereOption = None,
     rule: RuleOption = None,

@@ -42,6 +42,13 @@ ChosenHalfOption = Annotated[
     HalfTypeChoice | None,
     typer.Option(help="The half type; by default that of the program, or what is fast there."),
 ]
+PaintTargetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Paint as for this device, which need not be here: h100, a100, v5e, ….",
+        metavar="NAME",
+    ),
+]
 _SHAPE = re.compile(r"^([a-z]+)(\d+)\[([\d,\s]*)\]$")
 _DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "c": "complex"}
 _KNOWN = frozenset(
@@ -58,6 +65,11 @@ def settings(dtype: HalfTypeChoice | None, policy_file: Path | None) -> dict[str
         "dtype": None if dtype is None else dtype.value,
         "policy": None if policy_file is None else Policy.from_file(policy_file),
     }
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:

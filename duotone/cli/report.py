@@ -11,7 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
+from duotone.cli.program import (
+    ChosenHalfOption,
+    PaintTargetOption,
+    ProgramArgument,
+    ShapesOption,
+    load,
+    names,
+    settings,
+)
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.view import read_record
 from duotone.errors import ArgumentError
@@ -24,13 +32,7 @@ def report(
     ] = Path("report.html"),
     shapes: ShapesOption = None,
     dtype: ChosenHalfOption = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Paint as for this device, which need not be here: h100, a100, v5e, ….",
-            metavar="NAME",
-        ),
-    ] = None,
+    target: PaintTargetOption = None,
     policy_file: PolicyFileOption = None,
     title: Annotated[
         str | None, typer.Option(help="Of the page; by default the function's name.")
@@ -83,9 +85,8 @@ def report(
         function, arguments = load(program, shapes)
         asked = settings(dtype, policy_file)
         if compare is not None:
-            names = [name.strip() for name in compare.split(",") if name.strip()]
             shown["comparison"] = duotone.compare(
-                function, *arguments, targets=names, exact=False, **asked
+                function, *arguments, targets=names(compare), exact=False, **asked
             )
         if advise:
             shown["advice"] = duotone.advise(function, *arguments, target=target, **asked)

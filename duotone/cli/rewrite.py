@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duotone.cli.program import names
 from duotone.cli.run import HalfTypeChoice
 from duotone.errors import ArgumentError
 
@@ -157,11 +158,6 @@ def carry_out(
             device=device,
             on_stage=lambda stage: status.update(doing(stage)),
         )
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The names in a list with commas."""
-    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:

@@ -52,25 +52,22 @@ def dots_of(instruction: Instruction, computation: Computation, program: Program
         computation: where it stands.
         program: where the computations that it calls stand.
     """
-    if instruction.opcode == "fusion":
-        for name in instruction.called:
-            inner = program.computations[name]
-            for nested in inner.instructions.values():
-                yield from dots_of(nested, inner, program)
-        return
-    flops = _flops(instruction, computation)
-    if flops:
-        lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
-        result = instruction.arrays[0]
-        types = f"{lhs.dtype}×{rhs.dtype}→{result.dtype}"
-        wider = max((lhs.dtype, rhs.dtype), key=bits_of)
-        if algorithm := _ALGORITHM.search(instruction.attributes):
-            named, passes = algorithm[1].lower(), int(algorithm[2] or 1)
-            yield Dot(f"{types} as {named}", flops, named, passes)
-        elif wider == "f32" and not _HIGHEST.search(instruction.attributes):
-            yield Dot(types, flops, "default")
-        else:
-            yield Dot(types, flops, wider)
+    for nested, inner in program.inside(instruction, computation):
+        if flops := _flops(nested, inner):
+            yield _dot(nested, inner, flops)
+
+
+def _dot(instruction: Instruction, computation: Computation, flops: float) -> Dot:
+    lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
+    result = instruction.arrays[0]
+    types = f"{lhs.dtype}×{rhs.dtype}→{result.dtype}"
+    wider = max((lhs.dtype, rhs.dtype), key=bits_of)
+    if algorithm := _ALGORITHM.search(instruction.attributes):
+        named, passes = algorithm[1].lower(), int(algorithm[2] or 1)
+        return Dot(f"{types} as {named}", flops, named, passes)
+    if wider == "f32" and not _HIGHEST.search(instruction.attributes):
+        return Dot(types, flops, "default")
+    return Dot(types, flops, wider)
 
 
 _ALGORITHM = re.compile(

@@ -76,19 +76,19 @@ def sendings_of(
         computation: where it stands.
         program: where the computations that it calls stand.
     """
-    if instruction.opcode == "fusion":
-        for name in instruction.called:
-            inner = program.computations[name]
-            for nested in inner.instructions.values():
-                yield from sendings_of(nested, inner, program)
-    elif instruction.opcode in _SENT:
-        kind, share = instruction.opcode, 1.0
-        count = _devices(instruction, program)
-        if kind == "all-reduce" and _keeps_a_slice(instruction, computation):
-            kind, share = "reduce-scatter", 1 / count
-        sent = sum(array.bytes for array in instruction.arrays) * share * _SENT[kind](count)
-        dtype = ", ".join(dict.fromkeys(array.dtype for array in instruction.arrays))
-        yield Sending(kind, dtype, count, round(sent), instruction.attribute("channel_id"))
+    for nested, inner in program.inside(instruction, computation):
+        if nested.opcode in _SENT:
+            yield _sending(nested, inner, program)
+
+
+def _sending(instruction: Instruction, computation: Computation, program: Program) -> Sending:
+    kind, share = instruction.opcode, 1.0
+    count = _devices(instruction, program)
+    if kind == "all-reduce" and _keeps_a_slice(instruction, computation):
+        kind, share = "reduce-scatter", 1 / count
+    sent = sum(array.bytes for array in instruction.arrays) * share * _SENT[kind](count)
+    dtype = ", ".join(dict.fromkeys(array.dtype for array in instruction.arrays))
+    return Sending(kind, dtype, count, round(sent), instruction.attribute("channel_id"))
 
 
 def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:

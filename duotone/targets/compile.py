@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -82,9 +82,9 @@ def _compiled(
     with assuming(target.device()):
         # Options of `jit`, `shard_map` or a constraint may name several devices too. Those of an
         # outermost `jit` refuse to be placed on one.
-        if not axes and _jax.is_jitted(fn):
-            program, arrays = _flat(fn, args, kwargs)
-            axes = mesh.axes_of([jax.jit(program).trace(*map(_as_they_are, arrays)).jaxpr])
+        whole = _whole(fn, args, kwargs) if axes or _jax.is_jitted(fn) else None
+        if not axes and whole is not None:
+            axes = mesh.axes_of([whole.jaxpr])
         if not axes:
             sharding = jax.sharding.SingleDeviceSharding(found.devices[0])
             traced = _trace(fn, args, kwargs, sharding)
@@ -92,7 +92,8 @@ def _compiled(
             if not axes:
                 return found, _compile(traced, target, found)
         found = topology.find(target, math.prod(size for _, size in axes))
-        return found, _compile(_trace_over(fn, args, kwargs, axes, found), target, found)
+        whole = whole or _whole(fn, args, kwargs)
+        return found, _compile(_trace_over(whole, axes, found), target, found)
 
 
 def _compile(traced: Any, target: Target, found: topology.CompileDevices) -> Any:
@@ -106,32 +107,29 @@ def _compile(traced: Any, target: Target, found: topology.CompileDevices) -> Any
         ) from error
 
 
-def _trace_over(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    axes: mesh.Axes,
-    found: topology.CompileDevices,
-) -> Any:
-    """``fn`` traced as it is sharded, its mesh then replaced with one of the target's devices."""
+class _Whole(NamedTuple):
+    """A function traced as its arguments are sharded."""
+
+    name: str
+    arrays: list[Any]
+    jaxpr: Any
+
+
+def _whole(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Whole:
     program, arrays = _flat(fn, args, kwargs)
     # What the arguments are sharded over is in their types, where axes are explicit.
-    own = [_as_they_are(leaf) for leaf in arrays]
-    jaxpr = jax.jit(program).trace(*own).jaxpr
-    devices = mesh.mesh_like(axes, found.devices, [*arrays, jaxpr])
-    donated = _jax.donated_arguments(jaxpr)
-    moved = _jax.named(mesh.over(jaxpr, devices), program.__name__)
+    own = [mesh.shape_on(leaf, mesh.sharding_of(leaf)) for leaf in arrays]
+    return _Whole(program.__name__, arrays, jax.jit(program).trace(*own).jaxpr)
+
+
+def _trace_over(whole: _Whole, axes: mesh.Axes, found: topology.CompileDevices) -> Any:
+    """The function with its mesh replaced with one of the target's devices, traced."""
+    devices = mesh.mesh_like(axes, found.devices, [*whole.arrays, whole.jaxpr])
+    donated = _jax.donated_arguments(whole.jaxpr)
+    moved = _jax.named(mesh.over(whole.jaxpr, devices), whole.name)
     with jax.set_mesh(devices):
-        on = [mesh.placed(leaf, devices) for leaf in arrays]
+        on = [mesh.placed(leaf, devices) for leaf in whole.arrays]
         return jax.jit(moved, donate_argnums=donated).trace(*on)
-
-
-def _as_they_are(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an array with its sharding, if it is over a mesh."""
-    sharding = getattr(leaf, "sharding", None)
-    named = sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
-    weak = bool(getattr(leaf, "weak_type", False))
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=named, weak_type=weak)
 
 
 def _text_of(compiled: Any, target: Target) -> str:
@@ -177,12 +175,14 @@ def _trace(
     """
     if _jax.is_jitted(fn):
         leaves, tree = jax.tree.flatten((args, kwargs))
-        placed = [_placed(leaf, sharding) if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves]
+        placed = [
+            mesh.shape_on(leaf, sharding) if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves
+        ]
         if any(isinstance(leaf, _ARRAYS) for leaf in leaves):
             args, kwargs = jax.tree.unflatten(tree, placed)
             return fn.trace(*args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
     program, arrays = _flat(fn, args, kwargs)
-    on = [_placed(leaf, sharding) for leaf in arrays]
+    on = [mesh.shape_on(leaf, sharding) for leaf in arrays]
     traced = jax.jit(program, out_shardings=sharding).trace(*on)
     # JAX heeds donation on the outermost `jit` only; of an autocast function it is on an inner one.
     if donated := _jax.donated_arguments(traced.jaxpr):
@@ -216,12 +216,6 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 def _is_result(leaf: Any) -> bool:
     """True if something returned is computed; a name or a number is no part of the program."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-
-
-def _placed(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
-    """The shape of an array, on the target."""
-    weak = bool(getattr(leaf, "weak_type", False))
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
 
 def _compiler_seconds(compiled: Any) -> float | None:

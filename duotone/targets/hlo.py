@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from duotone.errors import ProgramTextError
 
@@ -161,6 +161,18 @@ class Program:
     computations: Mapping[str, Computation]
     entry: Computation
     partitions: int = 1
+
+    def inside(
+        self, instruction: Instruction, computation: Computation
+    ) -> Iterator[tuple[Instruction, Computation]]:
+        """An instruction and where it stands; of a fusion, all that it runs instead."""
+        if instruction.opcode != "fusion":
+            yield instruction, computation
+            return
+        for name in instruction.called:
+            inner = self.computations[name]
+            for nested in inner.instructions.values():
+                yield from self.inside(nested, inner)
 
 
 @functools.cache

@@ -52,11 +52,20 @@ def mesh_like(axes: Axes, devices: Sequence[Any], values: Sequence[Any]) -> Mesh
 
 def placed(leaf: Any, mesh: Mesh) -> jax.ShapeDtypeStruct:
     """The shape of an array, sharded over ``mesh`` as it is over its own; else on all devices."""
+    own = sharding_of(leaf)
+    return shape_on(leaf, NamedSharding(mesh, PartitionSpec() if own is None else own.spec))
+
+
+def sharding_of(leaf: Any) -> NamedSharding | None:
+    """The sharding of an array, if it is over a mesh."""
     sharding = getattr(leaf, "sharding", None)
-    spec = sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
+    return sharding if isinstance(sharding, NamedSharding) else None
+
+
+def shape_on(leaf: Any, sharding: jax.sharding.Sharding | None) -> jax.ShapeDtypeStruct:
+    """The shape of an array, sharded so."""
     weak = bool(getattr(leaf, "weak_type", False))
-    on = NamedSharding(mesh, spec)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on, weak_type=weak)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
 
 def over(jaxpr: Any, mesh: Mesh) -> Callable[..., list[Any]]:

@@ -8,35 +8,26 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from rich.console import Console, ConsoleOptions
-from rich.text import Text
-
 from duotone.targets.advice import AdviceRecord, Finding
-from duotone.views.columns import fitted
 from duotone.views.comparison import duration
+from duotone.views.lines import Lines
 from duotone.views.sources import short_source
 from duotone.views.text import amount
 
-_NARROWEST, _WIDEST = 60, 80
 _INDENT = "   "
 
 
-class AdviceView:
+class AdviceView(Lines):
     """A record as a rich renderable for people.
 
     Args:
         record: the advice.
     """
 
+    widest = 80
+
     def __init__(self, record: AdviceRecord) -> None:
         self._record = record
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The lines, none longer than the console is wide (60 to 80 characters)."""
-        del console
-        width = min(max(options.max_width, _NARROWEST), _WIDEST)
-        for line in self._lines(width):
-            yield Text(fitted(line, width), no_wrap=True)
 
     def _lines(self, width: int) -> Iterator[str]:
         r = self._record

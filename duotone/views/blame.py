@@ -8,31 +8,21 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from rich.console import Console, ConsoleOptions
-from rich.text import Text
-
 from duotone.graph.blame import BlameRecord, Suspect, Verdict
 from duotone.graph.classify.rules import WORDS
-from duotone.views.columns import columns, fitted
+from duotone.views.columns import columns
+from duotone.views.lines import Lines
 from duotone.views.sources import short_source
 
 _MOST = 5
 """Lines of each ranking."""
-_NARROWEST = 60
 
 
-class BlameView:
+class BlameView(Lines):
     """A record as a rich renderable for people."""
 
     def __init__(self, record: BlameRecord) -> None:
         self._record = record
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The lines, none longer than the console is wide (at least 60 characters)."""
-        del console
-        width = max(options.max_width, _NARROWEST)
-        for line in self._lines(width):
-            yield Text(fitted(line, width), no_wrap=True)
 
     def _lines(self, width: int) -> Iterator[str]:
         r = self._record

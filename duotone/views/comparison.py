@@ -8,35 +8,27 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions
-from rich.text import Text
-
 from duotone.targets.comparison import DUOTONE, ComparisonRow, SideBySide
 from duotone.targets.record import Kernel
-from duotone.views.columns import columns, fitted
+from duotone.views.columns import columns
+from duotone.views.lines import Lines
 from duotone.views.sources import short_source
 from duotone.views.text import amount
 
-_NARROWEST, _WIDEST = 60, 80
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
-class ComparisonView:
+class ComparisonView(Lines):
     """A comparison as a rich renderable for people.
 
     Args:
         seen: the comparison.
     """
 
+    widest = 80
+
     def __init__(self, seen: SideBySide) -> None:
         self._seen = seen
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The lines, none longer than the console is wide (60 to 80 characters)."""
-        del console
-        width = min(max(options.max_width, _NARROWEST), _WIDEST)
-        for line in self._lines(width):
-            yield Text(fitted(line, width), no_wrap=True)
 
     def _lines(self, width: int) -> Iterator[str]:
         yield f"{self._seen.function}: float32, as written and with duotone"

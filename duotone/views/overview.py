@@ -16,14 +16,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions
-from rich.text import Text
-
 from duotone.graph.classify.rules import WORDS
 from duotone.graph.graph import PRECISION
 from duotone.graph.record import OperationRecord, Record
-from duotone.views.columns import columns, fitted
+from duotone.views.columns import columns
 from duotone.views.line import ASKED
+from duotone.views.lines import Lines
 from duotone.views.sources import short_function
 from duotone.views.text import amount
 
@@ -58,7 +56,7 @@ class Branch:
         return sum(o.bytes_full for o in self.operations)
 
 
-class Overview:
+class Overview(Lines):
     """A record as a rich renderable for people.
 
     Args:
@@ -67,20 +65,13 @@ class Overview:
     """
 
     def __init__(self, record: Record, lines: int = MOST_LINES) -> None:
-        self._record, self._lines = record, lines
+        self._record, self._most = record, lines
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The lines, none longer than the console is wide (at least 60 characters)."""
-        del console
-        width = max(options.max_width, 60)
-        for line in self._sections(width):
-            yield Text(fitted(line, width), no_wrap=True)
-
-    def _sections(self, width: int) -> Iterator[str]:
+    def _lines(self, width: int) -> Iterator[str]:
         yield from _totals(self._record, width)
         yield ""
         yield from _reasons(self._record, width)
-        yield from _tree(self._record, self._lines, width)
+        yield from _tree(self._record, self._most, width)
         yield ""
         yield "One line an operation: .rows(), .rows('*/attention/*'), .rows(rule='taint')."
         yield f"What each rule says: {GLOSSARY}"

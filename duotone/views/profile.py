@@ -9,23 +9,20 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console, ConsoleOptions
-from rich.text import Text
-
 from duotone.profiler.record import ProfileRecord, ScopeRow
-from duotone.views.columns import columns, fitted
+from duotone.views.columns import columns
 from duotone.views.comparison import duration
+from duotone.views.lines import Lines
 from duotone.views.sources import short_source
 from duotone.views.text import amount
 
-_NARROWEST, _WIDEST = 60, 80
 _MOST = 8
 """Rows of a table that are shown."""
 _LEAST_SHARE = 0.005
 _DOTS = frozenset({"dot_general", "conv_general_dilated"})
 
 
-class ProfileView:
+class ProfileView(Lines):
     """A profile as a rich renderable for people.
 
     Args:
@@ -33,16 +30,11 @@ class ProfileView:
         folder: where it was written, if it was.
     """
 
+    widest = 80
+
     def __init__(self, record: ProfileRecord, folder: Path | None = None) -> None:
         self._record = record
         self._folder = folder
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The lines, none longer than the console is wide (60 to 80 characters)."""
-        del console
-        width = min(max(options.max_width, _NARROWEST), _WIDEST)
-        for line in self._lines(width):
-            yield Text(fitted(line, width), no_wrap=True)
 
     def _lines(self, width: int) -> Iterator[str]:
         record = self._record

@@ -11,7 +11,8 @@ import pytest
 
 import duotone
 from duotone.cli import main
-from duotone.cli.rewrite import names, parse_device
+from duotone.cli.program import names
+from duotone.cli.rewrite import parse_device
 from duotone.errors import ArgumentError
 from duotone.targets import TARGETS
 from duotone.tensorflow import files
