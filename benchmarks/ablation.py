@@ -83,29 +83,45 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
 
 
+def in_effect(model: str, target: str, half: str) -> frozenset[str]:
+    """The rules and reforms that decide something in a model's step."""
+    case = MODELS[model](None, "full")
+    arrays, signature = flatten_call("benchmark", case.step_shapes(), {})
+    jaxpr = trace(case.step, signature, arrays).jaxpr
+    with assuming(find_target(target).device()):
+        record = record_of(paint_for_device(jaxpr, duotone.Policy(), HALF_TYPES[half]))
+    rules = {operation.rule for operation in record.operations}
+    return frozenset(rules | {name for o in record.operations for name, _ in o.reforms})
+
+
 def compiled_rows(models: Sequence[str], names: Sequence[str]) -> list[list[Any]]:
-    """Bytes and temporary memory of compiled steps without each name, over those with it."""
+    """Bytes and temporary memory of compiled steps without each name, over those with it.
+
+    A step is compiled only without what is in effect in it: without the rest it is the same. The
+    last rows are the geometric means over all models.
+    """
     every = policies(list(REMOVABLE))
-    rows = []
+    rows, means = [], []
     for target, half in COLUMNS:
-        for model in models:
+        ratios = {name: [(1.0, 1.0)] * len(models) for name in names}
+        for position, model in enumerate(models):
             case = MODELS[model](None, "full")
+            without = [name for name in names if name in in_effect(model, target, half)]
             seen = {}
-            for name in track(["", *names], description=f"{model} for {target}, {half}"):
+            for name in track(["", *without] if without else [], f"{model} for {target}, {half}"):
                 step = duotone.autocast(case.step, dtype=jnp.dtype(half), policy=every[name])
                 step = jax.jit(step, donate_argnums=0)
                 seen[name] = duotone.compile_for(step, *case.step_shapes(), target=target)
-            base = seen[""]
-            rows += [
-                [
-                    f"{model}, {target}, {half}",
-                    name,
-                    seen[name].bytes / base.bytes,
-                    seen[name].temporary_bytes / max(base.temporary_bytes, 1),
-                ]
-                for name in names
-            ]
-    return rows
+            for name in without:
+                moved = seen[name].bytes / seen[""].bytes
+                kept = seen[name].temporary_bytes / max(seen[""].temporary_bytes, 1)
+                ratios[name][position] = moved, kept
+                rows.append([f"{model}, {target}, {half}", name, moved, kept])
+        means += [
+            [f"all, {target}, {half}", name, *map(geometric_mean, zip(*pairs, strict=True))]
+            for name, pairs in ratios.items()
+        ]
+    return rows + means
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -126,8 +126,7 @@ def paint_jaxpr(
     reforms, painting = find_reforms(View(graph, classes, painting, ranges.of), on)
     view = View(graph, classes, check_painting(painting, graph), ranges.of)
     plan = plan_casts(graph, classes, painting, on)
-    joined = frozenset(reforms.named("epilogues"))
-    reforms = dataclasses.replace(reforms, recompute=plan_residuals(view, on, joined))
+    reforms = dataclasses.replace(reforms, recompute=plan_residuals(view, on))
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
     return Painted(built, classes, painting, plan, reforms, half, forms)

@@ -20,9 +20,6 @@ from duotone.graph.record import Record, make_record
 from duotone.graph.reforms.registry import REFORMS, REGISTRY
 from duotone.policy import Policy
 from duotone.targets.forms import TABLE
-from tests.graph.test_epilogues import BIAS as CHANNELS
-from tests.graph.test_epilogues import X as IMAGES
-from tests.graph.test_epilogues import biased
 from tests.graph.test_factors import BIAS, SCALE, WEIGHTS, X, normed
 from tests.graph.test_picks import LABELS, loss
 from tests.graph.test_picks import WEIGHTS as WORDS
@@ -59,7 +56,6 @@ PROGRAMS: dict[str, Program] = {
     "factors": NORM,
     "passing_factors": NORM,
     "picks": (loss, (WORDS, STATES, LABELS)),
-    "epilogues": (biased, (IMAGES, CHANNELS)),
     "known_scatters": (jax.grad(lambda x: jnp.sin(x[ROWS, ROWS]).sum()), (jnp.ones((4, 4)),)),
     "one_hot": (jax.grad(loss), (WORDS, STATES, LABELS)),
     "loop_sums": (jax.grad(recurrent), arguments()),

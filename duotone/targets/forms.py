@@ -68,7 +68,7 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        reforms=_PLAIN | _names("recompute quotients hold_widened factors epilogues"),
+        reforms=_PLAIN | _names("recompute quotients hold_widened factors"),
     ),
     "tpu": DeviceForms(
         "TPU",

@@ -83,7 +83,6 @@ class Entry:
         compares: asks whether two calculated values are equal (``x == max(x)``): must see both as
             they were calculated first, since a second calculation may differ by a bit.
         adds_up: its results are sums of its operand's elements, in which roundings even out.
-        joins: adds up in float32 what is added to its result, where a library offers that.
         divides: divides by its second operand: a large one makes the result small, a small one
             makes it large.
         bounds: compares with a constant or picks it: one just inside of a number that is to be kept
@@ -107,7 +106,6 @@ class Entry:
     only: tuple[str, ...] = ()
     compares: bool = False
     adds_up: bool = False
-    joins: bool = False
     divides: bool = False
     bounds: bool = False
     solves: bool = False

@@ -18,7 +18,6 @@ from duotone.graph.graph import Graph, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.graph.reforms import (
     dots,
-    epilogues,
     factors,
     loop_sums,
     picks,
@@ -88,13 +87,6 @@ REGISTRY = (
         "log-probabilities of all words are never written where one of each token is picked",
         picks.match,
         ("gather",),
-    ),
-    Entry(
-        "epilogues",
-        "half(conv(x, w)) + bias = half(conv(x, w) + half(bias)), stored half",
-        "the library adds the bias to its float32 sums, and no kernel adds it afterwards",
-        epilogues.match,
-        ("add", "add_any"),
     ),
     Entry(
         "known_scatters",

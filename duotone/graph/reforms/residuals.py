@@ -122,9 +122,7 @@ class Recompute:
 NOTHING = Recompute({}, {}, {})
 
 
-def plan_residuals(
-    view: View, on: frozenset[str], joined: frozenset[int] = frozenset()
-) -> Recompute:
+def plan_residuals(view: View, on: frozenset[str]) -> Recompute:
     """Finds the values that are cheaper to calculate again than to keep.
 
     Args:
@@ -132,7 +130,6 @@ def plan_residuals(
         on: the names of the reforms in effect: what the device's compiler keeps
             (``recompute``, ``recompute_dearest``), whether ``quotients`` are taken, and whether it
             leaves the rounding of what is read at once out (``firm_roots``).
-        joined: additions that the operation before them carries out.
 
     Returns:
         The reads that take a second calculation, and what that needs.
@@ -140,7 +137,7 @@ def plan_residuals(
     dear = {kind for kind, names in _KEPT.items() if not on.isdisjoint(names)}
     if not dear:
         return NOTHING
-    found = _Planner(view, joined, dear, quotients="quotients" in on).plan()
+    found = _Planner(view, dear, quotients="quotients" in on).plan()
     if "firm_roots" not in on:
         return found
     exponential = (
@@ -175,13 +172,10 @@ def _grows(graph: Graph, value: int) -> bool:
 class _Planner:
     """The analysis of one program; values are looked at in program order."""
 
-    def __init__(
-        self, view: View, joined: frozenset[int], dear: Collection[Pointwise], *, quotients: bool
-    ) -> None:
+    def __init__(self, view: View, dear: Collection[Pointwise], *, quotients: bool) -> None:
         self.view = view
         self.graph = graph = view.graph
         self.classes = view.classes
-        self.joined = joined
         self.dear = dear
         self.quotients = quotients
         self.readers = graph.consumers
@@ -366,7 +360,7 @@ class _Planner:
     def _pointwise(self, value: int) -> Pointwise:
         producer = self.graph.values[value].producer
         single = producer >= 0 and len(self.graph.nodes[producer].outputs) == 1
-        if not single or producer in self.joined:
+        if not single:
             return Pointwise.NO
         return self.classes.nodes[producer].entry.pointwise
 

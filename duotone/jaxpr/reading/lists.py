@@ -77,7 +77,6 @@ _ALLOW = [
         "conv_general_dilated",
         "runs on Tensor Cores, accumulates in float32",
         f"{TF} Conv2D, Conv3D and their gradients",
-        joins=True,
     ),
 ]
 
