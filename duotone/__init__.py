@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from duotone._measuring import calibrate
     from duotone._profiling import Profile, profile, read_profile
     from duotone._reporting import report
+    from duotone._tuned import Tuned
+    from duotone._tuning import tune
     from duotone._weights import CastParams
     from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
     from duotone.api import Explanation, autocast, explain
@@ -81,6 +83,7 @@ __all__ = [
     "ScaledGrad",
     "SkipState",
     "Target",
+    "Tuned",
     "advise",
     "all_finite",
     "autocast",
@@ -102,6 +105,7 @@ __all__ = [
     "report",
     "select_tree",
     "skip_nonfinite",
+    "tune",
     "value_and_grad",
 ]
 
@@ -124,6 +128,8 @@ _NAMES_BY_MODULE = {
     "_profiling": "Profile profile read_profile",
     "_reporting": "report",
     "regions": "keep_full keep_half",
+    "_tuned": "Tuned",
+    "_tuning": "tune",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad SkipState "
     "all_finite dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",
     "scale.monitor": "LossScaleMonitor",

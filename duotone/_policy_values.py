@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duotone._environment import folder_problem
+from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError, shown
 from duotone.graph.removable import REMOVABLE
@@ -126,8 +127,22 @@ def calibrations(value: Any) -> Calibration | tuple[Calibration, ...] | None:
     return found
 
 
-def folder(value: object) -> Path:
-    """The absolute path of a folder that can be written to."""
+def tuning(value: Any) -> Tuned | None:
+    """Checks a result of ``duotone.tune``, and loads it from a path."""
+    if isinstance(value, (str, os.PathLike)):
+        return Tuned.load(value)
+    if value is not None and not isinstance(value, Tuned):
+        raise PolicyTypeError(
+            f"Policy(tuned={shown(value)}): it takes what duotone.tune or Tuned.load returned, the "
+            "path of its file, or None."
+        )
+    return value
+
+
+def folder(value: object) -> Path | None:
+    """The absolute path of a folder that can be written to; None for none."""
+    if value is None:
+        return None
     if not isinstance(value, (str, os.PathLike)):
         raise PolicyTypeError(
             f"Policy(log_path={value!r}): it takes the path of a folder, or None."
@@ -178,3 +193,13 @@ def _bounds(name: object, value: Any) -> tuple[float, float]:
             "second, and neither NaN."
         )
     return low, high
+
+
+ONE_FORM: Mapping[str, Callable[[Any], Any]] = {
+    "heal": heal_after,
+    "ranges": stated_ranges,
+    "calibration": calibrations,
+    "tuned": tuning,
+    "log_path": folder,
+}
+"""By field: what checks a value and gives its one form."""

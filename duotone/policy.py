@@ -37,18 +37,16 @@ from duotone._operation_hints import advice
 from duotone._policy_file import read_policy_file
 from duotone._policy_text import FILE, VARIABLE, described
 from duotone._policy_values import (
+    ONE_FORM,
     Origin,
     StatedRanges,
-    calibrations,
     check_boolean,
     check_choice,
     check_names,
-    folder,
-    heal_after,
     removed,
-    stated_ranges,
     strings,
 )
+from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError, shown
 
@@ -104,6 +102,7 @@ class Policy:
             patterns (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
         calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
             the painted program counts; a program that none is of is painted without (logged once).
+        tuned: What :func:`duotone.tune` found, or the path of its file. (``docs/tune.md``)
         log_path: A folder that exists. The graph before and after painting and the paint buckets
             are written there. A relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
@@ -144,6 +143,7 @@ class Policy:
     convolution_math: Math | None = None
     ranges: StatedRanges = ()
     calibration: Calibration | tuple[Calibration, ...] | None = None
+    tuned: Tuned | None = None
     log_path: Path | None = None
     log_decisions: bool = False
     heal: int = 0
@@ -174,6 +174,7 @@ class Policy:
             convolution_math: Math | None = None,
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
             calibration: Calibration | Iterable[Calibration] | None = None,
+            tuned: Tuned | str | os.PathLike[str] | None = None,
             log_path: str | os.PathLike[str] | None = None,
             log_decisions: bool = False,
             heal: bool | int = False,
@@ -201,17 +202,14 @@ class Policy:
                 check_choice(field, getattr(self, field), MATHS)
         for field in ("ignore_performance", "log_decisions"):
             check_boolean(field, getattr(self, field))
-        object.__setattr__(self, "heal", heal_after(self.heal))
         for field in LIST_FIELDS:
             object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))
         for field in PATTERN_FIELDS:
             object.__setattr__(self, field, strings(field, getattr(self, field)))
         for field in REMOVE_FIELDS:
             object.__setattr__(self, field, removed(field, getattr(self, field)))
-        object.__setattr__(self, "ranges", stated_ranges(self.ranges))
-        object.__setattr__(self, "calibration", calibrations(self.calibration))
-        if self.log_path is not None:
-            object.__setattr__(self, "log_path", folder(self.log_path))
+        for field, form in ONE_FORM.items():
+            object.__setattr__(self, field, form(getattr(self, field)))
         self._check_list_edits()
         self._check_patterns()
 

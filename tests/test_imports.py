@@ -21,7 +21,16 @@ NO_OPENING = re.compile(r"(What|Whether|Of|That)\b", re.IGNORECASE)
 
 # Which parts of duotone a part may import, itself aside. A room that is not here yet has no right.
 MAY_IMPORT = {
-    "_by_policy": {"_jax", "calibration", "errors", "graph", "jaxpr", "policy"},
+    "_by_policy": {
+        "_jax",
+        "_tuned",
+        "calibration",
+        "errors",
+        "graph",
+        "jaxpr",
+        "policy",
+        "targets",
+    },
     "_arguments": {"_dtypes", "calibration", "errors", "graph", "policy"},
     "_beside_keras": {"adapters", "errors"},
     "_dtypes": set(),
@@ -42,12 +51,13 @@ MAY_IMPORT = {
         "_policy_file",
         "_policy_text",
         "_policy_values",
+        "_tuned",
         "calibration",
         "errors",
     },
     "_policy_file": {"calibration", "errors"},
     "_policy_text": {"policy"},
-    "_policy_values": {"_environment", "calibration", "errors", "graph"},
+    "_policy_values": {"_environment", "_tuned", "calibration", "errors", "graph"},
     "_suspects": {"_jax", "graph", "jaxpr", "regions"},
     "_blaming": {
         "_arguments",
@@ -101,6 +111,19 @@ MAY_IMPORT = {
     "targets": {"_jax", "errors", "graph"},
     "tensorflow": {"_dtypes", "_files", "errors", "graph", "policy"},
     "_batches": {"errors", "targets"},
+    "_tuned": {"_files", "errors", "graph", "views"},
+    "_tuning": {
+        "_forms",
+        "_tuned",
+        "api",
+        "compiled",
+        "errors",
+        "graph",
+        "jaxpr",
+        "policy",
+        "targets",
+        "views",
+    },
     "advice": {"errors", "graph", "targets"},
     "_forms": {
         "_arguments",
@@ -185,6 +208,7 @@ MAY_IMPORT = {
         "_files",
         "_on_import",
         "_switches",
+        "_tuning",
         "_version",
         "adapters",
         "_comparing",
@@ -223,6 +247,8 @@ MAY_IMPORT = {
         "_reporting",
         "scale",
         "targets",
+        "_tuned",
+        "_tuning",
         "_weights",
     },
 }
@@ -258,6 +284,7 @@ PUBLIC_NAMES = [
     "ScaledGrad",
     "SkipState",
     "Target",
+    "Tuned",
     "advise",
     "all_finite",
     "autocast",
@@ -279,6 +306,7 @@ PUBLIC_NAMES = [
     "report",
     "select_tree",
     "skip_nonfinite",
+    "tune",
     "value_and_grad",
 ]
 

@@ -15,6 +15,7 @@ import pytest
 
 import duotone
 from duotone._environment import LEVELS
+from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import (
     ArgumentTypeError,
@@ -135,6 +136,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
         "convolution_math": "exact",
         "ranges": {"x": (0, 1)},
         "calibration": Calibration("f", "0", 1, ()),
+        "tuned": Tuned("f", "0", "h200", "GPU", "float16", frozenset()),
         "log_path": tmp_path,
     }
     for field in dataclasses.fields(Policy):
