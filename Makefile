@@ -82,6 +82,7 @@ types: $(VENV)/.installed-dev  ## check types with pyright
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(VENV)/bin/mkdocs build --strict
+	@$(VENV)/bin/python scripts/check_reference.py site/reference/index.html
 
 bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result, README.md shows them
 	@for file in benchmarks/[a-z]*.py; do \

@@ -1,0 +1,114 @@
+"""The page of the reference: every public name is on it, and names in docstrings exist."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import runpy
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import duotone
+
+ROOT = Path(__file__).parents[1]
+NAMED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+ROLE = re.compile(r":(?:func|class|meth|attr|data|mod|exc|obj):`~?([\w.]+)`")
+# Modules that need what the tests may lack, and the entry point, which would run.
+SKIPPED = {"duotone.__main__"}
+
+
+def test_every_public_name_is_in_the_reference():
+    page = set(NAMED.findall((ROOT / "docs" / "reference.md").read_text()))
+    missing = {f"duotone.{name}" for name in duotone.__all__} - page - {"duotone.__version__"}
+    # Another name of the one line; in duotone.errors, which is shown whole.
+    missing -= {"duotone.MixedPrecisionLossScaleOptimizer", "duotone.DuotoneError"}
+    assert not missing
+
+
+def test_every_name_in_the_reference_exists():
+    for name in NAMED.findall((ROOT / "docs" / "reference.md").read_text()):
+        assert found(name) is not None, name
+
+
+def test_names_in_docstrings_exist():
+    wrong = []
+    for module in modules():
+        for holder, text in docstrings(module):
+            for name in ROLE.findall(text):
+                if found(name) is None and not inside(module, holder, name):
+                    wrong.append(f"{module.__name__}: {name}")
+    assert not wrong
+
+
+def test_check_of_the_built_page_finds_what_a_reader_should_not_see():
+    faults = runpy.run_path(str(ROOT / "scripts" / "check_reference.py"))["faults"]
+    head = '<h3 id="duotone.f" class="doc doc-heading">f</h3>'
+    good = head + '<div class="doc-md-description"><p>the thing.</p></div><p>Adds two numbers.</p>'
+    assert faults(good) == []
+    assert "raw mark" in faults(good + "<p>see :func:<code>g</code></p>")[0]
+    assert "raw mark" in faults(good + "<p>as `x`</p>")[0]
+    assert (
+        "without a description" in faults(good + 'name <div class="doc-md-description"> </div>')[0]
+    )
+    assert "duotone.f has no description" in faults(head)[0]
+    empty = '<span class="doc-section-title">Raises:</span></p> '
+    assert "Raises: is empty" in faults(good + empty + "<h4>next</h4>")[0]
+
+
+def modules() -> Iterator[types.ModuleType]:
+    for info in pkgutil.walk_packages(duotone.__path__, "duotone."):
+        if info.name not in SKIPPED:
+            yield importlib.import_module(info.name)
+
+
+def docstrings(module: types.ModuleType) -> Iterator[tuple[type | None, str]]:
+    yield None, module.__doc__ or ""
+    for thing in list(vars(module).values()):
+        if getattr(thing, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(thing):
+            yield thing, thing.__doc__ or ""
+            for member in list(vars(thing).values()):
+                member = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                if inspect.isfunction(member):
+                    yield thing, member.__doc__ or ""
+        elif callable(thing):
+            yield None, thing.__doc__ or ""
+
+
+def found(name: str) -> object | None:
+    """The object of a full name, None if there is none."""
+    parts = name.split(".")
+    for at in range(len(parts), 0, -1):
+        try:
+            thing = importlib.import_module(".".join(parts[:at]))
+        except ImportError:
+            continue
+        return reached(thing, parts[at:])
+    return None
+
+
+def inside(module: types.ModuleType, holder: type | None, name: str) -> bool:
+    """True if a short name is known where the docstring stands."""
+    first, *rest = name.split(".")
+    for scope in (holder, module, duotone):  # public names are used anywhere
+        if scope is not None and (hasattr(scope, first) or first in annotated(scope)):
+            return not rest or reached(getattr(scope, first, None), rest) is not None
+    return False
+
+
+def annotated(scope: object) -> set[str]:
+    """Attributes that only instances have."""
+    described = re.findall(r"^ +(\w+): ", scope.__doc__ or "", re.MULTILINE)
+    return set(getattr(scope, "__annotations__", {})) | set(described)
+
+
+def reached(thing: object, path: list[str]) -> object | None:
+    for part in path:
+        if part in annotated(thing):
+            return thing
+        thing = getattr(thing, part, None)
+    return thing
