@@ -30,7 +30,7 @@ SAME := cli samples benchmarks graph numerics targets tensorflow views test_advi
 	adapters/test_optax_refusals.py adapters/test_keras_applications.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-tensorflow lint format types docs bench clean
+.PHONY: help demo test test-all test-tensorflow lint lint-docker format types docs bench clean
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -76,6 +76,9 @@ lint: $(VENV)/.installed-dev  ## check style and imports with ruff
 format: $(VENV)/.installed-dev  ## rewrite the files in ruff's format
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+lint-docker: $(VENV)/.installed-docs  ## check the Dockerfiles with hadolint
+	$(VENV)/bin/hadolint docker/Dockerfile docker/Dockerfile.custom
 
 types: $(VENV)/.installed-dev  ## check types with pyright
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
