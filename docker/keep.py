@@ -2,10 +2,10 @@
 
 python3 keep.py constraints.txt
 
-Called by docker/Dockerfile before anything is installed. A base image that brings JAX for its device
-(NVIDIA's) has a build of its own, which pip would replace with the one from PyPI, for CPUs alone. If
-duotone cannot run on what the base has, pip says so and the build ends. Where that JAX is another one
-than the file's, the file's other versions may not fit it: then pip chooses them.
+Called by docker/Dockerfile before anything is installed. A base image that brings JAX for its
+device (NVIDIA's) has a build of its own, which pip would replace with the one from PyPI, for CPUs
+alone. If duotone cannot run on what the base has, pip says so and the build ends. Where that JAX is
+another one than the file's, the file's other versions may not fit it: then pip chooses them.
 """
 
 from __future__ import annotations

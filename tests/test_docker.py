@@ -1,4 +1,4 @@
-"""The containers' files: in step with pyproject.toml, pinned, not root, and with nothing secret in them."""
+"""The containers' files: in step with pyproject.toml, pinned, not root, nothing secret in them."""
 
 from __future__ import annotations
 
