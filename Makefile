@@ -24,6 +24,7 @@ PYTEST := -m pytest -n $(WORKERS)
 # What the second Python need not repeat unless it is asked for everything: it has no JAX in it, it
 # is about what is refused or about numbers that a painting decides, or it is what a person runs once.
 SAME := cli samples benchmarks graph numerics targets tensorflow views test_advise.py test_compare.py \
+	test_commands_of_docs.py test_docker.py \
 	test_docs.py test_environment.py test_examples.py test_files.py test_identities.py test_imports.py \
 	test_invariants.py test_policy.py test_policy_file.py test_report.py test_traps.py \
 	test_traps_of_operations.py jaxpr/test_instead.py jaxpr/test_trilinear.py \
@@ -87,12 +88,13 @@ docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(VENV)/bin/mkdocs build --strict
 	@$(VENV)/bin/python scripts/check_reference.py site/reference/index.html
 
-bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result, README.md shows them
+bench: $(VENV)/.installed-dev  ## run every benchmark; each writes its result, README.md and docs/results.md show them
 	@for file in benchmarks/[a-z]*.py; do \
 		name=$$(basename "$$file" .py); echo "== $$name"; \
 		$(VENV)/bin/python -m "benchmarks.$$name" || exit 1; \
 	done
 	@$(VENV)/bin/python scripts/readme_results.py
+	@$(VENV)/bin/python scripts/results_page.py
 
 clean:  ## remove the virtual environments, caches and build outputs
 	rm -rf $(VENV) $(VENV312) $(VENVTF) site dist build .pytest_cache .ruff_cache .hypothesis
