@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import json
+import runpy
 import subprocess
 import sys
 import unittest
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,16 @@ def test_what_a_script_writes_is_up_to_date(script: str) -> None:
     command = [sys.executable, ROOT / "scripts" / script, "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_changed_figure_changes_the_table_and_the_picture() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "results_page.py"))
+    data = json.loads((ROOT / "benchmarks" / "results" / "cpu_steps.json").read_text())
+    before = made["speed_on_cpu"](data["figures"])
+    data["figures"]["JAX 0.12"]["rows"][0]["speedups"]["duotone"] = 9.87
+    after = made["speed_on_cpu"](data["figures"])
+    assert "9.87" not in before
+    assert "9.87" in after
+    xml.etree.ElementTree.fromstring(after)  # well formed
+    missed = {"name": "slow", "value": 2.0, "limit": 1.0, "unit": "times", "kept": False}
+    assert "| slow | 2 times | 1 times | **missed** |" in made["_bars"]([missed] * 20)
