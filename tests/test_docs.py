@@ -61,3 +61,11 @@ def test_a_changed_figure_changes_the_table_and_the_picture() -> None:
     xml.etree.ElementTree.fromstring(after)  # well formed
     missed = {"name": "slow", "value": 2.0, "limit": 1.0, "unit": "times", "kept": False}
     assert "| slow | 2 times | 1 times | **missed** |" in made["_bars"]([missed] * 20)
+
+
+def test_the_index_and_the_menu_lead_to_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    menu = (ROOT / "mkdocs.yml").read_text()
+    for page in (page.relative_to(ROOT / "docs").as_posix() for page in PAGES[1:]):
+        assert page == "index.md" or f"({page})" in index, f"docs/index.md has no link to {page}"
+        assert f": {page}\n" in menu, f"mkdocs.yml has no line for {page}"

@@ -213,7 +213,10 @@ def _cut_device(trace: Trace, device: str, key: _Key | None) -> list[Cut]:
         marks = start[np.isin(kind, _same_kernel(trace, first, keys))]
         if not len(marks):
             return []
-        begins, last = [float(t) for t in marks], _end_of_last(kind, start, end, marks)
+        begins, last = (
+            [float(t) for t in marks],
+            _end_of_last(_names(trace)[kind], start, end, marks),
+        )
     cuts = []
     for index, (begin, until) in enumerate(zip(begins, [*begins[1:], last], strict=True)):
         compiled = bool(
@@ -232,12 +235,18 @@ def _same_kernel(trace: Trace, first: np.ndarray, keys: np.ndarray) -> list[int]
     return [int(n) for n in np.flatnonzero(keys) if trace.kinds[n].kernel in names]
 
 
-def _end_of_last(kind: np.ndarray, start: np.ndarray, end: np.ndarray, marks: np.ndarray) -> float:
+def _names(trace: Trace) -> np.ndarray:
+    """For each kind a number of its name, which a program that is compiled again keeps."""
+    numbers: dict[_Key, int] = {}
+    return np.array([numbers.setdefault(_key_of(k), len(numbers)) for k in trace.kinds])
+
+
+def _end_of_last(name: np.ndarray, start: np.ndarray, end: np.ndarray, marks: np.ndarray) -> float:
     """When the last iteration ended: what ran later and in none before it belongs to none."""
     within = start >= marks[-1]
     if len(marks) > 1:
-        before = np.unique(kind[(start >= marks[0]) & ~within])
-        within &= np.isin(kind, before)
+        before = np.unique(name[(start >= marks[0]) & ~within])
+        within &= np.isin(name, before)
     return float(end[within].max())
 
 

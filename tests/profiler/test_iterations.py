@@ -126,9 +126,17 @@ def test_few_iterations_all_count() -> None:
 
 def test_a_program_that_is_compiled_again_keeps_its_key() -> None:
     """Another shape is another program, of the same name."""
-    first, second = trace_of(steps(3)), trace_of(steps(3, at=300))
+    for count in (3, 1):  # 1: the program of the last iteration ran in none before
+        found = cut(compiled_again(count), FACTS | {2: FACTS[1]}, Asked())
+        assert len(found.cuts) == 3 + count
+        assert found.cuts[-1].end == 260 + 100 * count
+
+
+def compiled_again(count: int) -> Trace:
+    """Three steps, and so many more of a program of the same name."""
+    first, second = trace_of(steps(3)), trace_of(steps(count, at=300))
     again = [Kind(k.device, k.kernel, k.operation, k.module, 2) for k in second.kinds]
-    both = Trace(
+    return Trace(
         (*first.kinds, *again),
         np.concatenate([first.kind, second.kind + len(first.kinds)]),
         np.concatenate([first.start, second.start]),
@@ -138,7 +146,6 @@ def test_a_program_that_is_compiled_again_keeps_its_key() -> None:
         {},
         {},
     )
-    assert len(cut(both, FACTS | {2: FACTS[1]}, Asked()).cuts) == 6
 
 
 def test_each_device_is_cut_by_its_own_key() -> None:
