@@ -165,7 +165,7 @@ def bars_picture(title: str, rows: dict[str, dict[str, float]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 8}" '
         f'font-family="sans-serif" role="img" aria-label="{escape(title)}">'
     )
-    return "\n".join([head, _words(left, 22, title, size=15), *key, rule, *lines, "</svg>"]) + "\n"
+    return "\n".join([head, _words(8, 22, title, size=15), *key, rule, *lines, "</svg>"]) + "\n"
 
 
 def _words(x: float, y: float, text: str, anchor: str = "start", size: int = 13) -> str:
