@@ -48,6 +48,7 @@ _NAMES = {
     "find_reforms": "plan",
     "plan_casts": "plan",
     "plan_residuals": "plan",
+    "find_reductions": "plan",
 }
 """Functions that ``duotone._road`` calls, by stage; painters and the rewriter are clocked apart."""
 

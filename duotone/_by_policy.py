@@ -16,8 +16,9 @@ from duotone import _jax
 from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError
+from duotone.graph.casts.reductions import HANDED_IN
 from duotone.graph.classify.lists import Kind, OpLists
-from duotone.graph.graph import Graph, HalfType
+from duotone.graph.graph import FULL_DTYPE, Graph, HalfType
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painters.painting import Painter
 from duotone.graph.ranges import (
@@ -49,6 +50,22 @@ def painter_of(policy: Policy) -> Painter:
             "at 'duotone'."
         )
     return PAINTERS[policy.painter]
+
+
+def reduce_dtype(policy: Policy, half: HalfType) -> str | None:
+    """The dtype in which devices add up gradients, if the policy names one.
+
+    Raises:
+        PolicyError: it is the other half type.
+    """
+    asked = policy.reduce_dtype
+    if asked not in (None, FULL_DTYPE, half.name):
+        raise PolicyError(
+            f"the policy's reduce_dtype is {asked!r}, and this program is painted in {half.name}: "
+            "a compiler adds up what a dot hands on, which is float32 or the half type. Take "
+            f"reduce_dtype={half.name!r} or 'float32', or dtype={asked!r}."
+        )
+    return asked
 
 
 def assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
@@ -168,4 +185,6 @@ def lists_of(policy: Policy, half: HalfType) -> OpLists:
     lists = OpLists.for_half(ENTRIES, half.name)
     added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
     removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
+    if policy.reduce_dtype == FULL_DTYPE:  # so that its derivative adds up what is not cast yet
+        removed[Kind.CLEAR] |= HANDED_IN
     return lists.leveled(policy.level).edited(added, removed)

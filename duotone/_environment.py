@@ -38,6 +38,7 @@ Math = Literal["tf32", "float16", "bfloat16", "exact"]
 PAINTERS: tuple[Painter, ...] = get_args(Painter)
 LEVELS: tuple[Level, ...] = get_args(Level)
 MATHS: tuple[Math, ...] = get_args(Math)
+REDUCE_DTYPES = ("float32", "float16", "bfloat16")
 
 logger = logging.getLogger("duotone")
 
@@ -170,10 +171,8 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
 
 def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
     """The error for a variable whose value is not taken: names both, and the remedy."""
-    return EnvironmentVariableError(
-        f"environment variable {name} is {value!r}: {problem}. "
-        f"It takes {takes}. Set it to that, or unset {name}."
-    )
+    text = f"{problem}. It takes {takes}. Set it to that, or unset {name}."
+    return EnvironmentVariableError(f"environment variable {name} is {value!r}: {text}")
 
 
 _LIST_TAKES = "operation names separated by commas, such as exp,dot_general (empty: none)"
@@ -229,6 +228,7 @@ def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str
 _LEVEL_TAKES = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]} (empty: none)"
 _PAINTER_TAKES = f"{', '.join(PAINTERS[:-1])} or {PAINTERS[-1]}"
 _MATH_TAKES = f"{', '.join(MATHS[:-1])} or {MATHS[-1]} (empty: left to JAX)"
+_REDUCE_TAKES = f"{', '.join(REDUCE_DTYPES[:-1])} or {REDUCE_DTYPES[-1]} (empty: as painted)"
 _BOOLEAN_TAKES = "0, 1, true or false"
 
 
@@ -303,6 +303,11 @@ def _list_variable(which: str, edit: str, example: str) -> Variable:
     )
 
 
+def _math(field: str, effect: str) -> Variable:
+    name, parse = f"DUOTONE_{field.upper()}", _one_of(MATHS, "no such arithmetic", _MATH_TAKES)
+    return Variable(field, name, _MATH_TAKES, effect, "tf32", parse)
+
+
 VARIABLES: tuple[Variable, ...] = (
     _list_variable("ALLOW", "ADD", "cumsum"),
     _list_variable("ALLOW", "REMOVE", "conv_general_dilated"),
@@ -358,19 +363,15 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _some_of("rules_remove", "solve,carry"),
     _some_of("reforms_remove", "factors,picks"),
-    *(
-        Variable(
-            field=field,
-            duotone=f"DUOTONE_{field.upper()}",
-            takes=_MATH_TAKES,
-            effect=effect,
-            example="tf32",
-            parse=_one_of(MATHS, "no such arithmetic", _MATH_TAKES),
-        )
-        for field, effect in (
-            ("float32_math", "how float32 dots and convolutions calculate inside"),
-            ("convolution_math", "the same for convolutions alone"),
-        )
+    _math("float32_math", "how float32 dots and convolutions calculate inside"),
+    _math("convolution_math", "the same for convolutions alone"),
+    Variable(
+        field="reduce_dtype",
+        duotone="DUOTONE_REDUCE_DTYPE",
+        takes=_REDUCE_TAKES,
+        effect="the dtype in which devices add up gradients",
+        example="float32",
+        parse=_one_of(REDUCE_DTYPES, "no such dtype", _REDUCE_TAKES),
     ),
 )
 """Every variable, in the order in which they are read and documented."""

@@ -50,6 +50,8 @@ def _phrases(policy: Policy, lists: Sequence[str]) -> list[str]:
     for field in ("float32_math", "convolution_math"):
         if (math := getattr(policy, field)) is not None:
             phrases.append(f"{field.replace('_', ' ')} {math}")
+    if policy.reduce_dtype is not None:
+        phrases.append(f"adds up gradients over devices in {policy.reduce_dtype}")
     if policy.ranges:
         shown = (f"{name} in [{low:g}, {high:g}]" for name, (low, high) in policy.ranges)
         phrases.append(f"assumes {', '.join(shown)}")

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duotone._environment import folder_problem
+import numpy as np
+
+from duotone._dtypes import canonical
+from duotone._environment import REDUCE_DTYPES, folder_problem
 from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError, shown
@@ -74,6 +77,22 @@ def heal_after(value: object) -> int:
             f"Policy(heal={value!r}): a number of steps is 0 (off) or more; True is {HEAL_AFTER}."
         )
     return value
+
+
+def reduce_dtype(value: Any) -> str | None:
+    """The name of a dtype in which devices add up gradients; None leaves it to the painting."""
+    if value is None:
+        return None
+    try:
+        name = canonical(value) if isinstance(value, str) else np.dtype(value).name
+    except TypeError:
+        name = ""
+    if name not in REDUCE_DTYPES:
+        raise PolicyError(
+            f"Policy(reduce_dtype={value!r}): it takes {', '.join(map(repr, REDUCE_DTYPES))} (or "
+            "the dtype) or None."
+        )
+    return name
 
 
 def strings(field: str, value: object) -> tuple[str, ...]:
@@ -197,6 +216,7 @@ def _bounds(name: object, value: Any) -> tuple[float, float]:
 
 ONE_FORM: Mapping[str, Callable[[Any], Any]] = {
     "heal": heal_after,
+    "reduce_dtype": reduce_dtype,
     "ranges": stated_ranges,
     "calibration": calibrations,
     "tuned": tuning,

@@ -30,11 +30,13 @@ from duotone._by_policy import (
     known_names,
     lists_of,
     painter_of,
+    reduce_dtype,
     warn_of_idle_patterns,
 )
 from duotone.errors import RewriteError
 from duotone.graph.casts.beforehand import cast_beforehand
 from duotone.graph.casts.plan import CastPlan, plan_casts
+from duotone.graph.casts.reductions import NO_REDUCTIONS, find_reductions
 from duotone.graph.classify.amendments import AMENDMENTS, OF_ANY_PAINTER
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes, Pins, check_classes, classify
@@ -127,7 +129,10 @@ def paint_jaxpr(
     reforms, painting = find_reforms(View(graph, classes, painting, ranges.of), on)
     view = View(graph, classes, check_painting(painting, graph), ranges.of)
     plan = plan_casts(graph, classes, painting, on)
-    reforms = dataclasses.replace(reforms, recompute=plan_residuals(view, on))
+    recompute = plan_residuals(view, on)
+    asked = reduce_dtype(policy, half)
+    reductions = find_reductions(graph, classes, painting, asked) if asked else NO_REDUCTIONS
+    reforms = dataclasses.replace(reforms, recompute=recompute, reductions=reductions)
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
     return Painted(built, classes, painting, plan, reforms, half, forms)
@@ -180,6 +185,7 @@ def paint_for_device(
         policy, forms = as_tuned(policy, policy.tuned, build(jaxpr).graph, half, forms)
     if half is None:
         half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
+        policy = dataclasses.replace(policy, reduce_dtype=None)
     painted = paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, weights=weights)
     warn_of_idle_patterns(policy, painted.built.graph)
     return painted
@@ -219,7 +225,7 @@ def carry_out(
     """
     run = _jax.jaxpr_as_fun(jaxpr)
     opened = _jax.open_jaxpr(jaxpr)
-    if painted.painting.changed or painted.forms.math:
+    if painted.painting.changed or painted.forms.math or painted.reforms.reductions.nodes:
         rewriter = rewriter_of(painted, policy)
         avals = [atom.aval for atom in opened.outvars]
 

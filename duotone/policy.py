@@ -3,9 +3,9 @@
 `autocast` and `explain` take a :class:`Policy`; the stages read its fields. It is checked once,
 when it is made, so a stage never checks again; it hashes and compares by value, so it can be part
 of a cache key. :meth:`Policy.merged_with_environment` is the only place where duotone reads these
-options from the environment (what switches duotone on at all is in ``duotone/_switches.py``). A new
-option is a field here, a check in ``__post_init__``, a phrase in ``describe``
-and, if it can be set from outside, a row in ``duotone/_environment.py``.
+options from the environment (what switches duotone on at all: ``duotone/_switches.py``). A new
+option is a field here, a check in ``__post_init__``, a phrase in ``describe`` and, if it can be set
+from outside, a row in ``duotone/_environment.py``.
 
 What goes wrong: a contradiction or a bad value in code raises
 :class:`~duotone.errors.PolicyError` when the policy is made, a bad value in a variable raises
@@ -98,6 +98,7 @@ class Policy:
             ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
             ``"exact"``. Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
         convolution_math: The same for convolutions alone, where they differ from dots.
+        reduce_dtype: In which devices add up gradients: float32, or half (``docs/scale.md``).
         ranges: What arguments and results of operations can be: ``{name: (low, high)}``; names are
             patterns (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
         calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
@@ -141,6 +142,7 @@ class Policy:
     reforms_remove: frozenset[str] = frozenset()
     float32_math: Math | None = None
     convolution_math: Math | None = None
+    reduce_dtype: str | None = None
     ranges: StatedRanges = ()
     calibration: Calibration | tuple[Calibration, ...] | None = None
     tuned: Tuned | None = None
@@ -172,6 +174,7 @@ class Policy:
             reforms_remove: Iterable[str] = (),
             float32_math: Math | None = None,
             convolution_math: Math | None = None,
+            reduce_dtype: Any = None,
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
             calibration: Calibration | Iterable[Calibration] | None = None,
             tuned: Tuned | str | os.PathLike[str] | None = None,
@@ -222,10 +225,9 @@ class Policy:
     def merged_with_environment(self, environ: Mapping[str, str] = os.environ) -> Policy:
         """This policy with what the environment adds; see the class for who wins.
 
-        Each variable has a TensorFlow name (lists also an older one) and a duotone name;
-        ``docs/environment.md`` lists them. Where the duotone name is set, even to nothing, the
-        TensorFlow names are not read. Where both TensorFlow names of a list are set, their entries
-        are united, as TensorFlow does.
+        Each variable has a duotone name and most a TensorFlow name (lists also an older one), see
+        ``docs/environment.md``. Where the duotone name is set, even to nothing, others are not
+        read. Entries of both TensorFlow names of a list are united, as TensorFlow does.
 
         Args:
             environ: Variable names and values.

@@ -59,6 +59,7 @@ def test_every_variable_sets_its_field_under_each_name(variable: Variable, name:
         "painter": "tensorflow",
         "float32_math": "tf32",
         "convolution_math": "tf32",
+        "reduce_dtype": "float32",
     }.get(variable.field, frozenset(variable.example.split(",")))
     policy = merge(**{name: variable.example})
     assert getattr(policy, variable.field) == expected

@@ -57,7 +57,7 @@ MAY_IMPORT = {
     },
     "_policy_file": {"calibration", "errors"},
     "_policy_text": {"policy"},
-    "_policy_values": {"_environment", "_tuned", "calibration", "errors", "graph"},
+    "_policy_values": {"_dtypes", "_environment", "_tuned", "calibration", "errors", "graph"},
     "_suspects": {"_jax", "graph", "jaxpr", "regions"},
     "_blaming": {
         "_arguments",

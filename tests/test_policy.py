@@ -134,6 +134,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
         "reforms_remove": ["factors"],
         "float32_math": "tf32",
         "convolution_math": "exact",
+        "reduce_dtype": "float32",
         "ranges": {"x": (0, 1)},
         "calibration": Calibration("f", "0", 1, ()),
         "tuned": Tuned("f", "0", "h200", "GPU", "float16", frozenset()),

@@ -149,9 +149,10 @@ class _Walk:
         """Bytes that one run sends; of a collective that stands in pieces, the first sends all."""
         total = 0
         for sending in sendings_of(instruction, computation, self.program):
-            if sending.channel and sending.channel in self._channels:
+            apart = self.target.platform != "tpu"  # channels of `shard_map` all have one number
+            if sending.channel in self._channels and not apart:
                 continue
-            self._channels.add(sending.channel)
+            self._channels |= {sending.channel} - {""}
             kind, dtype, devices, sent, _ = dataclasses.astuple(sending)
             source = instruction.source or self._source_inside(instruction)
             self.collectives.append(Collective(kind, dtype, devices, sent, runs, source))

@@ -206,8 +206,8 @@ def _settings(
 
 def _check_policy(policy: Policy) -> None:
     """Refuses what a policy says and this road does not know, rather than pass over it."""
-    math = ("float32_math", "convolution_math")
-    for field in ("keep_half", "reforms_remove", "ranges", "calibration", *math):
+    of_jax = ("float32_math", "convolution_math", "reduce_dtype")
+    for field in ("keep_half", "reforms_remove", "ranges", "calibration", *of_jax):
         if getattr(policy, field):
             raise PolicyError(
                 f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "

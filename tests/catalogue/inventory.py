@@ -18,7 +18,7 @@ from duotone.jaxpr.reading.lists import ENTRIES
 from duotone.jaxpr.reading.operations import FIXED
 
 _INTEGERS = "integers or booleans only: nothing to paint"
-_COLLECTIVE = "a collective: changing its dtype changes what other devices see; opaque by decision"
+_COLLECTIVE = "a collective that calculates: in which dtype is for Policy(reduce_dtype=...) to say"
 _KEYS = "random bits and keys: nothing to paint"
 _TOKEN = "a token or an index, no array of numbers"
 _REFERENCE = "a reference holds one dtype; opaque by decision"
@@ -31,8 +31,7 @@ UNLISTED: dict[str, str] = {
         _INTEGERS,
     ),
     **dict.fromkeys(
-        "all_gather all_to_all pmax pmin ppermute psum ragged_all_to_all psum_scatter "
-        "reduce_scatter pbroadcast psend precv".split(),
+        "pmax pmin psum ragged_all_to_all psum_scatter reduce_scatter psend precv".split(),
         _COLLECTIVE,
     ),
     **dict.fromkeys(

@@ -174,12 +174,13 @@ def _collective(name: str, function: Any, primitive: str, **fields: Any) -> Case
     fields = {"out": P("d"), "limits": {}, **fields}
     out = fields.pop("out")
     sharded = _sharded(function, specs=(P("d"),), out=out, check_vma=False)
-    return _case(
-        name, sharded, "collectives", X, primitives=(primitive,), opaque=(primitive,), **fields
-    )
+    opaque = () if primitive in _MOVES else (primitive,)
+    return _case(name, sharded, "collectives", X, primitives=(primitive,), opaque=opaque, **fields)
 
 
 _NEIGHBOURS = [(0, 0)]
+_MOVES = ("all_gather", "all_to_all", "ppermute")
+"""Collectives that calculate nothing: they move half where their neighbours are half."""
 
 
 def _collectives() -> list[Case]:

@@ -136,6 +136,13 @@ def plan_casts(
     return CastPlan(casts, {loop: tuple(pairs) for loop, pairs in hoisted.items()})
 
 
+def casting_inside(plan: CastPlan, graph: Graph) -> set[int]:
+    """Nodes that read a cast within a body that takes its operands as they are stored."""
+    casts = [cast for cast in plan.casts if not cast.free]
+    barriers = [c for c in casts if graph.bodies[c.body].kind is BodyKind.BARRIER]
+    return {reader for cast in barriers for reader in cast.readers if reader >= 0}
+
+
 def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set[int]:
     """Values from which an operation selects in half."""
     return {

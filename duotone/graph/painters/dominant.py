@@ -271,6 +271,8 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
         for v, ok in zip(node.inputs, node.half_inputs, strict=True)
         if ok and canvas.stored(v) is Paint.FULL
     ]
+    if node.op == "shard.enter":  # each device casts its own part
+        return True
     # Only one branch runs, so only one of the casts before a join does.
     cost = max(read, default=0) if node.op == "branch.join" else sum(read)
     made = sum(values[v].size for v in node.outputs)

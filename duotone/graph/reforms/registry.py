@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from duotone.graph.casts.plan import CastPlan
+from duotone.graph.casts.reductions import NO_REDUCTIONS, Reductions
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Paint
 from duotone.graph.painters.painting import Painting
@@ -198,11 +199,13 @@ class Reforms:
         on: the names of those that the device has and nobody switched off.
         found: by layer and node.
         recompute: which reads take a value calculated again.
+        reductions: what devices add up in another dtype; no reform, but told of with them.
     """
 
     on: frozenset[str] = frozenset()
     found: Mapping[tuple[Layer, int], Reform] = dataclasses.field(default_factory=dict)
     recompute: Recompute = NOTHING
+    reductions: Reductions = NO_REDUCTIONS
 
     def named(self, name: str) -> dict[int, Reform]:
         """The reforms of one name, by node."""
@@ -219,7 +222,8 @@ class Reforms:
         """
         results = [found for (layer, _), found in self.found.items() if layer is Layer.RESULT]
         makers = (found.makers(graph) for found in results)
-        return self.recompute.nodes(graph).union((found.node for found in results), *makers)
+        others = self.recompute.nodes(graph) | self.reductions.nodes
+        return others.union((found.node for found in results), *makers)
 
 
 def switched_on(
@@ -291,4 +295,6 @@ def told(graph: Graph, plan: CastPlan, reforms: Reforms) -> dict[int, tuple[tupl
         producer = graph.values[value].producer
         if name and producer >= 0 and (name, reason) not in found.setdefault(producer, []):
             found[producer].append((name, reason))
+    for node, said in reforms.reductions.told().items():
+        found.setdefault(node, []).append(said)
     return {node: tuple(said) for node, said in found.items() if said}

@@ -239,6 +239,13 @@ _CLEAR = [
         commutes=True,
         repeats=True,
     ),
+    *_entries(
+        Kind.CLEAR,
+        "all_gather all_gather_invariant all_to_all ppermute pbroadcast",
+        "moves data between devices; a cast commutes with it",
+        f"{OWN}: half of the bytes travel",
+        commutes=True,
+    ),
     *_entries(Kind.CLEAR, "scatter", "moves data", f"{TF} bfloat16 ScatterNd", commutes=True),
     *_entries(
         Kind.CLEAR,

@@ -15,11 +15,13 @@ from jax import lax
 
 from duotone import _jax
 from duotone.errors import RewriteError
+from duotone.graph.casts.reductions import BY_HAND
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.graph.reforms.reform import Layer
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import precision, rows_dot, takes_rows
+from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.reforms import carried_out
 from duotone.jaxpr.rules.weights import DotForm, of_halves, of_weight
 from duotone.jaxpr.running.rewrite import Env, Rewriter, handles, is_host_array
@@ -33,6 +35,8 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     (node,) = step.nodes
 
     def own(operands: Sequence[Any]) -> list[Any]:
+        if node in r.reforms.reductions.nodes and step.eqn.primitive.name in BY_HAND:
+            return reduced(step.eqn, operands, r.reforms.reductions.dtype)
         computes_full = r.painting.compute[node] is Paint.FULL
         return (_in_full if computes_full else _in_half)(r, step, env, operands)
 
@@ -156,7 +160,8 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     (node,) = step.nodes
     wide = r.kept(node, 0) is Paint.FULL
     arrays = takes_rows(*operands)
-    how = _dot_form(r, step, FULL_DTYPE if wide else r.half.name, arrays)
+    in_float32 = wide and node not in r.reforms.reductions.nodes
+    how = _dot_form(r, step, FULL_DTYPE if in_float32 else r.half.name, arrays)
     slot = _weight_slot(r, step, env) if arrays else None
     result = _bound(r, how, operands)
     if slot is None:

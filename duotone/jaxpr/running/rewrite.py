@@ -29,12 +29,13 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import RewriteError
-from duotone.graph.casts.plan import CastPlan
-from duotone.graph.graph import BodyKind, Boundary, Graph, Node, Paint
+from duotone.graph.casts.plan import CastPlan, casting_inside
+from duotone.graph.graph import Boundary, Graph, Node, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.graph.reforms.registry import Reforms
 from duotone.jaxpr.reading.program import Built, Program, Step
 from duotone.jaxpr.rules.instead import instead
+from duotone.jaxpr.rules.meshes import in_mesh_of
 from duotone.jaxpr.running.constants import constant_in_half, is_large_constant
 
 
@@ -129,7 +130,7 @@ class Rewriter:
         self._held = {cast.value for cast in plan.casts if cast.held}
         self.largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
-        apart = reforms.nodes(self.graph) | _casting_inside(plan, self.graph)
+        apart = reforms.nodes(self.graph) | casting_inside(plan, self.graph)
         touched = (
             int(Paint.HALF in pair or node.index in apart or node.op in math)
             for pair, node in zip(pairs, self.graph.nodes, strict=True)
@@ -198,16 +199,17 @@ class Rewriter:
                 f"value {value} ({held.dtype}{list(held.shape)}) is read before it is made; this "
                 "is a fault of duotone, please report the program"
             )
-        if paint is Paint.HALF:
-            array = self._to_half(value, array)
-        else:
-            if value in self._held:
-                array = lax.optimization_barrier(array)
-            array = self._cast(array, np.dtype(self.graph.values[value].dtype))
-            if value in self._exact:
-                array = self.rounded(array)
+        with in_mesh_of(array):
+            array = (self._to_half if paint is Paint.HALF else self._to_full)(value, array)
         env.write(value, paint, array)
         return array
+
+    def _to_full(self, value: int, array: Any) -> Any:
+        """Float32 again, of a value that is kept in half."""
+        if value in self._held:
+            array = lax.optimization_barrier(array)
+        array = self._cast(array, np.dtype(self.graph.values[value].dtype))
+        return self.rounded(array) if value in self._exact else array
 
     def rounded(self, array: Any) -> Any:
         """Float32 numbers that half holds; no compiler leaves this rounding out."""
@@ -368,14 +370,8 @@ class Rewriter:
             array = np.asarray(array, dtype)
         if array.dtype == self.dtype(aval, paint) and jax.typeof(array).weak_type == weak:
             return array
-        return self._cast(array, self.dtype(aval, paint), weak)
-
-
-def _casting_inside(plan: CastPlan, graph: Graph) -> set[int]:
-    """Nodes that read a cast within a body that takes its operands as they are stored."""
-    casts = [cast for cast in plan.casts if not cast.free]
-    barriers = [c for c in casts if graph.bodies[c.body].kind is BodyKind.BARRIER]
-    return {reader for cast in barriers for reader in cast.readers if reader >= 0}
+        with in_mesh_of(array):
+            return self._cast(array, self.dtype(aval, paint), weak)
 
 
 def is_host_array(array: Any) -> bool:
