@@ -8,7 +8,6 @@ packed or not; without, it takes the digits that come with scikit-learn.
     python examples/mnist.py --data ~/mnist --epochs 3
 """
 
-import gzip
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,49 +22,14 @@ from rich.progress import track
 from tensorboardX import SummaryWriter
 
 import duotone
-from duotone.samples.digits import Digits, load_digits
+from duotone.errors import ArgumentError
+from duotone.samples.datasets import load_mnist
+from duotone.samples.digits import load_digits
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16", "mixed"]
 # What duotone is told (None: it asks the device), and what a GPU or TPU does inside float32 dots.
 HALF = {"mixed": None, "tf32": "float32"}
 MATH = {"float32": "float32", "tf32": "tensorfloat32"}
-
-
-class BadInput(Exception):  # noqa: N818
-    """Something that the user can mend; shown as one line."""
-
-
-def read_idx(folder, name, dimensions):
-    """The array ``uint8[...]`` in one of MNIST's files, which may be packed."""
-    found = [folder / f"{name}{end}" for end in ("", ".gz") if (folder / f"{name}{end}").exists()]
-    if not found:
-        raise BadInput(f"{folder} holds no {name} and no {name}.gz")
-    try:
-        opener = gzip.open if found[0].suffix == ".gz" else open
-        with opener(found[0], "rb") as file:
-            content = file.read()
-    except (OSError, EOFError) as error:
-        raise BadInput(f"{found[0]} cannot be read: {error}") from error
-    # Two zeros, 8 for bytes, the number of dimensions; then each dimension in four bytes.
-    head = 4 + 4 * dimensions
-    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < head:
-        raise BadInput(f"{found[0]} is no file of bytes in {dimensions} dimension(s)")
-    shape = tuple(np.frombuffer(content[4:head], ">u4").tolist())
-    if len(content) - head != np.prod(shape, dtype=int):
-        raise BadInput(f"{found[0]} says {shape} and holds {len(content) - head} bytes")
-    return np.frombuffer(content[head:], np.uint8).reshape(shape)
-
-
-def load_mnist(folder):
-    """MNIST from a folder, as `load_digits` gives its digits."""
-    parts = []
-    for name in ("train", "t10k"):
-        images = read_idx(folder, f"{name}-images-idx3-ubyte", 3)
-        labels = read_idx(folder, f"{name}-labels-idx1-ubyte", 1)
-        if len(images) != len(labels) or len(images) == 0 or labels.max() > 9:
-            raise BadInput(f"{folder}: the {name} images and labels do not belong together")
-        parts += [images[..., None].astype(np.float32) / 255, labels.astype(np.int32)]
-    return Digits(*parts)
 
 
 def init_params(key, size):
@@ -101,7 +65,7 @@ def read_loss_scale(text):
     try:
         return {"dynamic": "dynamic", "none": None}[text] if text.isalpha() else float(text)
     except (KeyError, ValueError):
-        raise BadInput(f"--loss-scale {text}: say dynamic, none or a number.") from None
+        raise ArgumentError(f"--loss-scale {text}: say dynamic, none or a number.") from None
 
 
 class Run:
@@ -125,8 +89,8 @@ class Run:
                 items = ocp.args.Composite(state=ocp.args.StandardRestore(state))
                 return self.saved.restore(last, args=items)["state"], last
         except Exception as error:  # Orbax has no error of its own for what is damaged
-            raise BadInput(f"{self.saved.directory}/{last} cannot be read: {error}") from error
-        raise BadInput(f"{self.saved.directory} is of {about}, this run of {self.about}")
+            raise ArgumentError(f"{self.saved.directory}/{last} cannot be read: {error}") from error
+        raise ArgumentError(f"{self.saved.directory} is of {about}, this run of {self.about}")
 
     def write(self, step, state, numbers, images=()):
         """Adds numbers and images to the curves, and a checkpoint of the state."""
@@ -160,7 +124,7 @@ def train(
     digits = load_mnist(data) if data else load_digits()
     count, half = len(digits.train_images), HALF.get(precision, precision)
     if (steps := count // batch) == 0:
-        raise BadInput(f"--batch {batch}: there are {count} images to train on.")
+        raise ArgumentError(f"--batch {batch}: there are {count} images to train on.")
     size, scale = digits.train_images.shape[1], read_loss_scale(loss_scale)
     optimizer = optax.adamw(optax.cosine_decay_schedule(3e-3, epochs * steps))
     optimizer = duotone.enable_mixed_precision_graph_rewrite(optimizer, scale, dtype=half)
@@ -175,19 +139,19 @@ def train(
     (params, state), first = run.resume((params, optimizer.init(params)))
     if run.writer:  # in TensorBoard: Graphs, Color by Device
         one = params, state, digits.train_images[:batch], digits.train_labels[:batch]
-        duotone.explain(train_step, *one).to_tensorboard(logs)
+        duotone.explain(train_step, *one).to_tensorboard(str(logs))
     print(f"{precision} here: {optimizer.metrics(state)['dtype']}, {jax.devices()[0].device_kind}")
     with jax.default_matmul_precision(MATH.get(precision)):
         for epoch in track(range(first, epochs), "training"):
-            order = np.random.default_rng((seed, epoch)).permutation(count)
+            loss, order = np.nan, np.random.default_rng((seed, epoch)).permutation(count)
             for step in range(steps):
                 at = order[step * batch : (step + 1) * batch]
                 done = train_step(params, state, digits.train_images[at], digits.train_labels[at])
-                params, state = done.params, done.state
+                params, state, loss = done.params, done.state, done.loss
             wrong = np.argmax(predict(params, digits.test_images), 1) != digits.test_labels
             scaling = optimizer.metrics(state)
             numbers = {name: scaling[name] for name in ("loss_scale", "skipped_steps")}
-            numbers |= {"loss": done.loss, "accuracy": 1 - wrong.mean()}
+            numbers |= {"loss": loss, "accuracy": 1 - wrong.mean()}
             run.write(epoch + 1, (params, state), numbers, digits.test_images[wrong][:16])
         wrong = np.argmax(predict(params, digits.test_images), 1) != digits.test_labels
     run.close()
@@ -198,6 +162,6 @@ def train(
 if __name__ == "__main__":
     try:
         typer.run(train)
-    except (BadInput, OSError, duotone.DuotoneError) as error:
+    except (OSError, duotone.DuotoneError) as error:
         print("mnist.py:", " ".join(str(error).split()), file=sys.stderr)
         sys.exit(2)

@@ -1,0 +1,167 @@
+"""Data sets in their own files, and text that comes with Python, for the programs in ``examples/``.
+
+Called by ``examples/``; a program of a user may call it as well. Nothing is downloaded. What goes
+wrong: a file is missing, cut short, or of another kind; the error names the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from duotone.errors import ArgumentError
+from duotone.samples.digits import Digits, load_digits
+
+_CIFAR_ROW = 1 + 3 * 32 * 32
+_CHAPTERS = """formatstrings typesseq customization assignment comparisons import operator-summary
+calls sequence-types numeric-types objects raise binary with subscriptions exceptions dict for"""
+
+
+def load_mnist(folder: Path) -> Digits:
+    """MNIST, or a data set in its format, from the four IDX files as they are distributed.
+
+    Args:
+        folder: with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two ``t10k-``
+            files, each plain or packed (``.gz``).
+
+    Returns:
+        Images ``float32[n, height, width, 1]`` from 0 to 1, and labels.
+
+    Raises:
+        ArgumentError: a file is missing or broken; labels are not those of the images.
+    """
+    parts = []
+    for name in ("train", "t10k"):
+        images = _read_idx(folder, f"{name}-images-idx3-ubyte", 3)
+        labels = _read_idx(folder, f"{name}-labels-idx1-ubyte", 1)
+        if len(images) != len(labels) or not images.size or labels.max() > 9:
+            raise ArgumentError(
+                f"{folder}: {len(images)} images and {len(labels)} labels of {name} do not belong "
+                "together; both files must be of one data set with the labels 0 to 9."
+            )
+        parts += [images[..., np.newaxis].astype(np.float32) / 255, labels.astype(np.int32)]
+    return Digits(*parts)
+
+
+def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
+    """An array ``uint8[...]``: two zeros, 8 for bytes, the dimensions in four bytes each, bytes."""
+    found = [file for file in (folder / name, folder / f"{name}.gz") if file.exists()]
+    if not found:
+        raise ArgumentError(f"{folder} holds no {name} and no {name}.gz")
+    try:
+        content = found[0].read_bytes()
+        content = gzip.decompress(content) if found[0].suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise ArgumentError(f"{found[0]} cannot be read: {error}") from error
+    head = 4 + 4 * dimensions
+    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < head:
+        raise ArgumentError(
+            f"{found[0]} is no IDX file of bytes in {dimensions} dimension(s): it begins with "
+            f"{content[:4].hex(' ') or 'nothing'}."
+        )
+    shape = tuple(np.frombuffer(content[4:head], ">u4").tolist())
+    if len(content) - head != math.prod(shape):
+        raise ArgumentError(
+            f"{found[0]} should hold {math.prod(shape)} bytes after its head ({shape}) and holds "
+            f"{len(content) - head}: copy it anew."
+        )
+    return np.frombuffer(content[head:], np.uint8).reshape(shape)
+
+
+def load_cifar10(folder: Path) -> Digits:
+    """CIFAR-10 from its binary form: ``data_batch_*.bin`` and ``test_batch.bin``.
+
+    Args:
+        folder: that holds the files; one batch to train on is enough.
+
+    Returns:
+        Images ``float32[n, 32, 32, 3]`` from 0 to 1, and labels.
+
+    Raises:
+        ArgumentError: a file is missing or broken.
+    """
+    parts = [*_read_rows(folder, "data_batch_*.bin"), *_read_rows(folder, "test_batch.bin")]
+    return Digits(*parts)
+
+
+def _read_rows(folder: Path, pattern: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels: rows of a label and three planes of 32 by 32 bytes."""
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise ArgumentError(f"{folder} holds no {pattern}")
+    rows = []
+    for file in found:
+        content = np.fromfile(file, np.uint8)
+        if not content.size or content.size % _CIFAR_ROW:
+            raise ArgumentError(
+                f"{file} has {content.size} bytes, no multiple of {_CIFAR_ROW}: copy it anew."
+            )
+        rows.append(content.reshape(-1, _CIFAR_ROW))
+        if rows[-1][:, 0].max() > 9:
+            raise ArgumentError(f"{file}: {rows[-1][:, 0].max()} is no label of CIFAR-10 (0 to 9).")
+    every = np.concatenate(rows)
+    images = every[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return images.astype(np.float32) / 255, every[:, 0].astype(np.int32)
+
+
+def large_digits() -> Digits:
+    """The digits of scikit-learn in the shape of CIFAR-10's images: a far easier stand-in.
+
+    Returns:
+        Images ``float32[n, 32, 32, 3]``: each pixel four by four times, each image in a colour of
+        its own.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    digits = load_digits()
+    colours = np.random.default_rng(0).uniform(0.3, 1, (len(digits.train_images), 1, 1, 3))
+
+    def enlarged(images: np.ndarray) -> np.ndarray:
+        large = images.repeat(4, axis=1).repeat(4, axis=2) * colours[: len(images)]
+        return large.astype(np.float32)
+
+    test = enlarged(digits.test_images), digits.test_labels
+    return Digits(enlarged(digits.train_images), digits.train_labels, *test)
+
+
+def python_reference() -> list[str]:
+    """Words of the Python reference, in small letters; signs are words as well.
+
+    Returns:
+        The words of eighteen chapters that Python carries for ``help()`` and that read the same in
+        3.11 and 3.12; about 40,000.
+    """
+    from pydoc_data.topics import topics
+
+    return words(" ".join(topics[name] for name in _CHAPTERS.split()))
+
+
+def read_words(file: Path) -> list[str]:
+    """The words of a text file in UTF-8, as :func:`words` gives them.
+
+    Raises:
+        ArgumentError: the file is missing, or no text.
+    """
+    try:
+        return words(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{file} cannot be read as text: {error}") from error
+
+
+def words(text: str) -> list[str]:
+    """A text as words and signs, in small letters.
+
+    Args:
+        text: any.
+
+    Example:
+        >>> words("Two words, one sign.")
+        ['two', 'words', ',', 'one', 'sign', '.']
+    """
+    return re.findall(r"\w+|[^\w\s]", text.lower())
