@@ -20,7 +20,7 @@ import optax
 import orbax.checkpoint as ocp
 import typer
 from flax import linen as nn
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from rich.progress import track
 from tensorboardX import SummaryWriter
 
@@ -154,7 +154,7 @@ def train(
         raise ArgumentError(f"--batch {batch}: there are {count} images to train on.")
     if batch % jax.device_count():
         raise ArgumentError(f"--batch {batch} cannot be spread over {jax.device_count()} devices")
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     spread, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["data"], []))
     model, scale = ResNet(width), read_loss_scale(loss_scale)
     optimizer = optax.adamw(optax.cosine_decay_schedule(3e-3, epochs * steps))

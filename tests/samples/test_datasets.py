@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 
 import numpy as np
@@ -17,7 +18,7 @@ REFERENCE = "6821ed2f739e74bd"
 
 def idx(*shape, content=None):
     """An IDX file of bytes."""
-    data = bytes(np.arange(np.prod(shape)) % 10 if content is None else content)
+    data = bytes(i % 10 for i in range(math.prod(shape))) if content is None else bytes(content)
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + data
 
 
