@@ -141,7 +141,7 @@ def test_mnist_reads_packed_files(folder, capsys):
     broken = data / "train-labels-idx1-ubyte"
     broken.write_bytes(broken.read_bytes()[:-1])
     assert run("mnist.py", "--data mnist --batch 4 --epochs 1") == 2
-    assert_one_line(capsys, "train-labels-idx1-ubyte", "11 bytes")
+    assert_one_line(capsys, "train-labels-idx1-ubyte", "holds 11")
 
 
 @pytest.mark.slow
