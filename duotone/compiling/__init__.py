@@ -1,0 +1,1 @@
+"""Compile time: repeated parts rolled up, many shapes compiled as few, flags, the cache."""

@@ -1,0 +1,148 @@
+"""Listing: a program as numbers, which the search for repeats reads.
+
+Equations that nothing reads are left out. Each value has a number: those that equations make count
+from 0 in their order, arguments and constants have negative ones, and so have literals, of which
+equal ones have one number.
+
+Who calls this: :mod:`duotone.compiling.plan`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from duotone import _jax
+from duotone.compiling.keys import Keys, offsets
+
+LITERALS = -(2**40)
+"""Numbers of literals are at most this."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """A program as numbers.
+
+    Attributes:
+        jaxpr: the program.
+        eqns: its equations that count.
+        keys: structural key of each equation, int64[equations].
+        weights: equations in each, nested ones included, int64[equations].
+        first: number of the first result of each equation and of the end, int64[equations + 1].
+        slots: first operand of each equation in ``operands``, int64[equations + 1].
+        operands: numbers of the values that equations read, one after the other, int64[operands].
+        atoms: a variable or literal for each number.
+        outputs: numbers of the results of the program.
+        last_use: the last equation that reads each value that an equation makes; the number of
+            equations if the program returns it, -1 if nothing does.
+        offsets: where slices begin and what is padded, by equation.
+    """
+
+    jaxpr: _jax.ClosedJaxpr
+    eqns: list[_jax.Eqn]
+    keys: np.ndarray
+    weights: np.ndarray
+    first: np.ndarray
+    slots: np.ndarray
+    operands: np.ndarray
+    atoms: dict[int, _jax.Atom]
+    outputs: list[int]
+    last_use: np.ndarray
+    offsets: dict[int, tuple[int, ...]]
+
+    def results(self, position: int) -> range:
+        """Numbers of the results of an equation."""
+        return range(int(self.first[position]), int(self.first[position + 1]))
+
+    def reads(self, position: int) -> list[int]:
+        """Numbers of the operands of an equation."""
+        return self.operands[self.slots[position] : self.slots[position + 1]].tolist()
+
+    def bytes_of(self, value: int) -> int:
+        """Size of a value."""
+        return aval_bytes(self.atoms[value].aval)
+
+
+def aval_bytes(aval: Any) -> int:
+    """Size of a value of this type; 8 an element for types without a size, such as keys."""
+    if not hasattr(aval, "shape"):
+        return 0
+    return int(np.prod(aval.shape, dtype=np.int64)) * getattr(aval.dtype, "itemsize", 8)
+
+
+def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
+    """A program as numbers.
+
+    Args:
+        jaxpr: the program.
+        keys: gives keys their numbers; another program's, to compare the two.
+    """
+    opened = _jax.open_jaxpr(jaxpr)
+    eqns = _live(opened)
+    keys = keys or Keys()
+    numbers: dict[Any, int] = {}
+    literals: dict[Any, int] = {}
+    atoms: dict[int, Any] = {}
+    for place, var in enumerate((*opened.constvars, *opened.invars)):
+        numbers[var] = -1 - place
+        atoms[-1 - place] = var
+
+    def number(atom: Any) -> int:
+        if not _jax.is_literal(atom):
+            return numbers[atom]
+        value = np.asarray(atom.val)
+        key = (atom.aval, value.dtype, value.tobytes() if value.dtype != object else id(atom.val))
+        found = literals.setdefault(key, LITERALS - len(literals))
+        atoms.setdefault(found, atom)
+        return found
+
+    first, slots, operands = [0], [0], []
+    for eqn in eqns:
+        operands += [number(atom) for atom in eqn.invars]
+        slots.append(len(operands))
+        for place, var in enumerate(eqn.outvars, first[-1]):
+            numbers[var] = place
+            atoms[place] = var
+        first.append(first[-1] + len(eqn.outvars))
+    outputs = [number(atom) for atom in opened.outvars]
+    read = np.asarray(operands, np.int64)
+    readers = np.repeat(np.arange(len(eqns)), np.diff(slots))
+    last = np.full(first[-1], -1, np.int64)
+    np.maximum.at(last, read[read >= 0], readers[read >= 0])
+    last[[value for value in outputs if value >= 0]] = len(eqns)
+    moving = {i: found for i, eqn in enumerate(eqns) if (found := offsets(eqn)) is not None}
+    return Listing(
+        jaxpr,
+        eqns,
+        np.array([keys.of(eqn) for eqn in eqns], np.int64),
+        np.array([count_equations(eqn) for eqn in eqns], np.int64),
+        np.asarray(first, np.int64),
+        np.asarray(slots, np.int64),
+        read,
+        atoms,
+        outputs,
+        last,
+        moving,
+    )
+
+
+def _live(opened: _jax.OpenJaxpr) -> list[_jax.Eqn]:
+    """The equations that lead to a result or have an effect."""
+    needed = {atom for atom in opened.outvars if not _jax.is_literal(atom)}
+    live = []
+    for eqn in reversed(opened.eqns):
+        if eqn.effects or not needed.isdisjoint(eqn.outvars):
+            live.append(eqn)
+            needed.update(atom for atom in eqn.invars if not _jax.is_literal(atom))
+    return live[::-1]
+
+
+def count_equations(eqn: _jax.Eqn) -> int:
+    """The equations in one, nested programs included, each counted once."""
+    inside = 0
+    for param in eqn.params.values():
+        for program in param if isinstance(param, (tuple, list)) else (param,):
+            inside += sum(count_equations(e) for e in getattr(_jax.open_jaxpr(program), "eqns", ()))
+    return max(inside, 1)

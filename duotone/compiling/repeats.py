@@ -1,0 +1,100 @@
+"""Repeats: where a sequence of numbers says the same several times in a row.
+
+For windows of 1, 2, 4, … elements, each window gets a hash that is made of the hashes of its
+halves; a stable sort says where the same window stood before. Inside a run of period ``p``, a
+window of at least ``p`` elements stood before at a distance of exactly ``p``, so that stretches of
+one distance are runs (for windows of less than ``2 p``, so that each run is found once)::
+
+    for each size in 1, 2, 4, …:                  log n times
+        distance[i] = i - where window i stood before      one sort
+        runs = stretches of one distance in size / 2 … size
+
+Who calls this: :mod:`duotone.compiling.plan`, which checks what is found: a collision of hashes
+would be found here and refused there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of a sequence that repeats itself.
+
+    Attributes:
+        start: its first element.
+        length: its elements.
+        period: elements of one copy.
+    """
+
+    start: int
+    length: int
+    period: int
+
+    @property
+    def copies(self) -> int:
+        """Whole copies in it."""
+        return self.length // self.period
+
+    @property
+    def gain(self) -> int:
+        """Elements that are left out if one copy is kept."""
+        return (self.copies - 1) * self.period
+
+
+def find_runs(keys: np.ndarray, copies: int = 4) -> list[Run]:
+    """All maximal runs of a sequence, those that leave out most first.
+
+    Args:
+        keys: numbers, int64[n].
+        copies: the fewest copies of a run, at least 3.
+
+    Returns:
+        Runs, of which one may stand inside of another.
+
+    Example:
+        >>> find_runs(np.array([7, 1, 2, 1, 2, 1, 2, 1, 2, 9]))
+        [Run(start=1, length=8, period=2)]
+    """
+    count = len(keys)
+    hashes = _mixed(np.asarray(keys).astype(np.uint64) + np.uint64(1))
+    found: list[Run] = []
+    size = 1
+    while size * (copies - 1) <= count and len(hashes):
+        found += _runs_of(hashes, size, copies)
+        with np.errstate(over="ignore"):
+            hashes = _mixed(hashes[:-size] * _MULTIPLIER + hashes[size:] + np.uint64(size))
+        size *= 2
+    return sorted(found, key=lambda run: (-run.gain, run.start))
+
+
+def _runs_of(hashes: np.ndarray, size: int, copies: int) -> list[Run]:
+    """The runs whose period is above half the size of a window and at most that size."""
+    order = np.argsort(hashes, kind="stable")
+    before = np.full(len(hashes), -1)
+    same = hashes[order[1:]] == hashes[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    distance = np.where(before >= 0, np.arange(len(hashes)) - before, 0)
+    edges = np.flatnonzero(np.diff(distance)) + 1
+    starts = np.concatenate([[0], edges])
+    ends = np.concatenate([edges, [len(distance)]])
+    periods = distance[starts]
+    lengths = ends - starts + size - 1 + periods
+    good = (periods > size // 2) & (periods <= size) & (lengths >= copies * periods)
+    return [
+        Run(int(start - period), int(length), int(period))
+        for start, period, length in zip(starts[good], periods[good], lengths[good], strict=True)
+    ]
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """The numbers, their bits stirred (the finalizer of MurmurHash3)."""
+    with np.errstate(over="ignore"):
+        numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+        numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+        return numbers ^ (numbers >> np.uint64(33))
