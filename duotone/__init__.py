@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from duotone.api import Explanation, autocast, explain
     from duotone.calibration import Calibration
     from duotone.compiled import CompiledRecord, compile_for
+    from duotone.compiling.bucketed import bucketed
+    from duotone.compiling.reroll import reroll
     from duotone.enable import (
         MixedPrecisionLossScaleOptimizer,
         enable_mixed_precision_graph_rewrite,
@@ -88,6 +90,7 @@ __all__ = [
     "all_finite",
     "autocast",
     "blame",
+    "bucketed",
     "calibrate",
     "cast_params",
     "compare",
@@ -103,6 +106,7 @@ __all__ = [
     "profile",
     "read_profile",
     "report",
+    "reroll",
     "select_tree",
     "skip_nonfinite",
     "tune",
@@ -118,6 +122,8 @@ _NAMES_BY_MODULE = {
     "calibration": "Calibration",
     "_comparing": "Comparison compare",
     "compiled": "CompiledRecord compile_for",
+    "compiling.bucketed": "bucketed",
+    "compiling.reroll": "reroll",
     "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite "
     "optimizer_from_environment",
     "errors": "DuotoneError",

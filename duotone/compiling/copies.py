@@ -147,24 +147,18 @@ class _Reads:
     def copies(self, first: int, end: int) -> Copies:
         """The copies from ``first`` up to ``end``."""
         table = self.table[first:end]
-        base = self.base + first * self.made
         slots = []
         for column in range(table.shape[1]):
             values = table[:, column]
             if self.linked[column]:
                 offset = int(self.table[self.middle, column] - self.base) % self.made
                 distance = int(self.distance[column])
-                kind = "carried" if distance else "inside"
-                slots.append(
-                    Slot(kind, offset, distance, tuple(values[:distance].tolist()))
-                    if distance
-                    else Slot("inside", offset)
-                )
+                before = tuple(values[:distance].tolist())
+                slots.append(Slot("carried" if distance else "inside", offset, distance, before))
             elif self.same[column]:
                 slots.append(Slot("same", values=(int(values[0]),)))
             else:
                 slots.append(Slot("each", values=tuple(values.tolist())))
-        del base
         start = self.start + first * self.period
         return Copies(start, self.period, end - first, tuple(slots), self._moving(start, end - first))
 

@@ -20,10 +20,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 
+from duotone import _jax
 from duotone.compiling.copies import FEWEST, Copies, find_copies, slots_of
-from duotone.compiling.listing import LITERALS, Listing
+from duotone.compiling.listing import LITERALS, Listing, aval_bytes
 from duotone.compiling.repeats import Run, find_runs
 from duotone.compiling.sources import Piece, Places, Source, StackKey, find_source, window
 
@@ -196,8 +198,6 @@ class _Planner:
         )
 
     def _line(self, copies: Copies, rolled: bool, reason: str, stacked: int = 0) -> None:
-        from duotone import _jax
-
         weights = self.listing.weights[copies.model : copies.model + copies.period]
         where = _jax.source_line(self.listing.eqns[copies.model])
         period = int(weights.sum())
@@ -277,7 +277,7 @@ class _Planner:
             movable = eqn.primitive.name in _MOVES and len(slots) == 1 and place not in early
             if not movable or not stacked or slots[0].kind == "carried" or place in copies.moving:
                 continue
-            grows = listing.bytes_of(base) and eqn.outvars[0].aval.size > eqn.invars[0].aval.size
+            grows = eqn.outvars[0].aval.size > eqn.invars[0].aval.size
             if slots[0].kind in ("each", "inside") and (all_of_it or not grows):
                 early.add(place)
                 made |= {value - base for value in listing.results(copies.start + place)}
@@ -325,7 +325,7 @@ class _Planner:
     def _unread(self, loop: Loop) -> int:
         base, count, unread = int(self.listing.first[loop.copies.start]), loop.copies.count, 0
         for offset, copies in loop.kept.items():
-            few = min(copies) >= count - _depth(loop, offset)
+            few = min(copies) >= count - _depth(self.listing, loop.copies, offset)
             if not few:
                 unread += (count - len(copies)) * self.listing.bytes_of(base + offset)
         return unread
@@ -363,7 +363,7 @@ class _Planner:
             base = int(self.listing.first[loop.copies.start])
             made = int(self.listing.first[loop.copies.start + loop.copies.period]) - base
             copy = (value - base) // made
-            if own[0][1] == "out" and copy >= loop.copies.count - _depth(loop, offset):
+            if own[0][1] == "out" and copy >= loop.copies.count - _depth(self.listing, loop.copies, offset):
                 continue
             self.wanted.add(own[0])
 
@@ -386,10 +386,16 @@ def _singles(pieces: tuple[Piece, ...]) -> list[int]:
     return [piece.start for piece in pieces if piece.stack is None and piece.start > LITERALS]
 
 
-def _depth(loop: Loop, offset: int) -> int:
-    """How many of the last copies hand a result on without a stack: what is carried, at least 1."""
-    distances = [s.distance for s in loop.copies.slots if s.kind == "carried" and s.offset == offset]
-    return max([1, *distances])
+def _depth(listing: Listing, copies: Copies, offset: int) -> int:
+    """How many of the last copies hand a result on without a stack.
+
+    As many as it is carried for; 1 if the loop can carry it for the last copy alone, beginning with
+    zeros, which keys of random numbers have none of.
+    """
+    distances = [s.distance for s in copies.slots if s.kind == "carried" and s.offset == offset]
+    aval = listing.atoms[int(listing.first[copies.start]) + offset].aval
+    extended = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+    return max([0 if extended else 1, *distances])
 
 
 def _within(runs: list[Run], low: int, high: int) -> list[Run]:
@@ -411,8 +417,6 @@ def _is_reference(aval: Any) -> bool:
 
 
 def _size(atom: Any) -> int:
-    from duotone.compiling.listing import aval_bytes
-
     return aval_bytes(atom.aval)
 
 

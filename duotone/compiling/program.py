@@ -57,21 +57,18 @@ class _Run:
         self.lines, self.depth = lines, depth
         self.values: dict[int, Any] = {}
         self.stacks: dict[StackKey, Any] = {}
-        self._last = _last_steps(plan)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         jaxpr = self.listing.jaxpr
         known = (*_jax.consts_of(jaxpr), *arguments)
         self.values.update({-1 - place: array for place, array in enumerate(known)})
-        for number, step in enumerate(self.plan.steps):
+        for step in self.plan.steps:
             if isinstance(step, Loop):
                 _LoopRun(self, step)()
             elif isinstance(step, Join):
                 self._join(step)
             else:
                 self._bind(step)
-            for value in self._last.get(number, ()):
-                self.values.pop(value, None)
         return [self.read(value) for value in self.listing.outputs]
 
     def read(self, value: int) -> Any:
@@ -145,7 +142,10 @@ class _LoopRun:
         self.lasting = [
             offset
             for offset, used in loop.kept.items()
-            if used == (copies.count - 1,) and not any(o == offset for o, _ in self.registers)
+            if used == (copies.count - 1,)
+            and not any(made == offset for made, _ in self.registers)
+            and (loop.number, "out", offset) not in run.plan.wanted
+            and (loop.number, "early", offset) not in run.plan.wanted
         ]
 
     def _find_registers(self) -> None:
@@ -321,11 +321,8 @@ def _windows(array: Any, loop: Loop, position: int) -> Any:
     axis, start, step = loop.windows[position]
     count = loop.copies.count
     low, high = sorted((start, start + step * (count - 1)))
-    sizes = loop.copies.moving[position]
     stack = lax.slice_in_dim(array, low, high + 1, stride=abs(step), axis=axis)
     stack = lax.expand_dims(jnp.moveaxis(stack, axis, 0), (axis + 1,))
-    rest = [k for k in range(array.ndim) if k != axis]
-    del sizes, rest
     return stack if step > 0 else lax.rev(stack, (0,))
 
 
@@ -384,7 +381,3 @@ def _rolled_inside(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int) -> _jax.Cl
     )
     return new if same and any(line.rolled for line in mine) else jaxpr
 
-
-def _last_steps(plan: Plan) -> dict[int, list[int]]:
-    del plan
-    return {}
