@@ -6,6 +6,7 @@ The first five are plain recurrences and solvers; the others are written as in w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -165,7 +166,11 @@ def kalman(steps: int) -> Program:
             means.append(x)
         return jnp.stack(means)
 
-    return run, (jnp.eye(size) + _normal(0, size, size, scale=0.05), _normal(1, 2, size), _normal(2, steps, 2))
+    return run, (
+        jnp.eye(size) + _normal(0, size, size, scale=0.05),
+        _normal(1, 2, size),
+        _normal(2, steps, 2),
+    )
 
 
 def inner_loop(steps: int) -> Program:
@@ -204,7 +209,9 @@ def neural_ode(steps: int) -> Program:
         return jnp.mean((y - target) ** 2)
 
     sizes = [4, 32, 32, 4]
-    params = [(_normal(i, a, b), jnp.zeros(b)) for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))]
+    params = [
+        (_normal(i, a, b), jnp.zeros(b)) for i, (a, b) in enumerate(itertools.pairwise(sizes))
+    ]
     return jax.value_and_grad(loss), (params, _normal(8, 128, 4), _normal(9, 128, 4))
 
 

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from duotone.calibration import Calibration
     from duotone.compiled import CompiledRecord, compile_for
     from duotone.compiling.bucketed import bucketed
+    from duotone.compiling.cache import use_cache
+    from duotone.compiling.clusters import clusters
+    from duotone.compiling.flags import check_xla_flags
+    from duotone.compiling.log import log_compilations
     from duotone.compiling.reroll import reroll
     from duotone.enable import (
         MixedPrecisionLossScaleOptimizer,
@@ -93,6 +97,8 @@ __all__ = [
     "bucketed",
     "calibrate",
     "cast_params",
+    "check_xla_flags",
+    "clusters",
     "compare",
     "compile_for",
     "dynamic_loss_scale",
@@ -102,6 +108,7 @@ __all__ = [
     "grad",
     "keep_full",
     "keep_half",
+    "log_compilations",
     "optimizer_from_environment",
     "profile",
     "read_profile",
@@ -110,6 +117,7 @@ __all__ = [
     "select_tree",
     "skip_nonfinite",
     "tune",
+    "use_cache",
     "value_and_grad",
 ]
 
@@ -123,6 +131,10 @@ _NAMES_BY_MODULE = {
     "_comparing": "Comparison compare",
     "compiled": "CompiledRecord compile_for",
     "compiling.bucketed": "bucketed",
+    "compiling.cache": "use_cache",
+    "compiling.clusters": "clusters",
+    "compiling.flags": "check_xla_flags",
+    "compiling.log": "log_compilations",
     "compiling.reroll": "reroll",
     "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite "
     "optimizer_from_environment",

@@ -63,7 +63,7 @@ healing = jax.make_user_context(default_value=0)
 _HERE = Path(__file__).resolve().parent
 _OWN = (
     "_blaming.py _healing.py _jax.py _renamed.py _weights.py adapters api.py compiled.py "
-    "gradients.py inference.py jaxpr _mixed.py regions.py _road.py scale targets"
+    "compiling gradients.py inference.py jaxpr _mixed.py regions.py _road.py scale targets"
 ).split()
 _LIBRARIES = {"site-packages", "dist-packages"}
 for _name in _OWN:

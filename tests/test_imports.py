@@ -295,6 +295,8 @@ PUBLIC_NAMES = [
     "bucketed",
     "calibrate",
     "cast_params",
+    "check_xla_flags",
+    "clusters",
     "compare",
     "compile_for",
     "dynamic_loss_scale",
@@ -304,6 +306,7 @@ PUBLIC_NAMES = [
     "grad",
     "keep_full",
     "keep_half",
+    "log_compilations",
     "optimizer_from_environment",
     "profile",
     "read_profile",
@@ -312,6 +315,7 @@ PUBLIC_NAMES = [
     "select_tree",
     "skip_nonfinite",
     "tune",
+    "use_cache",
     "value_and_grad",
 ]
 

@@ -14,6 +14,7 @@ import typer
 
 from duotone.cli.advise import advise
 from duotone.cli.blame import blame
+from duotone.cli.clusters import clusters, flags
 from duotone.cli.compare import compare
 from duotone.cli.demo import demo
 from duotone.cli.explain import explain
@@ -46,6 +47,8 @@ _EPILOG = """
   duotone advise train.py:step       what makes it slow
 
   duotone tune train.py:step --target h100
+
+  duotone clusters train.py:step     what makes it slow to compile
 
   duotone profile train.py           where the time goes
 
@@ -148,6 +151,22 @@ _REPORT_EPILOG = """
   duotone report seen.json                          what explain --json wrote elsewhere
 """
 
+_CLUSTERS_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone clusters train.py:step --shapes 'f32[64,32]'
+
+  duotone clusters train.py:example --compile    compiles it twice: as it stands, and rolled
+"""
+
+_FLAGS_EPILOG = """
+[bold]Examples[/bold]
+
+  XLA_FLAGS=--xla_dump_to=/tmp/dump duotone flags      a flag that XLA does not know ends a process
+
+  duotone flags --tf-xla='--tf_xla_auto_jit=2'         what it is in JAX
+"""
+
 _PROFILE_EPILOG = """
 [bold]Examples[/bold]
 
@@ -231,6 +250,8 @@ app.command(epilog=_COMPARE_EPILOG)(compare)
 app.command(epilog=_ADVISE_EPILOG)(advise)
 app.command(epilog=_BLAME_EPILOG)(blame)
 app.command(epilog=_TUNE_EPILOG)(tune)
+app.command(epilog=_CLUSTERS_EPILOG)(clusters)
+app.command(epilog=_FLAGS_EPILOG)(flags)
 app.command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     epilog=_PROFILE_EPILOG,

@@ -97,6 +97,7 @@ def run(
     from duotone._on_import import when_imported
 
     _show_log()
+    when_imported("jax", _follow_compilation)
     when_imported("keras", _switch_keras_on)
     status = execute("run", script, arguments or [], module)
     if status:
@@ -148,6 +149,18 @@ def _show_log() -> None:
     logger = logging.getLogger("duotone")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+def _follow_compilation() -> None:
+    """Does what ``TF_XLA_FLAGS`` and ``TF_CPP_VMODULE`` say of compilation."""
+    from duotone.compiling.log import asks_for_log, log_compilations
+
+    if asks_for_log(os.environ.get("TF_CPP_VMODULE", "")):
+        log_compilations()
+    if text := os.environ.get("TF_XLA_FLAGS", ""):
+        from duotone.compiling.flags import apply_tf_xla_flags
+
+        apply_tf_xla_flags(text, logging.getLogger("duotone").info)
 
 
 def _switch_keras_on() -> None:

@@ -25,19 +25,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 
 from duotone import _jax
 from duotone._arguments import check_callable
+from duotone.compiling.bucket_program import BucketProgram
+from duotone.compiling.padding import checked_sizes, cut, difference, resized
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 
 Argument = int | str
-_ULPS = 2**12
-"""Differences that rounding explains, in units of the last place of the largest element."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Bucketed:
         self._neutral, self._verify, self._most = neutral, verify, most
         self._parameters = _parameters(fn)
         self._lock = threading.Lock()
-        self._programs: collections.OrderedDict[Any, _Program] = collections.OrderedDict()
+        self._programs: collections.OrderedDict[Any, BucketProgram] = collections.OrderedDict()
         self._verified: set[Any] = set()
         self._calls = self._compiles = self._evictions = 0
 
@@ -108,13 +106,13 @@ class Bucketed:
         arrays, signature = flatten_call(self._name, padded_args, padded_kwargs)
         if any(isinstance(array, Tracer) for array in arrays):
             out = self._fn(*padded_args, **padded_kwargs)
-            return _cut(out, self._shapes(args, kwargs, length))
+            return cut(out, self._shapes(args, kwargs, length))
         types = tuple([jax.typeof(array) for array in arrays])
         key = (signature.tree, signature.statics, types, _jax.trace_context())
         program = self._program(key, padded_args, padded_kwargs, size)
         out = program(padded_args, padded_kwargs)
         shapes = program.shapes_at(length, lambda n: self._shapes(args, kwargs, n))
-        result = _cut(out, shapes)
+        result = cut(out, shapes)
         if self._verify and length < size and key not in self._verified:
             self._check(args, kwargs, length, result)
             self._verified.add(key)
@@ -128,8 +126,8 @@ class Bucketed:
         for (path, mine), theirs in zip(
             jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(expected), strict=True
         ):
-            difference = _difference(np.asarray(mine), np.asarray(theirs))
-            if difference:
+            differs = difference(np.asarray(mine), np.asarray(theirs))
+            if differs:
                 remedy = (
                     "use the mask, it is an argument of the function already"
                     if self._mask
@@ -138,19 +136,19 @@ class Bucketed:
                 )
                 raise ArgumentError(
                     f"bucketed: padding {axes} from {length} changes result{_place(path)} "
-                    f"{difference}; {remedy}"
+                    f"{differs}; {remedy}"
                 )
 
     def _called(self, argument: Argument) -> str:
         return repr(argument) if isinstance(argument, str) else f"argument {argument}"
 
-    def _program(self, key: Any, args: Any, kwargs: Any, size: int) -> _Program:
+    def _program(self, key: Any, args: Any, kwargs: Any, size: int) -> BucketProgram:
         with self._lock:
             self._calls += 1
             program = self._programs.get(key)
             if program is None:
                 self._compiles += 1
-                program = self._programs[key] = _Program(self._fn, size)
+                program = self._programs[key] = BucketProgram(self._fn, size)
                 if len(self._programs) > self._most:
                     self._programs.popitem(last=False)
                     self._evictions += 1
@@ -217,7 +215,7 @@ class Bucketed:
             neutral = self._neutral
             if isinstance(neutral, Mapping):
                 neutral = neutral.get(argument, 0)
-            new = jax.tree.map(lambda x, a=axis, n=neutral: _resized(x, a, size, n), value)
+            new = jax.tree.map(lambda x, a=axis, n=neutral: resized(x, a, size, n), value)
             place = self._place(argument, args)
             if place is None:
                 new_kwargs[str(argument)] = new
@@ -226,7 +224,10 @@ class Bucketed:
         return tuple(new_args), new_kwargs
 
     def _own_mask(self, args: Any, kwargs: Any, length: int) -> tuple[Any, dict[str, Any]]:
-        return (args, kwargs if self._mask is None else {**kwargs, self._mask: np.ones(length, bool)})
+        return (
+            args,
+            kwargs if self._mask is None else {**kwargs, self._mask: np.ones(length, bool)},
+        )
 
     def _shapes(self, args: Any, kwargs: Any, length: int) -> list[tuple[int, ...]]:
         """The shapes of the results at a length."""
@@ -266,130 +267,6 @@ class _Abstract:
         shape = list(np.shape(array))
         shape[axis] = self.length
         return jax.ShapeDtypeStruct(shape, jax.typeof(array).dtype)
-
-
-class _Program:
-    """The compiled program of one bucket, and what shapes its results have at each length."""
-
-    def __init__(self, fn: Callable[..., Any], size: int) -> None:
-        self._size, self._lock = size, threading.Lock()
-        self._fn = fn
-        self._jitted: dict[Any, Callable[..., Any]] = {}
-        self._slopes: list[tuple[tuple[int, ...], tuple[int, ...]]] | None = None
-        self._prepared = False
-
-    def prepare(self, shapes: Callable[[int], list[tuple[int, ...]]]) -> None:
-        """Finds out how shapes follow the length: so much an index, if they do so evenly."""
-        with self._lock:
-            if self._prepared:
-                return
-            size = self._size
-            lengths = sorted({size, max(size - 1, 1), max(size // 2 + 1, 1), max(size // 3, 1)})
-            at = {length: shapes(length) for length in lengths}
-            full, less = at[size], at[max(size - 1, 1)]
-            slopes = [
-                (new, tuple(a - b for a, b in zip(new, old, strict=True)))
-                for new, old in zip(full, less, strict=True)
-            ]
-            even = all(_at(slopes, size - length) == found for length, found in at.items())
-            self._slopes = slopes if even else None
-            self._prepared = True
-
-    def shapes_at(
-        self, length: int, shapes: Callable[[int], list[tuple[int, ...]]]
-    ) -> list[tuple[int, ...]]:
-        """The shapes of the results at a length."""
-        if self._slopes is None:
-            return shapes(length)
-        return _at(self._slopes, self._size - length)
-
-    def __call__(self, args: Any, kwargs: Any) -> Any:
-        arrays, signature = flatten_call("bucketed", args, kwargs)
-        with self._lock:  # threads that need one program wait for one compilation
-            jitted = self._jitted.get(signature)
-            if jitted is None:
-                jitted = self._jitted[signature] = jax.jit(
-                    lambda leaves: (lambda a, k: self._fn(*a, **k))(*signature.restore(leaves))
-                ).lower(arrays).compile()
-        return jitted(arrays)
-
-
-def _at(slopes: Sequence[tuple[Any, Any]], less: int) -> list[tuple[int, ...]]:
-    return [
-        tuple(d - less * s for d, s in zip(full, slope, strict=True)) for full, slope in slopes
-    ]
-
-
-def _resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
-    """An array padded along an axis; by NumPy where that copies from the host to the host."""
-    more = size - np.shape(array)[axis]
-    if more == 0:
-        return array
-    if _on_host(array):
-        host = np.asarray(array)
-        widths = [(0, 0)] * host.ndim
-        widths[axis] = (0, more)
-        padded = np.pad(host, widths, constant_values=_as_type(neutral, host.dtype))
-        return padded if isinstance(array, np.ndarray) else jax.device_put(padded)
-    config = [(0, 0, 0)] * np.ndim(array)
-    config[axis] = (0, more, 0)
-    return lax.pad(array, jnp.asarray(_as_type(neutral, array.dtype)), config)
-
-
-def _as_type(neutral: Any, dtype: Any) -> Any:
-    try:
-        return np.asarray(neutral).astype(dtype)
-    except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(
-            f"bucketed: neutral is {shown(neutral)}, which is no number of {dtype}"
-        ) from error
-
-
-def _on_host(array: Any) -> bool:
-    if isinstance(array, np.ndarray):
-        return True
-    if isinstance(array, Tracer) or not isinstance(array, jax.Array):
-        return False
-    devices = array.devices()
-    plain = not jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended)
-    return plain and len(devices) == 1 and next(iter(devices)).platform == "cpu"
-
-
-def _cut(out: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
-    leaves, tree = jax.tree.flatten(out)
-    return jax.tree.unflatten(
-        tree, [_corner(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
-    )
-
-
-def _corner(array: Any, shape: tuple[int, ...]) -> Any:
-    if np.shape(array) == shape:
-        return array
-    index = tuple(slice(0, n) for n in shape)
-    if _on_host(array):
-        return jax.device_put(np.ascontiguousarray(np.asarray(array)[index]))
-    return array[index]
-
-
-def _difference(mine: np.ndarray, theirs: np.ndarray) -> str:
-    """How two results differ by more than rounding; empty if they do not."""
-    if mine.shape != theirs.shape:
-        return f"in shape, {list(mine.shape)} instead of {list(theirs.shape)}"
-    if not jnp.issubdtype(theirs.dtype, jnp.inexact):
-        return "" if np.array_equal(mine, theirs) else "(other numbers)"
-    wide = np.complex128 if jnp.issubdtype(theirs.dtype, jnp.complexfloating) else np.float64
-    a, b = mine.astype(wide), theirs.astype(wide)
-    finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return "(what is not finite differs)"
-    if not finite.any():
-        return ""
-    largest = float(np.abs(b[finite]).max())
-    worst = float(np.abs(a[finite] - b[finite]).max())
-    eps = float(jnp.finfo(theirs.dtype).eps)
-    if np.isfinite(worst) and worst <= _ULPS * eps * largest + float(jnp.finfo(theirs.dtype).tiny):
-        return ""
-    return f"by up to {worst:.3g}, of {largest:.3g}"
 
 
 def _place(path: Any) -> str:
@@ -451,15 +328,19 @@ def bucketed(
     axes: Mapping[Argument, int] = axis if isinstance(axis, Mapping) else {0: axis}
     for argument, place in axes.items():
         if isinstance(place, bool) or not isinstance(place, int):
-            raise ArgumentTypeError(f"bucketed: axis is {shown(place)}; pass a number: axis={{{argument!r}: 1}}")
+            raise ArgumentTypeError(
+                f"bucketed: axis is {shown(place)}; pass a number: axis={{{argument!r}: 1}}"
+            )
         if isinstance(argument, bool) or not isinstance(argument, int | str):
-            raise ArgumentTypeError(f"bucketed: axis names {shown(argument)}; pass names or positions")
+            raise ArgumentTypeError(
+                f"bucketed: axis names {shown(argument)}; pass names or positions"
+            )
     if not axes:
         raise ArgumentError("bucketed: axis names no argument; nothing would be padded")
     _check_names(fn, [name for name in (*axes, mask) if isinstance(name, str)])
     if isinstance(programs, bool) or not isinstance(programs, int) or programs < 1:
         raise ArgumentError(f"bucketed: programs is {shown(programs)}; keep at least 1")
-    return Bucketed(fn, axes, _checked_sizes(sizes), neutral, mask, verify, programs)
+    return Bucketed(fn, axes, checked_sizes(sizes), neutral, mask, verify, programs)
 
 
 def _check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:
@@ -476,23 +357,3 @@ def _check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:
             raise ArgumentError(
                 f"bucketed: {describe_callable(fn)} has no argument {name!r}; {meant}"
             )
-
-
-def _checked_sizes(sizes: Any) -> tuple[int, ...] | None:
-    if isinstance(sizes, str):
-        if sizes != "pow2":
-            raise ArgumentError(f"bucketed: sizes is {sizes!r}; pass 'pow2' or numbers")
-        return None
-    try:
-        found = tuple(sizes)
-    except TypeError as error:
-        raise ArgumentTypeError(
-            f"bucketed: sizes is {shown(sizes)}; pass 'pow2' or increasing numbers"
-        ) from error
-    if not found or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in found):
-        raise ArgumentError("bucketed: sizes holds no whole numbers; pass e.g. [64, 128, 256]")
-    if found[0] < 1 or any(b <= a for a, b in zip(found, found[1:], strict=False)):
-        raise ArgumentError(
-            f"bucketed: sizes {list(found)} do not increase from 1 on; sort them and take out twins"
-        )
-    return tuple(int(n) for n in found)

@@ -160,7 +160,9 @@ class _Reads:
             else:
                 slots.append(Slot("each", values=tuple(values.tolist())))
         start = self.start + first * self.period
-        return Copies(start, self.period, end - first, tuple(slots), self._moving(start, end - first))
+        return Copies(
+            start, self.period, end - first, tuple(slots), self._moving(start, end - first)
+        )
 
     def _moving(self, start: int, count: int) -> dict[int, np.ndarray]:
         offsets, found = self.listing.offsets, {}
@@ -179,9 +181,7 @@ def _phase(listing: Listing, run: Run, period: int) -> int:
     """
     size = min(run.length, 4 * period)
     low, high = listing.slots[run.start], listing.slots[run.start + size]
-    readers = np.repeat(
-        np.arange(size), np.diff(listing.slots[run.start : run.start + size + 1])
-    )
+    readers = np.repeat(np.arange(size), np.diff(listing.slots[run.start : run.start + size + 1]))
     read = listing.operands[low:high]
     base, end = int(listing.first[run.start]), int(listing.first[run.start + size])
     inside = read >= base

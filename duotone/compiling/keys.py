@@ -5,8 +5,9 @@ structure, a function among the parameters (the rules of ``custom_jvp``) by its 
 closes over. Two parameters are left out, since unrolled loops count in them: where a ``slice``
 begins, and how much ``pad`` puts before. They stand in :func:`offsets` instead.
 
-Who calls this: :mod:`duotone.compiling.listing`. What goes wrong: nothing; of an object that this
-file knows nothing about it takes the identity, so that too little is found equal and never too much.
+Who calls this: :mod:`duotone.compiling.listing`. What goes wrong: nothing; an object
+that this file does not know counts by its identity, so that too little is found equal, never too
+much.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def offsets(eqn: _jax.Eqn) -> tuple[int, ...] | None:
 
 
 def _extent(eqn: _jax.Eqn) -> Any:
-    """What of the parameters that are left out does belong to the key: nothing but a mark."""
+    """A mark in the place of the parameters that are left out."""
     return ((f"moving {eqn.primitive.name}", None),)
 
 

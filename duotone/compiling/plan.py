@@ -20,24 +20,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
 
 from duotone import _jax
 from duotone.compiling.copies import FEWEST, Copies, find_copies, slots_of
-from duotone.compiling.listing import LITERALS, Listing, aval_bytes
+from duotone.compiling.listing import LITERALS, Listing
 from duotone.compiling.repeats import Run, find_runs
 from duotone.compiling.sources import Piece, Places, Source, StackKey, find_source, window
+from duotone.compiling.worth import LEAST_GAIN, Loop, depth, fresh_bytes, why_not
 
-LEAST_GAIN = 64
-"""Equations that a loop must leave out: the compiler takes about a millisecond for each, a loop
-about a microsecond an iteration."""
-_FRESH_SHARE = 1 / 64
-"""Bytes stacked anew for each copy, over the bytes that a copy reads and writes."""
-_FRESH_BYTES = 1024
-"""Bytes for each copy that may be stacked anew whatever a copy costs."""
-_KEPT_SHARE = 1 / 8
-"""Bytes stacked that nobody reads, over the bytes that a copy reads and writes."""
 _MOVES = frozenset(
     "squeeze reshape expand_dims transpose convert_element_type broadcast_in_dim rev copy "
     "reduce_precision".split()
@@ -70,34 +61,6 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Loop:
-    """A run that becomes a loop.
-
-    Attributes:
-        number: of the step, in the keys of its stacks.
-        copies: the run.
-        reverse: True if the loop goes through its stacked operands backwards.
-        sources: of each slot that differs from copy to copy, by its place among the slots.
-        windows: slices that go along an axis of one array: equation of a copy, and the axis, first
-            index and step in the order of the stack.
-        early: equations of a copy that are made for all copies before the loop.
-        kept: results of a copy that are read behind the loop, each with the copies that are read.
-    """
-
-    number: int
-    copies: Copies
-    reverse: bool
-    sources: dict[int, Source]
-    windows: dict[int, tuple[int, int, int]]
-    early: frozenset[int]
-    kept: dict[int, tuple[int, ...]]
-
-    def index(self, copy: int) -> int:
-        """Where a copy stands in the stacks of the loop."""
-        return self.copies.count - 1 - copy if self.reverse else copy
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Join:
     """A ``stack`` or ``concatenate`` of values that stand in stacks.
 
@@ -112,7 +75,7 @@ class Join:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of a program.
+    """A program with its loops.
 
     Attributes:
         listing: the program.
@@ -171,7 +134,9 @@ class _Planner:
                     self._take(loop)
                 else:
                     self._decline(copies, loop)
-                    todo.append((low, high, [run for run in runs if run.period < copies.period], None))
+                    todo.append(
+                        (low, high, [run for run in runs if run.period < copies.period], None)
+                    )
                 continue
             found = None
             while runs and found is None:
@@ -235,7 +200,7 @@ class _Planner:
         early = self._early(copies, windows)
         kept = self._kept(copies)
         loop = Loop(len(self.steps), copies, reverse, sources, windows, early, kept)
-        return self._reason(loop) or loop
+        return why_not(self.listing, loop) or loop
 
     def _model(self, copies: Copies) -> list[Any]:
         return self.listing.eqns[copies.model : copies.model + copies.period]
@@ -292,46 +257,8 @@ class _Planner:
             for offset in np.flatnonzero(read.any(axis=0))
         }
 
-    def _reason(self, loop: Loop) -> str:
-        """Why a loop would cost more than it saves; empty if it would not."""
-        listing, copies = self.listing, loop.copies
-        model = self._model(copies)
-        if len(loop.early) < copies.period:
-            saved = sum(listing.weights[copies.model : copies.model + copies.period])
-            if saved * (copies.count - 1) < LEAST_GAIN:
-                return f"only {saved * (copies.count - 1)} operations would be left out"
-        linked = any(slot.kind in ("carried", "each") for slot in copies.slots)
-        if not linked and not copies.moving and not any(eqn.effects for eqn in model):
-            return "all copies calculate the same, which the compiler sees for itself"
-        fresh = self._fresh(loop)
-        traffic = sum(_size(atom) for eqn in model for atom in (*eqn.invars, *eqn.outvars))
-        if fresh > copies.count * max(_FRESH_BYTES, traffic * _FRESH_SHARE):
-            return (
-                f"{_megabytes(fresh)} of operands differ from copy to copy (weights?) and would "
-                f"have to be stacked at every call, where a copy moves {_megabytes(traffic)}"
-            )
-        unread = self._unread(loop)
-        if unread > copies.count * max(_FRESH_BYTES, traffic * _KEPT_SHARE):
-            return f"{_megabytes(unread)} would be kept that nothing reads"
-        return ""
-
-    def _fresh(self, loop: Loop) -> int:
-        return sum(
-            source.fresh * self.listing.bytes_of(source.values[0])
-            for source in loop.sources.values()
-            if source.fresh > 2
-        )
-
-    def _unread(self, loop: Loop) -> int:
-        base, count, unread = int(self.listing.first[loop.copies.start]), loop.copies.count, 0
-        for offset, copies in loop.kept.items():
-            few = min(copies) >= count - _depth(self.listing, loop.copies, offset)
-            if not few:
-                unread += (count - len(copies)) * self.listing.bytes_of(base + offset)
-        return unread
-
     def _take(self, loop: Loop) -> None:
-        self._line(loop.copies, True, "", self._fresh(loop))
+        self._line(loop.copies, True, "", fresh_bytes(self.listing, loop))
         for source in loop.sources.values():
             self.wanted |= {piece.stack for piece in source.pieces if piece.stack}
         listing, copies = self.listing, loop.copies
@@ -346,7 +273,10 @@ class _Planner:
         for place, slot in enumerate(copies.slots):
             if slot.kind == "carried" and slot.distance == 1 and slot.offset in loop.kept:
                 stack = (loop.number, "in", place)
-                before = (slot.values[0], *(base + c * made + slot.offset for c in range(copies.count - 1)))
+                before = (
+                    slot.values[0],
+                    *(base + c * made + slot.offset for c in range(copies.count - 1)),
+                )
                 for copy, value in enumerate(before):
                     self.places.setdefault(value, []).append((stack, loop.index(copy)))
         self.steps.append(loop)
@@ -363,7 +293,9 @@ class _Planner:
             base = int(self.listing.first[loop.copies.start])
             made = int(self.listing.first[loop.copies.start + loop.copies.period]) - base
             copy = (value - base) // made
-            if own[0][1] == "out" and copy >= loop.copies.count - _depth(self.listing, loop.copies, offset):
+            if own[0][1] == "out" and copy >= loop.copies.count - depth(
+                self.listing, loop.copies, offset
+            ):
                 continue
             self.wanted.add(own[0])
 
@@ -386,18 +318,6 @@ def _singles(pieces: tuple[Piece, ...]) -> list[int]:
     return [piece.start for piece in pieces if piece.stack is None and piece.start > LITERALS]
 
 
-def _depth(listing: Listing, copies: Copies, offset: int) -> int:
-    """How many of the last copies hand a result on without a stack.
-
-    As many as it is carried for; 1 if the loop can carry it for the last copy alone, beginning with
-    zeros, which keys of random numbers have none of.
-    """
-    distances = [s.distance for s in copies.slots if s.kind == "carried" and s.offset == offset]
-    aval = listing.atoms[int(listing.first[copies.start]) + offset].aval
-    extended = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
-    return max([0 if extended else 1, *distances])
-
-
 def _within(runs: list[Run], low: int, high: int) -> list[Run]:
     """The parts of runs that stand in a stretch, those that leave out most first."""
     found = []
@@ -409,16 +329,11 @@ def _within(runs: list[Run], low: int, high: int) -> list[Run]:
 
 
 def _may_loop(eqn: Any) -> bool:
-    return all(hasattr(atom.aval, "shape") and not _is_reference(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
+    return all(
+        hasattr(atom.aval, "shape") and not _is_reference(atom.aval)
+        for atom in (*eqn.invars, *eqn.outvars)
+    )
 
 
 def _is_reference(aval: Any) -> bool:
     return hasattr(aval, "inner_aval")
-
-
-def _size(atom: Any) -> int:
-    return aval_bytes(atom.aval)
-
-
-def _megabytes(count: float) -> str:
-    return f"{count / 1e6:.3g} MB"

@@ -14,9 +14,8 @@ import jax
 
 from duotone import _jax
 from duotone._arguments import check_callable
-from duotone.compiling.plan import Line
 from duotone.compiling.program import rolled
-from duotone.jaxpr.reading.signature import Signature, flatten_call, describe_callable
+from duotone.jaxpr.reading.signature import Signature
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.run import Runner
 
@@ -34,7 +33,7 @@ def reroll(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     A run is left as it is where a loop would cost more than it saves: few operations, weights that
     would have to be stacked, values kept that nothing reads. ``duotone clusters file.py:fn`` and
-    :func:`rolled_lines` say what became of each.
+    :func:`duotone.clusters` say what became of each.
 
     Results are those of ``fn`` up to rounding, since the compiler fuses a loop's body by itself;
     effects happen in their order. Gradients, ``vmap`` and ``jit`` may stand around it or inside.
@@ -86,18 +85,3 @@ class _Runner(Runner):
 
 def _carried_out(traced: Traced) -> Callable[..., list[Any]]:
     return rolled(traced.jaxpr, [])
-
-
-def rolled_lines(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Line]:
-    """What becomes of each run of equal operations of a function.
-
-    Args:
-        fn: the function.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
-        **kwargs: its keyword arguments.
-    """
-    arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
-    traced = trace(fn, signature, arrays)
-    lines: list[Line] = []
-    jax.make_jaxpr(rolled(traced.jaxpr, lines))(*arrays)
-    return lines

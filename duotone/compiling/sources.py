@@ -88,9 +88,8 @@ def _longest(values: Sequence[int], at: int, places: Places) -> Piece:
     for stack, index in places.get(values[at], ()):
         for step in (1, -1):
             length = 1
-            while (
-                at + length < len(values)
-                and (stack, index + step * length) in places.get(values[at + length], ())
+            while at + length < len(values) and (stack, index + step * length) in places.get(
+                values[at + length], ()
             ):
                 length += 1
             if best.stack is None or length > best.length:

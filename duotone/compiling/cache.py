@@ -1,0 +1,65 @@
+"""The persistent cache: compiled programs of JAX on disk, in a folder that was looked at first.
+
+JAX keeps programs itself (``jax_compilation_cache_dir``), writes entries whole or not at all, and
+compiles again what it cannot read; a folder that it cannot write to is a warning for each program.
+Here it is an error, once, and before the first.
+
+Who calls this: users, and :mod:`duotone.compiling.flags`.
+"""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from pathlib import Path
+
+from duotone.errors import ArgumentError, WriteError
+
+
+def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
+    """Keeps compiled programs in a folder, from one process to the next; several may share it.
+
+    Args:
+        folder: made if it is not there; ``None`` switches the cache off.
+        min_seconds: programs that compile faster are not kept.
+
+    Raises:
+        WriteError: the folder is a file, or nothing can be written there.
+        ArgumentError: ``min_seconds`` is negative.
+
+    Example:
+        >>> import tempfile, duotone
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     duotone.use_cache(folder)
+        ...     duotone.use_cache(None)
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if not min_seconds >= 0:
+        raise ArgumentError(
+            f"use_cache: min_seconds is {min_seconds}; pass 0 to keep every program"
+        )
+    path = None if folder is None else str(_checked(Path(folder)))
+    jax.config.update("jax_compilation_cache_dir", path)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", min_seconds)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # JAX looks at the settings at the first compilation only
+
+
+def _checked(folder: Path) -> Path:
+    """The folder, in which a file was written and taken away again."""
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = "it is a file" if error.errno in (errno.EEXIST, errno.ENOTDIR) else error.strerror
+        explained = WriteError(
+            f"use_cache: compiled programs cannot be kept in {folder}: {reason}. Name a folder in "
+            "which you may write."
+        )
+        explained.errno = error.errno
+        raise explained from error
+    return folder

@@ -1,0 +1,184 @@
+"""``duotone clusters``: the repeated parts of a function, what rolling them saves, and its memory.
+
+Who calls this: the command line, and users as :func:`clusters`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone import _jax
+from duotone._arguments import check_callable
+from duotone.compiling.listing import Listing, list_program
+from duotone.compiling.plan import Line
+from duotone.compiling.program import rolled
+from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.reading.trace import trace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompileTimes:
+    """A program, compiled for the device at hand.
+
+    Attributes:
+        seconds: of processor time that its compiler took, all threads together.
+        temporary_bytes: memory beside arguments and results; ``None`` if it does not say.
+    """
+
+    seconds: float
+    temporary_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClustersRecord:
+    """The repeated parts of a function. ``print`` shows it.
+
+    Attributes:
+        lines: each run of equal operations, and what became of it.
+        operations: of the traced program.
+        operations_rolled: of the rolled one.
+        trace_seconds: to trace it.
+        plan_seconds: to find repeated parts and to build the rolled program.
+        live_bytes: the most that is alive at one moment, in the order of the program, arguments
+            included; a compiler may find a better order and keeps less of what it fuses.
+        live_at: the user's source line of that moment.
+        whole: the traced program compiled, if that was asked for.
+        ours: the rolled one.
+    """
+
+    lines: tuple[Line, ...]
+    operations: int
+    operations_rolled: int
+    trace_seconds: float
+    plan_seconds: float
+    live_bytes: int
+    live_at: str
+    whole: CompileTimes | None = None
+    ours: CompileTimes | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+
+def clusters(
+    fn: Callable[..., Any], *args: Any, compile: bool = False, **kwargs: Any
+) -> ClustersRecord:
+    """The repeated parts of a function, and what :func:`duotone.reroll` saves there.
+
+    Args:
+        fn: the function.
+        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
+        compile: also compiles it, as it stands and rolled, for the device at hand. For a function
+            that has an argument of this name, pass ``functools.partial(fn, compile=...)``.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        A record; print it.
+
+    Raises:
+        ArgumentTypeError: ``fn`` is not callable.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from duotone.compiling.clusters import clusters
+        >>> def unrolled(x):
+        ...     for _ in range(100):
+        ...         x = x - 0.1 * jnp.sin(x)
+        ...     return x
+        >>> seen = clusters(unrolled, jnp.ones(3))
+        >>> seen.operations, seen.operations_rolled, seen.lines[0].copies
+        (300, 3, 100)
+    """
+    check_callable("clusters", fn)
+    start = time.perf_counter()
+    arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
+    traced = trace(fn, signature, arrays)
+    listing = list_program(traced.jaxpr)
+    seconds = time.perf_counter() - start
+    lines: list[Line] = []
+    start = time.perf_counter()
+    ours = jax.make_jaxpr(rolled(traced.jaxpr, lines))(*arrays)
+    planned = time.perf_counter() - start
+    live, position = _largest_live_set(listing)
+    where = _jax.source_line(listing.eqns[position]) if listing.eqns else ""
+    record = ClustersRecord(
+        tuple(lines), _count(traced.jaxpr), _count(ours), seconds, planned, live, where
+    )
+    if compile:
+        pair = (_compiled(traced.jaxpr, arrays), _compiled(ours, arrays))
+        record = dataclasses.replace(record, whole=pair[0], ours=pair[1])
+    return record
+
+
+def _count(jaxpr: _jax.ClosedJaxpr) -> int:
+    return int(sum(list_program(jaxpr).weights))
+
+
+def _compiled(jaxpr: _jax.ClosedJaxpr, arrays: Any) -> CompileTimes:
+    lowered = jax.jit(_jax.jaxpr_as_fun(jaxpr)).lower(*arrays)
+    start = time.process_time()
+    compiled = lowered.compile()
+    seconds = time.process_time() - start
+    memory = compiled.memory_analysis()
+    return CompileTimes(seconds, getattr(memory, "temp_size_in_bytes", None))
+
+
+def _largest_live_set(listing: Listing) -> tuple[int, int]:
+    """The most bytes alive at one moment, and the equation at that moment."""
+    count = len(listing.eqns)
+    change = np.zeros(count + 2, np.int64)
+    makers = np.repeat(np.arange(count), np.diff(listing.first))
+    for value, maker in enumerate(makers):
+        size = listing.bytes_of(value)
+        change[maker] += size
+        change[max(int(listing.last_use[value]), int(maker)) + 1] -= size
+    given = sum(listing.bytes_of(v) for v in listing.atoms if -(2**40) < v < 0)
+    alive = np.cumsum(change)[:count]
+    position = int(np.argmax(alive)) if count else 0
+    return given + (int(alive[position]) if count else 0), position
+
+
+def _text(record: ClustersRecord) -> list[str]:
+    saved = record.operations / max(record.operations_rolled, 1)
+    lines = [
+        f"{record.operations} operations, {record.operations_rolled} with duotone.reroll "
+        f"({saved:.3g} times fewer)"
+    ]
+    for line in record.lines:
+        what = (
+            f"{'  ' * line.depth}{line.copies} copies of {line.period} operations at {line.where}"
+        )
+        if line.rolled:
+            stacked = f", {line.stacked / 1e6:.3g} MB stacked" if line.stacked else ""
+            lines.append(f"rolled    {what}{stacked}")
+        else:
+            lines.append(f"declined  {what}: {line.reason}")
+    if not record.lines:
+        lines.append("no part is repeated; duotone.reroll leaves the program as it is")
+    lines.append(
+        f"tracing took {record.trace_seconds:.3g} s, finding repeats {record.plan_seconds:.3g} s"
+    )
+    if record.whole and record.ours:
+        lines.append(
+            f"compilation took {record.whole.seconds:.3g} s of processor time, with duotone.reroll "
+            f"{record.ours.seconds:.3g} s"
+        )
+        if record.whole.temporary_bytes is not None and record.ours.temporary_bytes is not None:
+            lines.append(
+                f"temporary memory {record.whole.temporary_bytes / 1e6:.3g} MB, with "
+                f"duotone.reroll {record.ours.temporary_bytes / 1e6:.3g} MB"
+            )
+    lines.append(
+        f"out of memory? at most {record.live_bytes / 1e6:.3g} MB live, at {record.live_at}"
+    )
+    lines.append(
+        "slow at every shape? duotone.bucketed; slow in every process? duotone.use_cache; slow "
+        "although compiled? duotone advise"
+    )
+    return lines

@@ -1,0 +1,270 @@
+"""Flags of TensorFlow's guide to XLA: what each is here, and which the installed XLA knows.
+
+``TF_XLA_FLAGS`` steer TensorFlow's clustering. JAX compiles whole functions, so that most of them
+say what JAX does always; those that mean something here are applied by :func:`apply_tf_xla_flags`.
+``XLA_FLAGS`` go to XLA itself, which ends the process at a name that it does not know; so
+:func:`check_xla_flags` asks it in another process first.
+
+Who calls this: ``duotone flags``, ``duotone run``, and users before they import JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+
+from duotone.compiling.cache import use_cache
+from duotone.errors import EnvironmentVariableError
+
+_PATIENCE_SECONDS = 120
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorFlowFlag:
+    """A flag of ``TF_XLA_FLAGS``.
+
+    Attributes:
+        name: without dashes.
+        takes: the values it takes, as an expression that matches them whole.
+        here: what it is here, in one line.
+    """
+
+    name: str
+    takes: str
+    here: str
+
+
+_BOOLEAN = r"true|false|0|1|"
+_NUMBER = r"-?\d+"
+TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
+    TensorFlowFlag(
+        "tf_xla_auto_jit",
+        r"-1|0|1|2|fusible|single-gpu\(-?\d\)",
+        "what stands inside jax.jit is always compiled whole, what stands outside never",
+    ),
+    TensorFlowFlag(
+        "tf_xla_min_cluster_size",
+        _NUMBER,
+        "JAX makes no clusters: one program for each jax.jit",
+    ),
+    TensorFlowFlag(
+        "tf_xla_max_cluster_size",
+        _NUMBER,
+        "JAX makes no clusters: split a program with several jax.jit, or shrink it with "
+        "duotone.reroll",
+    ),
+    TensorFlowFlag(
+        "tf_xla_always_defer_compilation",
+        _BOOLEAN,
+        "JAX compiles at the first call of each shape: leave jax.jit out to defer it",
+    ),
+    TensorFlowFlag(
+        "tf_xla_enable_lazy_compilation",
+        _BOOLEAN,
+        "JAX is always lazy: it compiles at the first call; jax.jit(f).lower(x).compile() before",
+    ),
+    TensorFlowFlag(
+        "tf_xla_async_compilation",
+        _BOOLEAN,
+        "JAX has no background compilation; jax.jit(f).lower(x).compile() in a thread is one",
+    ),
+    TensorFlowFlag(
+        "tf_xla_clustering_fuel",
+        _NUMBER,
+        "JAX makes no clusters; to bisect, take functions out of jax.jit, or jax.disable_jit()",
+    ),
+    TensorFlowFlag(
+        "tf_xla_clustering_debug",
+        _BOOLEAN,
+        "duotone clusters file.py:function shows repeated parts",
+    ),
+    TensorFlowFlag("tf_xla_cpu_global_jit", _BOOLEAN, "JAX compiles for every device alike"),
+    TensorFlowFlag(
+        "tf_xla_persistent_cache_directory",
+        r".+",
+        "duotone run switches JAX's persistent cache on in this folder (duotone.use_cache)",
+    ),
+    TensorFlowFlag(
+        "tf_xla_persistent_cache_read_only", _BOOLEAN, "JAX writes what it misses always"
+    ),
+    TensorFlowFlag(
+        "tf_xla_persistent_cache_prefix", r".*", "JAX names entries by the program itself"
+    ),
+)
+"""The flags of the guide, and those of the same file that belong to them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GuideFlag:
+    """A flag of ``XLA_FLAGS`` that guides to XLA name.
+
+    Attributes:
+        name: without dashes.
+        value: one that it takes.
+        known: True if the XLA of JAX 0.10 to 0.12 knows it.
+        use: what it is for, or what replaced it.
+    """
+
+    name: str
+    value: str
+    known: bool
+    use: str
+
+
+GUIDE_XLA_FLAGS: tuple[GuideFlag, ...] = (
+    GuideFlag("xla_dump_to", "/tmp/dump", True, "writes each program into a folder"),
+    GuideFlag("xla_dump_hlo_as_text", "true", True, "as text"),
+    GuideFlag("xla_dump_hlo_as_html", "false", True, "as pages"),
+    GuideFlag("xla_dump_hlo_snapshots", "false", True, "with the arguments of each call"),
+    GuideFlag("xla_dump_hlo_pass_re", "fusion", True, "also between passes"),
+    GuideFlag("xla_gpu_autotune_level", "4", True, "how many kernels are tried: 0 saves time"),
+    GuideFlag("xla_gpu_cuda_data_dir", "/usr/local/cuda", True, "where CUDA is"),
+    GuideFlag("xla_gpu_ftz", "false", True, "denormal numbers are zero"),
+    GuideFlag("xla_backend_optimization_level", "3", True, "LLVM's level: 0 compiles faster"),
+    GuideFlag("xla_llvm_disable_expensive_passes", "false", True, "compiles faster"),
+    GuideFlag("xla_disable_hlo_passes", "fusion", True, "leaves passes out"),
+    GuideFlag("xla_cpu_multi_thread_eigen", "true", True, "dots on several cores"),
+    GuideFlag("xla_gpu_force_compilation_parallelism", "1", True, "threads that compile"),
+    GuideFlag("xla_multiheap_size_constraint_per_heap", "1", True, "splits temporary memory"),
+    GuideFlag("xla_hlo_profile", "false", True, "nothing any more: duotone profile"),
+    GuideFlag("xla_generate_hlo_text_to", "/tmp", False, "xla_dump_to, xla_dump_hlo_as_text"),
+    GuideFlag("xla_hlo_graph_path", "/tmp", False, "xla_dump_to, xla_dump_hlo_as_dot"),
+    GuideFlag("xla_dump_optimized_hlo_proto_to", "/tmp", False, "xla_dump_hlo_as_proto"),
+    GuideFlag("xla_gpu_max_kernel_unroll_factor", "2", False, "nothing: XLA chooses"),
+    GuideFlag("xla_gpu_use_cudnn_batchnorm", "false", False, "nothing"),
+    GuideFlag("xla_gpu_deterministic_reductions", "true", False, "xla_gpu_deterministic_ops"),
+    GuideFlag("xla_gpu_disable_multi_streaming", "true", False, "nothing"),
+)
+"""Flags that guides to XLA name; a test asks the installed XLA."""
+
+
+def read_tf_xla_flags(text: str) -> dict[str, str]:
+    """The flags in a value of ``TF_XLA_FLAGS``.
+
+    Raises:
+        EnvironmentVariableError: a flag is unknown (the nearest is named) or its value is none.
+
+    Example:
+        >>> read_tf_xla_flags("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit")
+        {'tf_xla_auto_jit': '2', 'tf_xla_cpu_global_jit': ''}
+    """
+    known, found = {flag.name: flag for flag in TF_XLA_FLAGS}, {}
+    for word in _words("TF_XLA_FLAGS", text):
+        name, _, value = word.lstrip("-").partition("=")
+        if not word.startswith("--") or name not in known:
+            raise _unknown("TF_XLA_FLAGS", word, name, list(known))
+        if not re.fullmatch(known[name].takes, value):
+            takes = known[name].takes.strip("|").replace("\\", "").replace("|", ", ")
+            raise EnvironmentVariableError(
+                f"TF_XLA_FLAGS: --{name}={value}: it takes {_IN_WORDS.get(takes, takes)}"
+            )
+        found[name] = value
+    return found
+
+
+_IN_WORDS = {"-?d+": "a whole number", ".+": "a folder"}
+
+
+def apply_tf_xla_flags(text: str, say: Callable[[str], None]) -> None:
+    """Applies what means something here of ``TF_XLA_FLAGS``, and says a line of each flag.
+
+    Args:
+        text: the value of the variable.
+        say: called with each line.
+
+    Raises:
+        EnvironmentVariableError: as :func:`read_tf_xla_flags`.
+        WriteError: the folder of the persistent cache cannot be used.
+    """
+    lines = {flag.name: flag.here for flag in TF_XLA_FLAGS}
+    for name, value in read_tf_xla_flags(text).items():
+        if name == "tf_xla_persistent_cache_directory":
+            use_cache(value)
+            say(f"--{name}={value}: JAX's persistent cache is there")
+        else:
+            shown = f"--{name}={value}" if value else f"--{name}"
+            say(f"{shown}: {lines[name]}")
+
+
+def check_xla_flags(text: str | None = None) -> None:
+    """Asks the installed XLA, in another process, whether it takes these flags.
+
+    XLA ends the process that hands it a flag that it does not know. Takes as long as importing JAX.
+
+    Args:
+        text: the flags; those of the variable ``XLA_FLAGS`` if omitted.
+
+    Raises:
+        EnvironmentVariableError: it does not take them: names the flag and the nearest that it has.
+
+    Example:
+        >>> check_xla_flags("")
+    """
+    text = os.environ.get("XLA_FLAGS", "") if text is None else text
+    if not text.strip():
+        return
+    said = _asked(text)
+    if said is None:
+        return
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", said)
+    if unknown is not None:
+        word = unknown[1].split()[0]
+        name = word.lstrip("-").partition("=")[0]
+        raise _unknown("XLA_FLAGS", word, name, _names_of_xla())
+    wrong = re.search(r"Couldn't interpret value (\S*) for flag (\w+)", said)
+    if wrong is not None:
+        raise EnvironmentVariableError(f"XLA_FLAGS: --{wrong[2]} does not take {wrong[1]!r}")
+    last = [line for line in said.splitlines() if line.strip()][-1:]
+    raise EnvironmentVariableError(f"XLA_FLAGS: XLA does not start with {text!r}: {''.join(last)}")
+
+
+def unknown_xla_flags(text: str) -> list[str]:
+    """Those of some flags, with values, that the installed XLA does not know, by name."""
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", _asked(text) or "")
+    words = unknown[1].split() if unknown else []
+    return [word.lstrip("-").partition("=")[0] for word in words]
+
+
+def _asked(text: str) -> str | None:
+    """The output of a process whose XLA gets these flags; ``None`` if it takes them."""
+    environment = {**os.environ, "XLA_FLAGS": text, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=_PATIENCE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_PATIENCE_SECONDS} s"
+    return None if done.returncode == 0 else done.stderr
+
+
+@functools.cache
+def _names_of_xla() -> list[str]:
+    """Names of flags that XLA prints when it is given a wrong value; not all of them."""
+    said = _asked("--xla_dump_hlo_as_text=neither") or ""
+    found = re.findall(r"^\t--(\w+)", said, re.MULTILINE)
+    return sorted({*found, *(flag.name for flag in GUIDE_XLA_FLAGS if flag.known)})
+
+
+def _unknown(variable: str, word: str, name: str, known: list[str]) -> EnvironmentVariableError:
+    near = difflib.get_close_matches(name, known, n=1)
+    replaced = next((f.use for f in GUIDE_XLA_FLAGS if f.name == name and not f.known), None)
+    if replaced is not None:
+        hint = f"in its place: {replaced}"
+    else:
+        hint = f"did you mean --{near[0]}?" if near else "take it out"
+    return EnvironmentVariableError(f"{variable}: {word} is no flag that is known here; {hint}")
+
+
+def _words(variable: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise EnvironmentVariableError(f"{variable}: {text!r} cannot be read: {error}") from error

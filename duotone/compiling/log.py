@@ -1,0 +1,72 @@
+"""A log line for each compilation: its time and the running total.
+
+TensorFlow does that with ``TF_CPP_VMODULE=xla_compilation_cache=1``. Here the lines come from the
+events that JAX tells its listeners of (``jax.monitoring``).
+
+Who calls this: ``duotone run``, where that variable is set, and users.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import Any
+
+logger = logging.getLogger("duotone")
+
+MODULE = "xla_compilation_cache"
+_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+class _Log:
+    """Counts compilations; made once, since JAX keeps its listeners."""
+
+    def __init__(self) -> None:
+        self.listening = False
+        self.count, self.seconds = 0, 0.0
+        self._lock = threading.Lock()
+
+    def heard(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+        """Logs a line if a program was compiled (or taken from the persistent cache)."""
+        if event != _EVENT:
+            return
+        with self._lock:
+            self.count += 1
+            self.seconds += duration_secs
+            count, total = self.count, self.seconds
+        name = kwargs.get("fun_name", "a program")
+        logger.info(
+            "compiled %s in %.3f s; %d programs in %.3f s so far", name, duration_secs, count, total
+        )
+
+
+_LOG = _Log()
+
+
+def log_compilations() -> None:
+    """Logs the time of each compilation from now on, and of all until then, on ``duotone``.
+
+    A program that JAX takes from its persistent cache counts with the time that this took. Calling
+    it again changes nothing.
+
+    Example:
+        >>> import duotone
+        >>> duotone.log_compilations()
+    """
+    import jax.monitoring
+
+    if not _LOG.listening:
+        _LOG.listening = True
+        jax.monitoring.register_event_duration_secs_listener(_LOG.heard)
+
+
+def asks_for_log(vmodule: str) -> bool:
+    """True if a value of ``TF_CPP_VMODULE`` asks for these lines.
+
+    Example:
+        >>> asks_for_log("auto_mixed_precision=2,xla_compilation_cache=1")
+        True
+    """
+    levels = re.findall(rf"(?:^|,)\s*{MODULE}\s*=\s*(\d+)", vmodule)
+    return bool(levels) and int(levels[-1]) >= 1

@@ -1,0 +1,118 @@
+"""Padding: arrays made longer, results cut, and how two results differ.
+
+Who calls this: :mod:`duotone.compiling.bucketed`. Where arrays are on the host, NumPy does it,
+since each length would be a program to compile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
+
+_ULPS = 2**12
+"""Differences that rounding explains, in units of the last place of the largest element."""
+
+
+def resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
+    """An array padded along an axis; by NumPy where that copies from the host to the host."""
+    more = size - np.shape(array)[axis]
+    if more == 0:
+        return array
+    if _on_host(array):
+        host = np.asarray(array)
+        widths = [(0, 0)] * host.ndim
+        widths[axis] = (0, more)
+        padded = np.pad(host, widths, constant_values=_as_type(neutral, host.dtype))
+        return padded if isinstance(array, np.ndarray) else jax.device_put(padded)
+    config = [(0, 0, 0)] * np.ndim(array)
+    config[axis] = (0, more, 0)
+    return lax.pad(array, jnp.asarray(_as_type(neutral, array.dtype)), config)
+
+
+def _as_type(neutral: Any, dtype: Any) -> Any:
+    try:
+        return np.asarray(neutral).astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"bucketed: neutral is {shown(neutral)}, which is no number of {dtype}"
+        ) from error
+
+
+def _on_host(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return True
+    if isinstance(array, Tracer) or not isinstance(array, jax.Array):
+        return False
+    devices = array.devices()
+    plain = not jnp.issubdtype(array.dtype, jax.dtypes.extended)
+    return plain and len(devices) == 1 and next(iter(devices)).platform == "cpu"
+
+
+def cut(out: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
+    """Results cut to these shapes, one for each leaf."""
+    leaves, tree = jax.tree.flatten(out)
+    return jax.tree.unflatten(
+        tree, [_corner(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
+    )
+
+
+def _corner(array: Any, shape: tuple[int, ...]) -> Any:
+    if np.shape(array) == shape:
+        return array
+    index = tuple(slice(0, n) for n in shape)
+    if _on_host(array):
+        return jax.device_put(np.ascontiguousarray(np.asarray(array)[index]))
+    return array[index]
+
+
+def difference(mine: np.ndarray, theirs: np.ndarray) -> str:
+    """How two results differ by more than rounding; empty if they do not."""
+    if mine.shape != theirs.shape:
+        return f"in shape, {list(mine.shape)} instead of {list(theirs.shape)}"
+    if not jnp.issubdtype(theirs.dtype, jnp.inexact):
+        return "" if np.array_equal(mine, theirs) else "(other numbers)"
+    wide = np.complex128 if jnp.issubdtype(theirs.dtype, jnp.complexfloating) else np.float64
+    a, b = mine.astype(wide), theirs.astype(wide)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return "(what is not finite differs)"
+    if not finite.any():
+        return ""
+    largest = float(np.abs(b[finite]).max())
+    worst = float(np.abs(a[finite] - b[finite]).max())
+    eps = float(jnp.finfo(theirs.dtype).eps)
+    if np.isfinite(worst) and worst <= _ULPS * eps * largest + float(jnp.finfo(theirs.dtype).tiny):
+        return ""
+    return f"by up to {worst:.3g}, of {largest:.3g}"
+
+
+def checked_sizes(sizes: Any) -> tuple[int, ...] | None:
+    """The sizes of buckets, increasing; ``None`` for powers of two."""
+    if isinstance(sizes, str):
+        if sizes != "pow2":
+            raise ArgumentError(f"bucketed: sizes is {sizes!r}; pass 'pow2' or numbers")
+        return None
+    try:
+        found = tuple(sizes)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"bucketed: sizes is {shown(sizes)}; pass 'pow2' or increasing numbers"
+        ) from error
+    if not found or not all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) for n in found
+    ):
+        raise ArgumentError("bucketed: sizes holds no whole numbers; pass e.g. [64, 128, 256]")
+    if found[0] < 1 or any(b <= a for a, b in itertools.pairwise(found)):
+        raise ArgumentError(
+            f"bucketed: sizes {list(found)} do not increase from 1 on; sort them and take out twins"
+        )
+    return tuple(int(n) for n in found)
