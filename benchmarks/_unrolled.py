@@ -216,15 +216,58 @@ def neural_ode(steps: int) -> Program:
 
 
 PROGRAMS: dict[str, tuple[Callable[[int], Program], int]] = {
-    "GRU, training step": (gru, 60),
+    "GRU, training step": (gru, 40),
     "LSTM": (lstm, 100),
     "wave equation": (wave, 60),
-    "Runge-Kutta": (runge_kutta, 100),
-    "heat equation, gradient": (heat, 60),
-    "character model, training step": (character_model, 60),
+    "Runge-Kutta": (runge_kutta, 40),
+    "heat equation, gradient": (heat, 24),
+    "character model, training step": (character_model, 40),
     "Hamiltonian sampler": (hamiltonian, 100),
     "Kalman filter": (kalman, 100),
     "inner loop of learning, gradient": (inner_loop, 40),
     "neural ODE, training step": (neural_ode, 50),
 }
 """Each program and its number of steps."""
+
+
+def without_repetition() -> dict[str, Program]:
+    """Programs that repeat nothing, or of which each copy has weights of its own."""
+
+    def convolutions(params: Any, x: Any) -> Any:
+        for kernel in params:
+            y = jax.lax.conv(x, kernel, (1, 1), "SAME")
+            x = jax.nn.relu(y - jnp.mean(y, (0, 2, 3), keepdims=True)) + x
+        return jnp.sum(x**2)
+
+    def transformer(params: Any, x: Any) -> Any:
+        for qkv, out, up, down in params:
+            q, k, v = jnp.split(x @ qkv, 3, axis=-1)
+            scores = jax.nn.softmax(q @ k.swapaxes(-1, -2) / 8.0, axis=-1)
+            x = x + (scores @ v) @ out
+            x = x + jax.nn.gelu(x @ up) @ down
+        return jnp.sum(x**2)
+
+    def pipeline(x: Any, y: Any) -> Any:
+        a = jnp.fft.fft(x).real
+        b = jnp.sort(y)[::-1] + jnp.cumsum(a)
+        c = jnp.linalg.svd(jnp.outer(a[:16], b[:16]), compute_uv=False)
+        return jnp.interp(b, jnp.sort(a), c[0] * a), jnp.histogram(b, 10)[0]
+
+    blocks = [_normal(i, 16, 16, 3, 3) for i in range(16)]
+    layers = [
+        (
+            _normal(i, 64, 192),
+            _normal(i + 20, 64, 64),
+            _normal(i + 40, 64, 256),
+            _normal(i + 60, 256, 64),
+        )
+        for i in range(6)
+    ]
+    return {
+        "residual convolutions, training step": (
+            jax.grad(convolutions),
+            (blocks, _normal(99, 2, 16, 16, 16)),
+        ),
+        "transformer, training step": (jax.grad(transformer), (layers, _normal(98, 2, 32, 64))),
+        "a pipeline": (pipeline, (_normal(97, 256), _normal(96, 256))),
+    }

@@ -1,0 +1,67 @@
+"""``duotone clusters`` and ``duotone flags``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from duotone.cli.main import app
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+
+def steps(x):
+    for _ in range(50):
+        x = jnp.sin(x) * 0.5 + x
+    return x
+
+def layers():
+    weights = [jnp.ones((64, 64)) for _ in range(40)]
+    def run(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return x
+    return run, weights, jnp.ones((2, 64))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "program_with_steps.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "program_with_steps.py"
+    sys.modules.pop("program_with_steps", None)
+
+
+def output(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_what_is_rolled_and_what_that_saves(program: str) -> None:
+    text = output("clusters", f"{program}:steps", "--shapes", "f32[8]", "--compile")
+    assert text.startswith("150 operations, 3 with duotone.reroll (50 times fewer)\n")
+    assert "rolled    50 copies of 3 operations at program_with_steps.py:6" in text.replace(
+        str(Path.cwd()) + "/", ""
+    )
+    assert "compilation took " in text
+    assert "temporary memory " in text
+    assert "out of memory? at most " in text
+
+
+def test_what_is_declined_and_why(program: str) -> None:
+    text = output("clusters", f"{program}:layers")
+    assert "declined  40 copies of 2 operations" in text
+    assert "would have to be stacked at every call" in text
+
+
+def test_flags() -> None:
+    text = output("flags", "--tf-xla", "--tf_xla_auto_jit=2", "--xla", "--xla_dump_hlo_as_text")
+    assert "--tf_xla_auto_jit=2: what stands inside jax.jit is always compiled whole" in text
+    assert "XLA takes: --xla_dump_hlo_as_text" in text
