@@ -216,16 +216,16 @@ def neural_ode(steps: int) -> Program:
 
 
 PROGRAMS: dict[str, tuple[Callable[[int], Program], int]] = {
-    "GRU, training step": (gru, 40),
-    "LSTM": (lstm, 100),
+    "GRU, training step": (gru, 30),
+    "LSTM": (lstm, 120),
     "wave equation": (wave, 60),
-    "Runge-Kutta": (runge_kutta, 40),
-    "heat equation, gradient": (heat, 24),
-    "character model, training step": (character_model, 40),
-    "Hamiltonian sampler": (hamiltonian, 100),
-    "Kalman filter": (kalman, 100),
-    "inner loop of learning, gradient": (inner_loop, 40),
-    "neural ODE, training step": (neural_ode, 50),
+    "Runge-Kutta": (runge_kutta, 30),
+    "heat equation, gradient": (heat, 8),
+    "character model, training step": (character_model, 30),
+    "Hamiltonian sampler": (hamiltonian, 60),
+    "Kalman filter": (kalman, 50),
+    "inner loop of learning, gradient": (inner_loop, 20),
+    "neural ODE, training step": (neural_ode, 25),
 }
 """Each program and its number of steps."""
 

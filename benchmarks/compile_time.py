@@ -31,7 +31,7 @@ from duotone.compiling.plan import make_plan
 
 QUESTION = "What do repeated parts and many shapes cost to compile, as written and with duotone?"
 SIZES = (25_000, 50_000, 100_000)
-STEP_SECONDS = 1.0
+STEP_SECONDS = 0.5
 
 
 def compiled(fn: Callable[..., Any], args: Any) -> tuple[float, float, Any]:
@@ -91,7 +91,7 @@ def rolled(name: str) -> dict[str, float]:
     }
 
 
-def declined(fn: Callable[..., Any], args: Any, rounds: int = 3) -> dict[str, float]:
+def declined(fn: Callable[..., Any], args: Any, rounds: int = 2) -> dict[str, float]:
     """A program without repetition: total processor seconds, whole and with ``reroll``."""
     whole, ours = [], []
     for _ in range(rounds):

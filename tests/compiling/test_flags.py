@@ -50,6 +50,10 @@ def test_flags_are_tried_in_another_process() -> None:
     check_xla_flags("--xla_cpu_multi_thread_eigen=false")
     with pytest.raises(EnvironmentVariableError, match="did you mean --xla_dump_to"):
         check_xla_flags("--xla_dump_too=/tmp")
+
+
+@pytest.mark.slow
+def test_flags_that_were_replaced_and_values_that_are_wrong() -> None:
     with pytest.raises(EnvironmentVariableError, match="in its place: xla_dump_to"):
         check_xla_flags("--xla_generate_hlo_text_to=/tmp")
     with pytest.raises(

@@ -33,7 +33,7 @@ def random_program(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
     def program(weights: Any, inputs: Any, state: Any) -> Any:
         history = [[state * (k + 1) for k in range(states)]] * back
-        kept = []
+        kept, values = [], history[-1]
         for turn in range(TURNS):
             for layer in range(layers):
                 values = [*history[-1], history[-back][0]]
