@@ -33,7 +33,7 @@ import shutil
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from duotone.errors import ArgumentError, DuotoneError, WriteError
@@ -79,6 +79,30 @@ def write_atomically(path: Path, content: str | bytes) -> None:
                 _fill(handle, data, old)
                 os.fsync(handle)  # a network file system may say only now that the disk is full
                 temporary.replace(target)
+
+
+def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
+    """Writes a whole file piece by piece, or leaves what was there.
+
+    Args:
+        path: the file, or a link to it; its folder exists.
+        pieces: its bytes in order; only one piece is in memory at a time.
+
+    Raises:
+        WriteError: the file system refuses it, or the path is no regular file.
+    """
+    with explained(path):
+        old = _present(path)
+        target = Path(os.path.realpath(path))
+        _remove_left_behind(target.parent)
+        create = functools.partial(os.open, flags=_CREATE, mode=_first_mode(old))
+        with _temporary(target.parent, create) as (temporary, handle):
+            _fill(handle, b"", old)
+            with open(handle, "wb", closefd=False) as file:
+                for piece in pieces:
+                    file.write(piece)
+            os.fsync(handle)
+            temporary.replace(target)
 
 
 @contextlib.contextmanager

@@ -135,6 +135,10 @@ class GraphDefError(ArgumentError):
     """A TensorFlow graph that cannot be rewritten: names the node, what is wrong and the remedy."""
 
 
+class OnnxError(ArgumentError):
+    """An ONNX model that cannot be rewritten or run: names file and node, and what is wrong."""
+
+
 class ProgramTextError(DuotoneError, ValueError):
     """The text of a compiled program is not as duotone's reader expects it.
 

@@ -1,0 +1,16 @@
+"""duotone.onnx: ONNX models in mixed precision.
+
+:func:`rewrite` takes a model, or the file of one, and gives back a copy in mixed precision with the
+record of every decision; :func:`explain` paints without writing, :func:`view` shows the record;
+:func:`compare` runs two models in ONNX Runtime and tells where they part; :func:`calibrate`
+measures the ranges of a model's values. They need the ``onnx`` package (``pip install
+'duotone[onnx]'``), those that run a model ``onnxruntime``, and no JAX.
+
+The stages stand in ``duotone/onnx/road.py``.
+"""
+
+from duotone.onnx.api import Rewritten, explain, rewrite, view
+from duotone.onnx.calibrate import calibrate
+from duotone.onnx.compare import Difference, compare
+
+__all__ = ["Difference", "Rewritten", "calibrate", "compare", "explain", "rewrite", "view"]

@@ -1,0 +1,247 @@
+"""The public functions: rewrite, explain and view a model.
+
+Who calls this: users, and the command line. What goes wrong: an
+:class:`~duotone.errors.OnnxError` names file and node; nothing is written then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from duotone._dtypes import canonical
+from duotone.errors import OnnxError
+from duotone.graph.record import Record, make_record
+from duotone.onnx import files
+from duotone.onnx.apply import apply
+from duotone.onnx.calibrate import measured
+from duotone.onnx.protos import ModelProto
+from duotone.onnx.road import Settings, make_settings, paint, shown_graph
+from duotone.onnx.storage import Storage
+from duotone.onnx.verify import verify
+from duotone.policy import Policy
+
+Model = ModelProto
+Data = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | Path
+"""Inputs of a model by name, a list of such, or an ``.npz`` file of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """The result of :func:`rewrite`.
+
+    Attributes:
+        model: the rewritten ``onnx.ModelProto``; one with external data names places in the file
+            beside ``out``.
+        record: every decision and cast.
+        out: what was written, or ``None``.
+        seconds: that rewriting took, without reading and writing.
+        bytes_before: of the float32 tensors that the model holds, and all others.
+        bytes_after: of the tensors of the rewritten model.
+    """
+
+    model: Any
+    record: Record
+    out: Path | None
+    seconds: float
+    bytes_before: int
+    bytes_after: int
+
+
+def rewrite(
+    model: Any,
+    out: str | Path | None = None,
+    *,
+    dtype: str = "float16",
+    painter: str | None = None,
+    keep_io: bool = True,
+    keep_full: Sequence[str] = (),
+    calibration: Data | None = None,
+    provider: str | None = None,
+    policy: Policy | None = None,
+    overwrite: bool = False,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Rewritten:
+    """Rewrites an ONNX model to mixed precision.
+
+    Args:
+        model: the path of a model, or an ``onnx.ModelProto``, which is not changed.
+        out: the file to write; ``None`` writes nothing. The data of a model that has external data
+            goes to a second file beside it, ``out`` with ``.data`` behind its name.
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        painter: ``"duotone"``, ``"tensorflow"`` (its four passes) or ``"mincut"`` (the fewest
+            bytes of casts); ``None`` for the policy's.
+        keep_io: whether float32 inputs and results of the model stay float32; else they are half.
+        keep_full: patterns (``fnmatch``) of the names of nodes, their operations (``"Softmax"``)
+            or results, which stay float32.
+        calibration: inputs to run the model with, in ONNX Runtime: what does not fit half there
+            stays float32. A mapping from names to arrays, a list of such, or an ``.npz`` file.
+        provider: ``"cpu"``, ``"cuda"``, ``"tensorrt"`` or ``"directml"``: leaves float32 what it
+            has no half kernel for.
+        policy: list edits by ONNX operation (``Policy(deny_add=["Softmax"])``; of a custom domain
+            ``"com.microsoft.FusedMatMul"``), ``keep_full``, ``keep_half``, ``rules_remove``; the
+            environment is merged into it.
+        overwrite: whether another file that is there may be replaced; never the one that is read.
+        on_stage: is told what begins: ``"reading"``, ``"measuring"``, ``"rewriting"``,
+            ``"writing"``.
+
+    Returns:
+        The model and the record.
+
+    Raises:
+        ArgumentError: an argument that does not exist, or ``out`` is what is read.
+        OnnxError: the model is damaged or contradicts itself.
+        WriteError: the file system refuses to write.
+
+    Example:
+        >>> from onnx import parser
+        >>> model = parser.parse_model('''
+        ... <ir_version: 8, opset_import: ["" : 17]>
+        ... f (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
+        ... ''')
+        >>> [node.op_type for node in rewrite(model).model.graph.node]
+        ['Cast', 'Cast', 'MatMul', 'Cast']
+    """
+    on_stage("reading")
+    source = files.read(model)
+    target = None if out is None else Path(out)
+    if target is not None:
+        files.check_output(source, target, overwrite=overwrite)
+    settings = _settings(
+        source, dtype, painter, policy, keep_full, keep_io, provider, calibration, on_stage
+    )
+    on_stage("rewriting")
+    start = time.perf_counter()
+    name = files.data_file(target).name if target is not None and source.external else None
+    storage = Storage(source.folder, name)
+    with _naming(source), _no_garbage_collection():
+        made, record = _carry_out(source, settings, storage)
+    seconds = time.perf_counter() - start
+    if target is not None:
+        on_stage("writing")
+        files.write(made, target, storage.data)
+    sizes = [sum(map(_size, files.tensors(m.graph))) for m in (source.model, made)]
+    return Rewritten(made, record, target, seconds, *sizes)
+
+
+def explain(
+    model: Any,
+    *,
+    dtype: str = "float16",
+    painter: str | None = None,
+    keep_io: bool = True,
+    keep_full: Sequence[str] = (),
+    calibration: Data | None = None,
+    provider: str | None = None,
+    policy: Policy | None = None,
+) -> Record:
+    """Paints a model and says of each node why, without writing anything.
+
+    Args:
+        model: as :func:`rewrite` takes it.
+        dtype: likewise.
+        painter: likewise.
+        keep_io: likewise.
+        keep_full: likewise.
+        calibration: likewise.
+        provider: likewise.
+        policy: likewise.
+
+    Returns:
+        The record, as of a JAX program; :meth:`~duotone.graph.record.Record.to_json` writes it.
+
+    Raises:
+        DuotoneError: as :func:`rewrite`.
+    """
+    return rewrite(
+        model,
+        dtype=dtype,
+        painter=painter,
+        keep_io=keep_io,
+        keep_full=keep_full,
+        calibration=calibration,
+        provider=provider,
+        policy=policy,
+    ).record
+
+
+def _settings(
+    source: files.Source,
+    dtype: str,
+    painter: str | None,
+    policy: Policy | None,
+    keep_full: Sequence[str],
+    keep_io: bool,
+    provider: str | None,
+    calibration: Data | None,
+    on_stage: Callable[[str], None],
+) -> Settings:
+    dtype = canonical(dtype) if isinstance(dtype, str) else dtype
+    settings = make_settings(
+        dtype, painter, policy, keep_full, keep_io=keep_io, provider=provider
+    )
+    if calibration is None:
+        return settings
+    on_stage("measuring")
+    return dataclasses.replace(settings, measured=measured(source, calibration))
+
+
+def _carry_out(
+    source: files.Source, settings: Settings, storage: Storage
+) -> tuple[ModelProto, Record]:
+    painted = paint(source.model, source.folder, settings)
+    made, plan = apply(painted, storage)
+    graph = shown_graph(painted.built)
+    record = make_record(graph, painted.classes, painted.painting, plan, painted.half)
+    return verify(made), record
+
+
+@contextlib.contextmanager
+def _naming(source: files.Source) -> Iterator[None]:
+    """Puts the name of the file before errors."""
+    try:
+        yield
+    except OnnxError as error:
+        raise files.named_error(source, error) from error
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Holds off the search for cycles: a rewrite makes many small objects and no cycle of them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _size(tensor: Any) -> int:
+    """Bytes of the elements of a tensor."""
+    from duotone.onnx.weights import _bytes
+
+    return _bytes(tensor)
+
+
+def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> Any:
+    """A record as text for the terminal: totals and reasons, or operations one by one.
+
+    Args:
+        record: of :func:`explain`, or a :class:`Rewritten`.
+        where: a pattern of name scopes and operations: ``"*/Conv"``; ``None`` shows totals.
+        most: how many operations are shown at most.
+
+    Returns:
+        What ``rich`` prints, and a notebook shows.
+    """
+    from duotone.views.overview import Overview
+    from duotone.views.rows import Rows
+
+    found = record.record if isinstance(record, Rewritten) else record
+    return Overview(found) if where is None else Rows(found, where, most=most)

@@ -1,0 +1,380 @@
+"""Apply: carries a painting out on a model.
+
+::
+
+    constants  once for each precision in which they are read, under the old name where one is left
+    casts      one for each value, precision and place: right behind what makes the value, before a
+               loop in which it does not change, inside of a branch that reads it
+    results    of the model keep their names and types; what was stored half before is renamed
+
+Who calls this: :mod:`duotone.onnx.api`. What it makes is checked by :mod:`duotone.onnx.verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from duotone.graph.casts.plan import Cast, CastPlan
+from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
+from duotone.graph.painters.painting import Painting
+from duotone.onnx.protos import FLOAT, NUMBERS, ONNX, GraphProto, ModelProto, NodeProto
+from duotone.onnx.reading import Built, Part, Step
+from duotone.onnx.road import Painted
+from duotone.onnx.storage import Storage
+
+_SUFFIX = {Paint.HALF: "half", Paint.FULL: "full"}
+
+
+def apply(painted: Painted, storage: Storage) -> tuple[ModelProto, CastPlan]:
+    """The rewritten model, and the casts in it.
+
+    Args:
+        painted: the painting.
+        storage: where its tensors go.
+    """
+    writer = Writer(painted, storage)
+    made = ONNX.ModelProto()
+    source = painted.model
+    made.CopyFrom(_without_graph(source))
+    made.graph.CopyFrom(writer.graph(painted.built.root))
+    return made, CastPlan(tuple(writer.casts), {})
+
+
+def _without_graph(model: ModelProto) -> ModelProto:
+    """Everything of a model but its graph."""
+    made = ONNX.ModelProto()
+    for field, value in model.ListFields():
+        if field.name == "graph":
+            continue
+        if isinstance(value, int | str | bytes):
+            setattr(made, field.name, value)
+        else:
+            getattr(made, field.name).extend(value)
+    return made
+
+
+class Writer:
+    """Writes one model.
+
+    Attributes:
+        casts: those that were planned, in the order of their first reader.
+    """
+
+    def __init__(self, painted: Painted, storage: Storage) -> None:
+        self._built: Built = painted.built
+        self._graph: Graph = painted.built.graph
+        self._painting: Painting = painted.painting
+        self._number = NUMBERS[painted.half.name]
+        self._half = painted.half
+        self._storage = storage
+        self._names = list(painted.built.names)
+        self._taken = set(_all_names(painted.model.graph))
+        self._copies: dict[tuple[int, Paint], str] = {}
+        self._wanted: dict[int, dict[Paint, None]] = {}
+        self._readers: dict[tuple[int, Paint, int], list[int]] = {}
+        self._of_body: dict[int, dict[tuple[int, Paint], str]] = {}
+        self._returned = dict(self._graph.outputs)
+        self._demands(self._built.root)
+        self._name_constants()
+        self._name_casts()
+        self.casts = [
+            Cast(value, to, body, tuple(readers), free=False, exact=False, held="")
+            for (value, to, body), readers in self._readers.items()
+        ]
+
+    # ------------------------------------------------------------- what is read how
+
+    def _want(self, value: int, reader: tuple[int, int] | None) -> Paint | None:
+        """The precision in which a node reads a value; ``None`` as it is stored."""
+        if reader is None or not self._graph.values[value].paintable:
+            return None
+        node, slot = reader
+        may = self._graph.nodes[node].half_inputs[slot]
+        return self._painting.compute[node] if may else Paint.FULL
+
+    def _stored(self, value: int) -> Paint:
+        return self._graph.stored(self._painting.store, self._graph.values[value])
+
+    def _demands(self, part: Part) -> None:
+        """Notes what is read in which precision in a graph and those inside of it."""
+        for step in part.steps:
+            for value, reader in zip(step.inputs, step.readers, strict=True):
+                if value >= 0:
+                    self._demand(value, self._want(value, reader), part.body, reader)
+            for inner in step.parts:
+                self._demands(inner)
+        for value, reader in zip(part.outputs, part.readers, strict=True):
+            want = self._want(value, reader)
+            if part.body == 0 and self._graph.values[value].paintable:
+                want = Paint.HALF if self._returned[value] is Boundary.HALF else Paint.FULL
+            self._demand(value, want, part.body, reader)
+
+    def _demand(
+        self, value: int, want: Paint | None, body: int, reader: tuple[int, int] | None
+    ) -> None:
+        if want is None:
+            return
+        self._wanted.setdefault(value, {})[want] = None
+        if value in self._built.constants or self._stored(value) is want:
+            return
+        where = self._place(value, body)
+        readers = self._readers.setdefault((value, want, where), [])
+        readers.append(-1 if reader is None else reader[0])
+
+    def _place(self, value: int, body: int) -> int:
+        """Where a cast stands: outside of loops, inside of branches."""
+        bodies = self._graph.bodies
+        around, found = set(), self._graph.values[value].body
+        while found >= 0:
+            around.add(found)
+            found = bodies[found].parent
+        while body not in around and bodies[body].kind is not BodyKind.BARRIER:
+            body = bodies[body].parent
+        return body
+
+    # ------------------------------------------------------------- names
+
+    def _unique(self, name: str) -> str:
+        found, number = name, 1
+        while found in self._taken:
+            number += 1
+            found = f"{name}_{number}"
+        self._taken.add(found)
+        return found
+
+    def _name_constants(self) -> None:
+        for value, constant in self._built.constants.items():
+            wanted = self._wanted.get(value) or {Paint.FULL: None}
+            first = Paint.FULL if Paint.FULL in wanted else Paint.HALF
+            if self._returned.get(value) is Boundary.HALF:
+                first = Paint.HALF
+            for paint in sorted(wanted, key=lambda paint: paint is not first):
+                name = constant.name
+                if paint is not first:
+                    name = self._unique(f"{name}_{_SUFFIX[paint]}")
+                self._copies[value, paint] = name
+
+    def _name_casts(self) -> None:
+        for value, to, body in self._readers:
+            name = self._names[value]
+            if body == 0 and value in self._returned and self._graph.values[value].producer >= 0:
+                boundary = self._returned[value]
+                if (boundary is Boundary.HALF) == (to is Paint.HALF):
+                    self._of_body.setdefault(body, {})[value, to] = name
+                    continue
+            made = self._unique(f"{name}_{_SUFFIX[to]}")
+            self._of_body.setdefault(body, {})[value, to] = made
+        for (value, to), name in self._of_body.get(0, {}).items():
+            if name == self._names[value]:
+                self._names[value] = self._unique(f"{name}_{_SUFFIX[_other(to)]}")
+
+    def _name(self, value: int, want: Paint | None, body: int) -> str:
+        """The name under which a graph reads a value."""
+        if value in self._built.constants:
+            paints = (want,) if want is not None else (Paint.FULL, Paint.HALF)
+            return next(
+                self._copies[value, paint] for paint in paints if (value, paint) in self._copies
+            )
+        if want is None or self._stored(value) is want:
+            return self._names[value]
+        while (value, want) not in self._of_body.get(body, {}):
+            body = self._graph.bodies[body].parent
+        return self._of_body[body][value, want]
+
+    # ------------------------------------------------------------- writing
+
+    def graph(self, part: Part) -> GraphProto:
+        """A graph of the model, rewritten, with those inside of it."""
+        old = part.graph
+        made = ONNX.GraphProto()
+        made.name, made.doc_string = old.name, old.doc_string
+        values = self._graph.values
+        own = {
+            self._built.names[v.index]: v.index for v in values if v.body == part.body
+        } if part.body == 0 else {v: i for i, v in self._own(part)}
+        for said in old.input:
+            self._say(made.input.add(), said, self._is_half(own.get(said.name)))
+        self._initializers(part, made)
+        made.sparse_initializer.extend(old.sparse_initializer)
+        made.quantization_annotation.extend(old.quantization_annotation)
+        made.metadata_props.extend(old.metadata_props)
+        local = {value.name for value in made.input}
+        local |= {tensor.name for tensor in made.initializer}
+        defined = {v for step in part.steps for v in step.outputs if v >= 0}
+        pending = self._of_body.get(part.body, {})
+        for value, to in pending:
+            if value not in defined:
+                made.node.append(self._cast(value, to, pending[value, to]))
+        behind: dict[int, list[Paint]] = {}
+        for value, to in pending:
+            behind.setdefault(value, []).append(to)
+        for step in part.steps:
+            made.node.extend(self._step(step, part))
+            for value in step.outputs:
+                for to in behind.get(value, ()):
+                    made.node.append(self._cast(value, to, pending[value, to]))
+        local |= {name for node in made.node for name in node.output}
+        self._results(part, made, local)
+        for said in old.value_info:
+            value = own.get(said.name)
+            half = self._is_half(value) and value is not None and self._names[value] == said.name
+            self._say(made.value_info.add(), said, half)
+        return made
+
+    def _own(self, part: Part) -> Iterator[tuple[int, str]]:
+        """The values that a graph inside of a node defines, with their names."""
+        found = [*part.inputs, *(v for step in part.steps for v in step.outputs if v >= 0)]
+        return ((v, self._built.names[v]) for v in found)
+
+    def _is_half(self, value: int | None) -> bool:
+        if value is None or not self._graph.values[value].paintable:
+            return False
+        if value in self._built.constants:
+            return self._copies.get((value, Paint.HALF)) == self._built.constants[value].name
+        return self._stored(value) is Paint.HALF
+
+    def _say(self, made: Any, said: Any, half: bool) -> None:
+        made.CopyFrom(said)
+        if half and made.type.tensor_type.elem_type == FLOAT:
+            made.type.tensor_type.elem_type = self._number
+
+    def _initializers(self, part: Part, made: GraphProto) -> None:
+        known = {self._built.names[v]: v for v in part.constants}
+        for tensor in part.graph.initializer:
+            value = known.get(tensor.name)
+            if value is None or value not in self._built.constants:
+                made.initializer.append(self._storage.kept(tensor))
+                continue
+            for paint in (Paint.FULL, Paint.HALF):
+                name = self._copies.get((value, paint))
+                if name is not None:
+                    stored = self._tensor(tensor, paint)
+                    stored.name = name
+                    made.initializer.append(stored)
+
+    def _tensor(self, tensor: Any, paint: Paint) -> Any:
+        if paint is Paint.HALF:
+            return self._storage.halved(tensor, self._half)
+        return self._storage.kept(tensor)
+
+    def _results(self, part: Part, made: GraphProto, local: set[str]) -> None:
+        for said, value, reader in zip(part.graph.output, part.outputs, part.readers, strict=True):
+            want = self._want(value, reader)
+            if part.body == 0 and self._graph.values[value].paintable:
+                want = Paint.HALF if self._returned[value] is Boundary.HALF else Paint.FULL
+            name = self._name(value, want, part.body)
+            if part.body and name not in local:
+                copy = self._unique(f"{said.name}_result")
+                made.node.append(ONNX.helper.make_node("Identity", [name], [copy]))
+                local.add(copy)
+                name = copy
+            output = made.output.add()
+            self._say(output, said, want is Paint.HALF)
+            output.name = said.name if part.body == 0 else name
+
+    def _cast(self, value: int, to: Paint, name: str) -> NodeProto:
+        number = self._number if to is Paint.HALF else FLOAT
+        return ONNX.helper.make_node("Cast", [self._names[value]], [name], name, to=number)
+
+    def _step(self, step: Step, part: Part) -> list[NodeProto]:
+        """The nodes in the place of one."""
+        old = step.node
+        if step.index < 0 and not step.parts and step.outputs[0] in self._built.constants:
+            return self._constant(step)
+        pairs = zip(step.inputs, step.readers, strict=True)
+        wants = [self._want(v, reader) if v >= 0 else None for v, reader in pairs]
+        inputs = [
+            self._name(v, want, part.body) if v >= 0 else ""
+            for v, want in zip(step.inputs, wants, strict=True)
+        ]
+        if old.op_type == "Cast" and step.index >= 0 and self._drop(step, inputs[0], wants[0]):
+            return []
+        made = ONNX.NodeProto()
+        for field in ("name", "op_type", "domain", "doc_string", "overload"):
+            if getattr(old, field):
+                setattr(made, field, getattr(old, field))
+        made.input.extend(inputs)
+        made.output.extend(self._names[v] if v >= 0 else "" for v in step.outputs)
+        made.metadata_props.extend(old.metadata_props)
+        graphs = iter(step.parts)
+        for found in old.attribute:
+            attribute = made.attribute.add()
+            if found.type == ONNX.AttributeProto.GRAPH:
+                attribute.name, attribute.type = found.name, found.type
+                attribute.g.CopyFrom(self.graph(next(graphs)))
+            elif found.type == ONNX.AttributeProto.TENSOR:
+                attribute.name, attribute.type = found.name, found.type
+                attribute.t.CopyFrom(self._storage.kept(found.t))
+            else:
+                attribute.CopyFrom(found)
+        if step.index >= 0 and self._is_half(step.outputs[0] if step.outputs else None):
+            self._retype(made)
+        return [made]
+
+    def _retype(self, made: NodeProto) -> None:
+        """Says half where an attribute says the type of a result."""
+        if made.op_type == "Cast":
+            for found in made.attribute:
+                if found.name == "to":
+                    found.i = self._number
+        elif made.op_type == "ConstantOfShape":
+            for found in made.attribute:
+                found.t.CopyFrom(self._storage.halved(found.t, self._half))
+            if not made.attribute:
+                zero = ONNX.TensorProto(dims=[1], data_type=self._number, raw_data=b"\0\0")
+                made.attribute.append(ONNX.helper.make_attribute("value", zero))
+
+    def _drop(self, step: Step, name: str, want: Paint | None) -> bool:
+        """True for a cast that changes nothing any more; its readers read what it reads."""
+        read, made = step.inputs[0], step.outputs[0]
+        values = self._graph.values
+        half = self._half.name
+        source = half if want is Paint.HALF else values[read].dtype
+        target = half if self._is_half(made) else values[made].dtype
+        if source != target or source != half or made in self._returned:
+            return False
+        if any(body_value == made for body in self._of_body.values() for body_value, _ in body):
+            return False
+        self._names[made] = name
+        return True
+
+    def _constant(self, step: Step) -> list[NodeProto]:
+        """The nodes of a constant, one for each precision in which it is read."""
+        value = step.outputs[0]
+        nodes = []
+        for paint in (Paint.FULL, Paint.HALF):
+            name = self._copies.get((value, paint))
+            if name is None:
+                continue
+            node = ONNX.NodeProto()
+            if paint is Paint.FULL:
+                node.CopyFrom(step.node)
+                for found in node.attribute:
+                    if found.type == ONNX.AttributeProto.TENSOR:
+                        found.t.CopyFrom(self._storage.kept(found.t))
+                del node.output[:]
+                node.output.append(name)
+            else:
+                tensor = self._storage.halved(self._built.constants[value].tensor, self._half)
+                own = step.node.name if name == step.node.output[0] else name
+                node = ONNX.helper.make_node("Constant", [], [name], own, value=tensor)
+            nodes.append(node)
+        return nodes
+
+
+def _other(paint: Paint) -> Paint:
+    return Paint.FULL if paint is Paint.HALF else Paint.HALF
+
+
+def _all_names(graph: GraphProto) -> Iterator[str]:
+    """All names of values, those of graphs inside included."""
+    from duotone.onnx.protos import graphs_in
+
+    yield from (value.name for value in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from node.output
+        yield node.name
+        for inner in graphs_in(node):
+            yield from _all_names(inner)

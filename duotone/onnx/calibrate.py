@@ -1,0 +1,78 @@
+"""Calibrate: the ranges of a model's values on data, measured in ONNX Runtime.
+
+Who calls this: ``rewrite(..., calibration=...)``, and users. Values inside of ``If``, ``Loop`` and
+``Scan`` cannot be handed out and are not measured; nor are models with external data, of which the
+runtime needs the file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from duotone.errors import CalibrationError
+from duotone.graph.graph import HALF_TYPES
+from duotone.graph.ranges.find import Measured
+from duotone.onnx import files, running
+
+
+def calibrate(model: Any, data: Any) -> dict[str, Measured]:
+    """Measures the float32 values of a model.
+
+    Args:
+        model: the path of a model, or an ``onnx.ModelProto``.
+        data: inputs by name, a list of such, or an ``.npz`` file of them.
+
+    Returns:
+        The range of each value of the outermost graph, by name.
+
+    Raises:
+        CalibrationError: the model cannot be measured.
+        OnnxError: the model is damaged, or ONNX Runtime cannot run it.
+    """
+    return measured(files.read(model), data)
+
+
+def measured(source: files.Source, data: Any) -> dict[str, Measured]:
+    """Measures a model that was read; see :func:`calibrate`."""
+    if source.external:
+        raise CalibrationError(
+            "a model with external data is not measured: load it whole (onnx.load) and hand the "
+            "model over, if it fits memory."
+        )
+    model, names = running.with_all_values(source.model)
+    opened = running.session(model)
+    inputs = [value.name for value in opened.get_inputs() if value.type == "tensor(float)"]
+    found: dict[str, Measured] = {}
+    for feed in running.read_inputs(data):
+        given = running.fitted(opened, feed)
+        values = dict(zip(names, running.run(opened, names, given), strict=True))
+        values |= {name: given[name] for name in inputs}
+        for name, array in values.items():
+            seen = _measure(array)
+            if seen is not None:
+                found[name] = _joined(found.get(name), seen)
+    return found
+
+
+def _measure(array: Any) -> Measured | None:
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or not array.size:
+        return None
+    finite = array[np.isfinite(array)]
+    if not finite.size:
+        return None
+    sizes = np.abs(finite[finite != 0])
+    small = float(np.mean(sizes < HALF_TYPES["float16"].smallest_normal)) if sizes.size else 0.0
+    return Measured(float(finite.min()), float(finite.max()), small)
+
+
+def _joined(first: Measured | None, second: Measured) -> Measured:
+    if first is None:
+        return second
+    return Measured(
+        min(first.low, second.low),
+        max(first.high, second.high),
+        math.sqrt(first.small * second.small) if first.small and second.small else 0.0,
+    )

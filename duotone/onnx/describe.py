@@ -1,0 +1,209 @@
+"""Describe: which slots of a node may be half, under which name it is listed, what it costs.
+
+Who calls this: :mod:`duotone.onnx.reading`, once for each node without a graph inside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
+from duotone.onnx.lists import NEUTRAL
+from duotone.onnx.protos import NodeProto, attribute, operation
+from duotone.onnx.schemas import Parameter, Signature
+from duotone.onnx.types import BY_ATTRIBUTE
+
+FREE = frozenset({"Shape", "Size"})
+"""Operations that ask for the shape of a value only, and read it as it is stored."""
+_KEPT: dict[str, frozenset[str]] = {
+    "LayerNormalization": frozenset({"U"}),
+    "Resize": frozenset({"T2"}),
+    "GridSample": frozenset({"T2"}),
+    "RoiAlign": frozenset({"T2"}),
+    "Attention": frozenset({"U"}),
+    "Range": frozenset({"T"}),
+}
+"""Type variables that stay float32: statistics, places, masks."""
+_SEQUENCES = frozenset(
+    "SequenceConstruct SequenceInsert SequenceAt SequenceEmpty SequenceErase SequenceLength "
+    "SplitToSequence ConcatFromSequence Optional OptionalGetElement OptionalHasElement "
+    "CastLike".split()
+)
+_QUANTISED = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul ConvInteger "
+    "MatMulInteger".split()
+)
+_EXACT = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
+_DATA_MOVEMENT = frozenset(
+    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Split DepthToSpace SpaceToDepth "
+    "Expand Tile Concat Pad Gather GatherElements GatherND ScatterND ScatterElements Cast Shape "
+    "Size ConstantOfShape".split()
+)
+_NUMBERS = ("alpha", "beta", "min", "max", "gamma")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """What a painter is told of a node; operands that are left out or free are not among them.
+
+    Attributes:
+        op: its neutral name.
+        listed_as: the name under which the lists are searched.
+        half_inputs: for each operand, whether it may be half.
+        half_outputs: for each result, likewise.
+        flops: floating point operations.
+        fixed: why it cannot be half, or empty.
+        attributes: numbers for the analysis of ranges.
+    """
+
+    op: str
+    listed_as: str
+    half_inputs: tuple[bool, ...]
+    half_outputs: tuple[bool, ...]
+    flops: float
+    fixed: str
+    attributes: dict[str, Attribute]
+
+
+def describe(
+    node: NodeProto,
+    found: Signature | None,
+    operands: Sequence[Value | None],
+    results: Sequence[Value | None],
+    half: HalfType,
+    *,
+    makers: Sequence[str],
+    avoided: Collection[str],
+    opted: Collection[str],
+) -> Description:
+    """Describes a node.
+
+    Args:
+        node: the node.
+        found: its signature, or ``None``.
+        operands: what it reads; ``None`` for what is left out.
+        results: what it makes; likewise.
+        half: the half type.
+        makers: the operations that make its operands.
+        avoided: operations that the runtime has no half kernel for.
+        opted: operations without a signature that the policy lists.
+    """
+    name = operation(node)
+    fixed = _fixed(node, operands, results, makers)
+    if name in avoided:
+        fixed = fixed or f"the runtime has no {half.name} kernel for {name}"
+
+    def may(value: Value | None, formal: Parameter | None) -> bool:
+        if value is None or value.dtype != FULL_DTYPE or fixed:
+            return False
+        if found is None:
+            return name in opted
+        if formal is None or not formal.variable:
+            return False
+        kept = formal.variable in _KEPT.get(node.op_type, ())
+        return not kept and half.name in found.allowed[formal.variable]
+
+    ins = [may(v, found.operand(i) if found else None) for i, v in enumerate(operands)]
+    outs = [may(v, found.result(i) if found else None) for i, v in enumerate(results)]
+    floats = any(v is not None and v.dtype == FULL_DTYPE for v in (*operands, *results))
+    if found is not None and floats and not fixed and not any(ins) and not any(outs):
+        fixed = f"{name} takes no {half.name} in this opset"
+    # All results that share the type of the operands are half with them, or none is.
+    read = [i for i, v in enumerate(operands) if v is not None and name not in FREE]
+    made = [i for i, v in enumerate(results) if v is not None]
+    attributes: dict[str, Attribute] = {"operands": tuple(read)}
+    for text in _NUMBERS:
+        number = attribute(node, text)
+        if isinstance(number, float):
+            attributes[text] = number
+    return Description(
+        NEUTRAL.get(name, name),
+        _listed_as(node, operands, results) if found is not None or name in opted else name,
+        tuple(ins[i] for i in read),
+        tuple(outs[i] for i in made),
+        _flops(name, operands, results),
+        fixed,
+        attributes,
+    )
+
+
+def _fixed(
+    node: NodeProto,
+    operands: Sequence[Value | None],
+    results: Sequence[Value | None],
+    makers: Sequence[str],
+) -> str:
+    """Why a node cannot be half whatever its schema says, or empty."""
+    op = node.op_type
+    if op in _SEQUENCES:
+        return "the type of a sequence or of another value is kept"
+    if op in _QUANTISED:
+        return "quantised: left alone"
+    if "DequantizeLinear" in makers:
+        return "reads what was dequantised: part of a quantised operation"
+    if op in BY_ATTRIBUTE and op != "Cast":
+        return "an attribute says its type"
+    if op == "BatchNormalization" and attribute(node, "training_mode"):
+        return "calculates statistics for training"
+    ins = {value.dtype for value in operands if value is not None}
+    outs = {value.dtype for value in results if value is not None}
+    if op == "Cast":
+        return _fixed_cast(ins, outs)
+    if FULL_DTYPE in ins | outs:
+        for dtype in sorted(ins | outs):
+            if dtype.startswith(("float", "bfloat", "complex")) and dtype != FULL_DTYPE:
+                return f"mixes float32 with {dtype}: the model's own choice"
+        if "none" in ins:
+            return "reads a value whose type nothing tells"
+    return ""
+
+
+def _fixed_cast(ins: set[str], outs: set[str]) -> str:
+    source, target = next(iter(ins), ""), next(iter(outs), "")
+    if source == FULL_DTYPE and target.startswith(("float8", "float4", "float64", "string")):
+        return f"converts to {target}"
+    if target == FULL_DTYPE and source not in (*_EXACT, FULL_DTYPE):
+        return f"converts from {source}"
+    return ""
+
+
+def _listed_as(
+    node: NodeProto, operands: Sequence[Value | None], results: Sequence[Value | None]
+) -> str:
+    """The name under which a node is listed: some have several meanings."""
+    name = operation(node)
+    ins = [value.dtype for value in operands if value is not None]
+    if name == "Cast" and ins and results[0] is not None:
+        exact = ins[0] in (*_EXACT, FULL_DTYPE) and results[0].dtype == FULL_DTYPE
+        return "CastExact" if exact else name
+    if name == "Pow" and len(operands) > 1 and operands[1] is not None:
+        constant = operands[1].constant
+        if constant is not None and constant.low == constant.high in (0.0, 1.0, -1.0):
+            return "ExactPower"
+    if name in ("ScatterND", "ScatterElements"):
+        reduction = attribute(node, "reduction")
+        if reduction not in (None, b"none"):
+            return "CumSum"  # adds up
+    return name
+
+
+def _flops(
+    name: str, operands: Sequence[Value | None], results: Sequence[Value | None]
+) -> float:
+    """Floating point operations, two for a multiply-add; unknown dimensions count as 1."""
+    if name in _DATA_MOVEMENT or not results or results[0] is None:
+        return 0.0
+    size = results[0].size
+    operand = operands[0] if operands else None
+    if name in ("MatMul", "Gemm") and operand is not None and operand.shape:
+        last = operand.shape[-1]
+        return 2.0 * size * (last if isinstance(last, int) else 1)
+    kernel = operands[1] if len(operands) > 1 else None
+    if name in ("Conv", "ConvTranspose") and kernel is not None and kernel.shape:
+        sides = [side for side in kernel.shape[1:] if isinstance(side, int)]
+        return 2.0 * size * math.prod(sides)
+    return float(max([size, *[value.size for value in operands if value is not None]]))
+
+

@@ -1,0 +1,204 @@
+"""Files: reading a model, checking how it hangs together, writing it whole or not at all.
+
+Who calls this: :mod:`duotone.onnx.api`. What goes wrong: :class:`~duotone.errors.OnnxError` names
+the file, and the node or tensor; :class:`~duotone.errors.WriteError` says what the file system
+refuses. Nothing is half written: both files of a model with external data take their names when
+they are whole, the data first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from duotone._files import check_free, write_atomically, write_pieces_atomically
+from duotone.errors import ArgumentError, ArgumentTypeError, OnnxError, shown
+from duotone.onnx.protos import ONNX, GraphProto, ModelProto, NodeProto, graphs_in, named
+from duotone.onnx.weights import check, is_external
+
+DEEPEST = 64
+"""Graphs inside of graphs from which a file is taken for a hostile one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A model that was read.
+
+    Attributes:
+        model: its message.
+        path: its file; ``None`` for a model that was handed over.
+        external: whether elements of its tensors are in files beside it.
+    """
+
+    model: ModelProto
+    path: Path | None
+    external: bool
+
+    @property
+    def folder(self) -> Path | None:
+        """Where files of external data are."""
+        return None if self.path is None else self.path.parent
+
+
+def read(model: ModelProto | str | Path) -> Source:
+    """Reads a model, and checks that it can be gone through.
+
+    Args:
+        model: the file of a model, or an ``onnx.ModelProto``.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+        OnnxError: the file is damaged, or its graph is none.
+    """
+    path = None
+    if isinstance(model, str | Path):
+        path = Path(model)
+        try:
+            found = ONNX.ModelProto.FromString(path.read_bytes())
+        except FileNotFoundError as error:
+            raise OnnxError(f"{path}: there is no such file.") from error
+        except IsADirectoryError as error:
+            raise OnnxError(f"{path} is a folder, not an ONNX model.") from error
+        except OSError as error:
+            raise OnnxError(f"{path} cannot be read: {error.strerror}.") from error
+        except Exception as error:  # protobuf's own error has no public class in all versions
+            raise OnnxError(
+                f"{path} is no ONNX model: it was cut off, damaged, or is something else."
+            ) from error
+    elif isinstance(model, ONNX.ModelProto):
+        found = model
+    else:
+        raise ArgumentTypeError(
+            f"the model is {shown(model)}; give the path of an ONNX file or an onnx.ModelProto."
+        )
+    external = any(is_external(tensor) for tensor in tensors(found.graph))
+    source = Source(found, path, external)
+    try:
+        check_model(source)
+    except OnnxError as error:
+        raise named_error(source, error) from error
+    return source
+
+
+def named_error(source: Source, error: OnnxError) -> OnnxError:
+    """The same error with the file's name."""
+    return error if source.path is None else OnnxError(f"{source.path}: {error}")
+
+
+def tensors(graph: GraphProto, depth: int = 0) -> Iterator[ONNX.TensorProto]:
+    """All initializers and tensors of attributes, those of graphs inside included."""
+    if depth > DEEPEST:
+        raise OnnxError(f"graphs are inside of one another more than {DEEPEST} deep.")
+    yield from graph.initializer
+    for node in graph.node:
+        for found in node.attribute:
+            if found.type == ONNX.AttributeProto.TENSOR:
+                yield found.t
+        for inner in graphs_in(node):
+            yield from tensors(inner, depth + 1)
+
+
+def check_model(source: Source) -> None:
+    """Raises unless a model can be gone through from the first node to the last.
+
+    Raises:
+        OnnxError: it has no graph, opsets that this ``onnx`` does not know, a value that two nodes
+            make or that is read before it is made, or a damaged tensor.
+    """
+    model = source.model
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise OnnxError("it holds no graph: the file is empty, cut off, or something else.")
+    newest = ONNX.defs.onnx_opset_version()
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    opset = versions.get("", versions.get("ai.onnx", 0))
+    ours = any(n.domain in ("", "ai.onnx") for n in model.graph.node)
+    if ours and not 1 <= opset <= newest:
+        raise OnnxError(
+            f"it asks for opset {opset or 'none'} of ONNX, and the installed onnx knows 1 to "
+            f"{newest}: update onnx, or export the model for an older opset."
+        )
+    for tensor in tensors(model.graph):
+        check(tensor, source.folder)
+    _check_graph(model.graph, set())
+
+
+def _check_graph(graph: GraphProto, outer: set[str]) -> None:
+    made = {value.name for value in graph.input}
+    made |= {tensor.name for tensor in graph.initializer}
+    made |= {tensor.values.name for tensor in graph.sparse_initializer}
+    later = {name for node in graph.node for name in node.output}
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in made and name not in outer:
+                raise OnnxError(_unmade(node, name, later))
+        for inner in graphs_in(node):
+            _check_graph(inner, outer | made)
+        for name in node.output:
+            if name and name in made:
+                raise OnnxError(f"{named(node)} makes {name!r}, which there is already.")
+            made.add(name)
+    for value in graph.output:
+        if value.name not in made and value.name not in outer:
+            raise OnnxError(f"the result {value.name!r} is made by no node.")
+
+
+def _unmade(node: NodeProto, name: str, later: set[str]) -> str:
+    if name in later:
+        return (
+            f"{named(node)} reads {name!r} before it is made: the nodes are not in topological "
+            "order, or form a circle."
+        )
+    return f"{named(node)} reads {name!r}, which nothing makes."
+
+
+def check_output(source: Source, out: Path, *, overwrite: bool) -> None:
+    """Raises unless a model may be written there.
+
+    Raises:
+        ArgumentError: it is the file that was read.
+        WriteError: a file is there, or none can be.
+    """
+    for path in (out, data_file(out)):
+        if source.path is not None and path.exists() and os.path.samefile(path, source.path):
+            raise ArgumentError(f"{out} is the model that is read: name another file to write.")
+        if source.external and path.exists() and source.folder is not None:
+            beside = {_location(t) for t in tensors(source.model.graph) if is_external(t)}
+            for name in beside:
+                if (source.folder / name).exists() and os.path.samefile(source.folder / name, path):
+                    raise ArgumentError(f"{path} holds the data of the model that is read.")
+    check_free(out, overwrite=overwrite)
+    if source.external:
+        check_free(data_file(out), overwrite=overwrite)
+
+
+def _location(tensor: ONNX.TensorProto) -> str:
+    return next((e.value for e in tensor.external_data if e.key == "location"), "")
+
+
+def data_file(out: Path) -> Path:
+    """The file of external data beside a model."""
+    return out.with_name(f"{out.name}.data")
+
+
+def write(model: ModelProto, out: Path, data: Sequence[Iterator[bytes]] = ()) -> None:
+    """Writes a model, its external data first.
+
+    Args:
+        model: its message; one with external data names places in :func:`data_file`.
+        out: the file.
+        data: the pieces of each tensor of external data, in order.
+
+    Raises:
+        OnnxError: the message is larger than protobuf can hold.
+        WriteError: the file system refuses it.
+    """
+    if model.ByteSize() >= 2**31:
+        raise OnnxError(
+            f"{out} would have {model.ByteSize()} bytes, and a protobuf file ends at 2 GiB: save "
+            "the model with external data first (onnx.save(..., save_as_external_data=True))."
+        )
+    if data:
+        write_pieces_atomically(data_file(out), (piece for tensor in data for piece in tensor))
+    write_atomically(out, model.SerializeToString(deterministic=True))

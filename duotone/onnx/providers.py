@@ -1,0 +1,70 @@
+"""Providers: operations that a runtime has no half kernel for.
+
+A runtime that has none runs such an operation in float32 between two casts of its own, or refuses
+the model. The tables name operations of the lists that the documentation of the provider does not
+give the half type; what it leaves open is taken for having one.
+
+Who calls this: :mod:`duotone.onnx.road`, where a provider is named.
+
+References:
+    ONNX Runtime, ``docs/OperatorKernels.md`` (CPU and DirectML); onnx-tensorrt,
+    ``docs/operators.md`` (TensorRT); ONNX Runtime's CUDA provider likewise.
+"""
+
+from __future__ import annotations
+
+from duotone.errors import ArgumentError
+from duotone.onnx.lists import ENTRIES
+
+_ALL = frozenset(entry.op for entry in ENTRIES)
+_MOVES = frozenset(
+    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Split Concat Expand Tile Gather "
+    "GatherElements GatherND ScatterND ScatterElements Cast CastExact Where ConstantOfShape "
+    "Compress ReverseSequence DepthToSpace SpaceToDepth".split()
+)
+"""Data movement, for which all providers have kernels of any type."""
+_CPU_FLOAT16 = _MOVES | frozenset({"Attention", "Clip"})
+_NOT_TENSORRT = frozenset(
+    "Compress Det Hardmax IsInf MaxRoiPool MaxUnpool MeanVarianceNormalization Mod "
+    "NegativeLogLikelihoodLoss OneHot ReduceSumSquareFull RoiAlign Shrink SoftmaxCrossEntropyLoss "
+    "Unique ConstantOfShape".split()
+)
+_NOT_CUDA_FLOAT16 = frozenset(
+    "CumProd Det DFT STFT Hardmax LpNormalization MaxUnpool MeanVarianceNormalization Mod RoiAlign "
+    "Unique LRN GridSample Celu Mish Swish SwiGLU AffineGrid DeformConv Asin Acos Atan Asinh Acosh "
+    "Atanh Sinh Cosh Tan".split()
+)
+_CUDA_BFLOAT16 = _MOVES | frozenset(
+    "MatMul Gemm Conv Add Sub Mul Div Sum Tanh Sigmoid Erf Sqrt Exp Log Pow Relu Softmax "
+    "LayerNormalization RMSNormalization ReduceSum ReduceMean ReduceMax ReduceMin Gelu "
+    "RotaryEmbedding Attention Max Min Neg Abs".split()
+)
+_TABLES: dict[tuple[str, str], frozenset[str]] = {
+    ("cpu", "float16"): _ALL - _CPU_FLOAT16,
+    ("cpu", "bfloat16"): _ALL - _MOVES,
+    ("cuda", "float16"): _NOT_CUDA_FLOAT16,
+    ("cuda", "bfloat16"): _ALL - _CUDA_BFLOAT16,
+    ("tensorrt", "float16"): _NOT_TENSORRT,
+    ("tensorrt", "bfloat16"): _NOT_TENSORRT,
+    ("directml", "float16"): frozenset("Det DFT STFT Unique Compress MaxUnpool".split()),
+    ("directml", "bfloat16"): _ALL,
+}
+PROVIDERS = ("cpu", "cuda", "tensorrt", "directml")
+"""The providers that there is a table for."""
+
+
+def without_half(provider: str | None, half: str) -> frozenset[str]:
+    """The operations that a provider has no half kernel for.
+
+    Args:
+        provider: one of :data:`PROVIDERS`; ``None`` for none in particular.
+        half: name of the half type.
+
+    Raises:
+        ArgumentError: there is no table for it.
+    """
+    if provider is None:
+        return frozenset()
+    if provider not in PROVIDERS:
+        raise ArgumentError(f"provider={provider!r}: it takes {', '.join(PROVIDERS)}.")
+    return _TABLES[provider, half]

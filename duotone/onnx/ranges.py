@@ -1,0 +1,102 @@
+"""Ranges: the interval rules of ONNX operations that mean something else than JAX's.
+
+The operands of a node in the graph leave out what the file leaves out; the attribute ``operands``
+says which slot each one stood in. For what a rule must hold see :mod:`duotone.graph.ranges.rules`.
+
+Who calls this: importing it registers the rules; :mod:`duotone.onnx.road` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from duotone.graph.graph import Node, Value
+from duotone.graph.ranges.functions import IntervalRule
+from duotone.graph.ranges.interval import POSITIVE, UNIT, Interval, Known, hull, known_if_any, outward
+from duotone.graph.ranges.rules import INTERVAL_RULES
+
+_ZERO: Interval = (0.0, 0.0)
+
+
+def _rule(names: str) -> Callable[[IntervalRule], IntervalRule]:
+    def register(rule: IntervalRule) -> IntervalRule:
+        INTERVAL_RULES.update(dict.fromkeys(names.split(), rule))
+        return rule
+
+    return register
+
+
+def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
+    """The interval of what stood in a slot of the file's node."""
+    slots = node.attributes.get("operands", ())
+    return known[slots.index(slot)] if isinstance(slots, tuple) and slot in slots else None
+
+
+@_rule(
+    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Split DepthToSpace SpaceToDepth "
+    "ReverseSequence Expand Tile Gather GatherElements GatherND Compress MaxPool GlobalMaxPool"
+)
+def _moves(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return known[0]
+
+
+@_rule("GlobalAveragePool ReduceMean")
+def _means(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """A mean lies between its terms, up to the rounding of the sum."""
+    del node, values
+    return None if known[0] is None else outward(known[0][0], known[0][1], 2.0**-7)
+
+
+@_rule("Trilu CenterCropPad AveragePool Dropout")
+def _with_zeros(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Elements of the operand and zeros, or means of them."""
+    del node, values
+    found = hull((known[0], _ZERO))
+    return None if found is None else outward(found[0], found[1], 2.0**-7)
+
+
+@_rule("Concat")
+def _joins(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return hull(known)
+
+
+@_rule("Relu")
+def _relu(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return POSITIVE if known[0] is None else (max(known[0][0], 0.0), max(known[0][1], 0.0))
+
+
+@_rule("Clip")
+def _clip(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """``min(max(x, least), most)``; the bounds were attributes before opset 11."""
+    del values
+    x = known[0] or (-math.inf, math.inf)
+    least = _operand(node, known, 1) or _number(node, "min", -math.inf, node_slot=1)
+    most = _operand(node, known, 2) or _number(node, "max", math.inf, node_slot=2)
+    low = min(max(x[0], least[0]), most[0])
+    high = min(max(x[1], least[1]), most[1])
+    return known_if_any(low, high)
+
+
+def _number(node: Node, name: str, default: float, *, node_slot: int) -> Interval:
+    """A bound from an attribute; unknown where an operand gives one that nothing is known of."""
+    slots = node.attributes.get("operands", ())
+    if isinstance(slots, tuple) and node_slot in slots:
+        return -math.inf, math.inf
+    found = node.attributes.get(name, default)
+    return (found, found) if isinstance(found, float) else (default, default)
+
+
+@_rule("Softmax HardSigmoid")
+def _unit(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, known, values
+    return outward(*UNIT)
+
+
+@_rule("ReduceSumSquare ReduceL1 ReduceL2 Softplus")
+def _positive(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, known, values
+    return POSITIVE

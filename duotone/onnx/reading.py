@@ -1,0 +1,443 @@
+"""Reading: from a model to the neutral graph, and which node of the file is which node of it.
+
+A graph inside of a node is a :class:`Part` with a body of its own; a value of an outer graph that is
+read inside is the same value there. Constants (initializers and ``Constant`` nodes) are values that
+no node makes, with the magnitude of their elements. How ``If``, ``Loop``, ``Scan`` and
+``SequenceMap`` are read stands in :mod:`duotone.onnx.nested`.
+
+Who calls this: :mod:`duotone.onnx.road`. What goes wrong: types that contradict each other, an
+:class:`~duotone.errors.OnnxError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from duotone.errors import OnnxError
+from duotone.graph.graph import (
+    FULL_DTYPE,
+    STRUCTURAL,
+    Body,
+    BodyKind,
+    Boundary,
+    Graph,
+    HalfType,
+    Magnitude,
+    Node,
+    Paint,
+    Value,
+)
+from duotone.onnx import weights
+from duotone.onnx.describe import describe
+from duotone.onnx.protos import NO_DTYPE, GraphProto, ModelProto, NodeProto, dtype_of, operation
+from duotone.onnx.schemas import signature
+from duotone.onnx.types import results
+
+_KEEPS = frozenset(
+    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Expand Tile Neg Abs Gather".split()
+)
+"""Operations whose result has the magnitudes of their first operand."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant of the file.
+
+    Attributes:
+        tensor: its float32 elements; ``None`` where they cannot be had in half.
+        node: the ``Constant`` node that holds it; ``None`` for an initializer.
+        name: its name.
+    """
+
+    tensor: Any
+    node: Any
+    name: str
+
+
+@dataclasses.dataclass
+class Step:
+    """One node of the file.
+
+    Attributes:
+        node: its message.
+        index: its node in the graph; -1 for a constant and for what has graphs inside.
+        inputs: the value in each operand slot; -1 where it is left out.
+        readers: for each slot, the node and slot of the graph that say how it is read; ``None``
+            for what is read as it is stored.
+        outputs: the value of each result; -1 where it is left out.
+        parts: the graphs inside, in order.
+    """
+
+    node: NodeProto
+    index: int
+    inputs: list[int]
+    readers: list[tuple[int, int] | None]
+    outputs: list[int]
+    parts: list[Part] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Part:
+    """A graph of the file.
+
+    Attributes:
+        graph: its message.
+        body: its body in the neutral graph.
+        inputs: values of its inputs.
+        constants: values of its initializers.
+        steps: its nodes.
+        outputs: values of its results.
+        readers: for each result, the node and slot that say how it leaves; ``None`` as stored.
+        names: name of each value that is visible in it.
+    """
+
+    graph: GraphProto
+    body: int
+    inputs: list[int] = dataclasses.field(default_factory=list)
+    constants: list[int] = dataclasses.field(default_factory=list)
+    steps: list[Step] = dataclasses.field(default_factory=list)
+    outputs: list[int] = dataclasses.field(default_factory=list)
+    readers: list[tuple[int, int] | None] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A model as a neutral graph.
+
+    Attributes:
+        graph: the graph.
+        root: the file's graph.
+        constants: by value.
+        names: the name of each value in the file.
+        operations: the operation in the file of each node, by index; structural ones are missing.
+    """
+
+    graph: Graph
+    root: Part
+    constants: Mapping[int, Constant]
+    names: Sequence[str]
+    operations: Mapping[int, str]
+
+
+class Hints:
+    """What is known of shapes and types of the values of one graph, the file's own said first."""
+
+    def __init__(self, *graphs: GraphProto | None) -> None:
+        self.graphs = [graph for graph in graphs if graph is not None]
+        self._types: dict[str, Any] = {}
+        for graph in self.graphs:
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                if value.type.HasField("tensor_type"):
+                    before = self._types.get(value.name)
+                    if before is None or not before.HasField("shape"):
+                        self._types[value.name] = value.type.tensor_type
+
+    def dtype(self, name: str) -> str:
+        """The dtype that is said of a value; no dtype if none is."""
+        found = self._types.get(name)
+        return NO_DTYPE if found is None else dtype_of(found.elem_type)
+
+    def shape(self, name: str) -> tuple[object, ...]:
+        """The dimensions of a value; unknown ones by name, or ``"?"``."""
+        found = self._types.get(name)
+        if found is None or not found.HasField("shape"):
+            return ("?",)
+        return tuple(
+            side.dim_value if side.HasField("dim_value") else side.dim_param or "?"
+            for side in found.shape.dim
+        )
+
+    def inside(self, position: int, number: int) -> Hints:
+        """The hints of a graph inside of a node, by the node's position."""
+        from duotone.onnx.protos import graphs_in
+
+        found = []
+        for graph in self.graphs:
+            if position < len(graph.node):
+                inner = graphs_in(graph.node[position])
+                if number < len(inner):
+                    found.append(inner[number])
+        return Hints(*found)
+
+
+class Reader:
+    """Reads one model.
+
+    Args:
+        model: the model, functions inlined.
+        half: the half type.
+        folder: where its external data is.
+        avoided: operations that the runtime has no half kernel for.
+        opted: operations without a schema that the policy lists.
+    """
+
+    def __init__(
+        self,
+        model: ModelProto,
+        half: HalfType,
+        folder: Path | None,
+        avoided: Collection[str] = (),
+        opted: Collection[str] = (),
+    ) -> None:
+        self.half, self.folder = half, folder
+        self.avoided, self.opted = avoided, opted
+        self.opsets = {opset.domain: opset.version for opset in model.opset_import}
+        self.opsets.setdefault("", self.opsets.get("ai.onnx", 1))
+        self.old = model.ir_version < 4
+        self.nodes: list[Node] = []
+        self.values: list[Value] = []
+        self.bodies: list[Body] = []
+        self.names: list[str] = []
+        self.constants: dict[int, Constant] = {}
+        self.operations: dict[int, str] = {}
+
+    def read(self, graph: GraphProto, hints: Hints, *, keep_io: bool) -> Built:
+        """Reads the graph of a model.
+
+        Args:
+            graph: the graph.
+            hints: shapes and types that are known.
+            keep_io: whether inputs and outputs stay float32.
+        """
+        body = self.add_body(-1, BodyKind.ROOT)
+        root = Part(graph, body)
+        scope: MutableMapping[str, int] = {}
+        initial = {tensor.name for tensor in graph.initializer}
+        given = Paint.FULL if keep_io else Paint.HALF
+        for said in graph.input:
+            if self.old and said.name in initial:
+                continue
+            dtype = hints.dtype(said.name)
+            paint = given if dtype == FULL_DTYPE and said.name not in initial else Paint.FULL
+            value = self.value(said.name, dtype, hints.shape(said.name), body, given=paint)
+            scope[said.name] = value
+            root.inputs.append(value)
+        self.fill(root, scope, hints)
+        boundary = Boundary.FULL if keep_io else Boundary.HALF
+        outputs = tuple(
+            (v, boundary if self.values[v].paintable else Boundary.FULL) for v in root.outputs
+        )
+        inputs = tuple(root.inputs)
+        made = Graph(tuple(self.nodes), tuple(self.values), tuple(self.bodies), inputs, outputs)
+        return Built(made, root, self.constants, self.names, self.operations)
+
+    def add_body(self, parent: int, kind: BodyKind, trips: int = 1) -> int:
+        """Adds a body; returns its index."""
+        runs = trips * (self.bodies[parent].trips if parent >= 0 else 1)
+        self.bodies.append(Body(len(self.bodies), parent, kind, runs))
+        return self.bodies[-1].index
+
+    def value(
+        self,
+        name: str,
+        dtype: str,
+        shape: tuple[object, ...],
+        body: int,
+        *,
+        producer: int = -1,
+        constant: Magnitude | None = None,
+        given: Paint = Paint.FULL,
+    ) -> int:
+        """Adds a value; returns its index."""
+        size = 1
+        for side in shape:
+            size *= side if isinstance(side, int) else 1
+        index = len(self.values)
+        self.values.append(
+            Value(index, size, shape, dtype, producer, body, constant=constant, given=given)
+        )
+        self.names.append(name)
+        return index
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        body: int,
+        proto: NodeProto,
+        **fields: Any,
+    ) -> int:
+        """Adds a node whose results are there; returns its index."""
+        index = len(self.nodes)
+        floats = [tuple(self.values[v].paintable for v in vs) for vs in (inputs, outputs)]
+        scope, _, _ = proto.name.strip("/").rpartition("/")
+        source = proto.name or next((name for name in proto.output if name), "")
+        details = {
+            "listed_as": op,
+            "half_inputs": floats[0],
+            "half_outputs": floats[1],
+            "flops": 0.0,
+            **fields,
+        }
+        self.nodes.append(
+            Node(
+                index,
+                op,
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                body=body,
+                scope=scope,
+                region="",
+                source=source,
+                **details,
+            )
+        )
+        for value in outputs:
+            self.values[value] = dataclasses.replace(self.values[value], producer=index)
+        if op not in STRUCTURAL:
+            self.operations[index] = operation(proto)
+        return index
+
+    def fill(self, part: Part, scope: MutableMapping[str, int], hints: Hints) -> None:
+        """Reads initializers, nodes and results of a graph whose inputs are in ``scope``."""
+        for tensor in part.graph.initializer:
+            if tensor.name not in scope or part.body:
+                self._initializer(part, scope, tensor)
+        for sparse in part.graph.sparse_initializer:
+            dtype = dtype_of(sparse.values.data_type)
+            value = self.value(sparse.values.name, dtype, tuple(sparse.dims), part.body)
+            scope[sparse.values.name] = value
+        for position, node in enumerate(part.graph.node):
+            part.steps.append(self._step(node, part, scope, hints, position))
+        for said in part.graph.output:
+            part.outputs.append(scope[said.name])
+            part.readers.append(None)
+
+    def _initializer(self, part: Part, scope: MutableMapping[str, int], tensor: Any) -> None:
+        dtype = dtype_of(tensor.data_type)
+        constant = weights.magnitude(tensor, self.folder) if dtype == FULL_DTYPE else None
+        shape = tuple(tensor.dims)
+        value = self.value(tensor.name, dtype, shape, part.body, constant=constant)
+        if dtype == FULL_DTYPE:
+            self.constants[value] = Constant(tensor, None, tensor.name)
+        part.constants.append(value)
+        scope[tensor.name] = value
+
+    def _step(
+        self,
+        node: NodeProto,
+        part: Part,
+        scope: MutableMapping[str, int],
+        hints: Hints,
+        position: int,
+    ) -> Step:
+        inputs = [scope[name] if name else -1 for name in node.input]
+        nested = NESTED.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if nested is not None:
+            step = nested(self, node, inputs, part, scope, hints, position)
+        elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            step = self._constant(node, part)
+        else:
+            step = self._plain(node, inputs, part, hints)
+        for name, value in zip(node.output, step.outputs, strict=True):
+            if name:
+                scope[name] = value
+        return step
+
+    def _constant(self, node: NodeProto, part: Part) -> Step:
+        (dtype,) = results(node, signature("Constant", "", self.opsets[""]), (), lambda _: "")
+        tensor = weights.as_tensor(node) if dtype == FULL_DTYPE else None
+        shape = tuple(tensor.dims) if tensor is not None else ("?",)
+        constant = weights.magnitude(tensor, self.folder) if tensor is not None else None
+        value = self.value(node.output[0], dtype, shape, part.body, constant=constant)
+        if tensor is not None:
+            self.constants[value] = Constant(tensor, node, node.output[0])
+        return Step(node, -1, [], [], [value])
+
+    def _plain(self, node: NodeProto, inputs: list[int], part: Part, hints: Hints) -> Step:
+        """A node without a graph inside."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        found = signature(node.op_type, domain, self.opsets.get(domain, 1))
+        read = [self.values[v] if v >= 0 else None for v in inputs]
+        dtypes = results(node, found, [v.dtype if v else "" for v in read], hints.dtype)
+        constant = self._kept_constant(node, read)
+        outputs = [
+            self.value(name, dtype, hints.shape(name), part.body, constant=constant)
+            if name
+            else -1
+            for name, dtype in zip(node.output, dtypes, strict=True)
+        ]
+        makers = [self.operations.get(v.producer, "") for v in read if v is not None]
+        made = describe(
+            node,
+            found,
+            read,
+            [self.values[v] if v >= 0 else None for v in outputs],
+            self.half,
+            makers=makers,
+            avoided=self.avoided,
+            opted=self.opted,
+        )
+        fixed = made.fixed or self._badly_rounded(node, read)
+        slots = made.attributes["operands"]
+        assert isinstance(slots, tuple)
+        index = self.node(
+            made.op,
+            [inputs[slot] for slot in slots],
+            [v for v in outputs if v >= 0],
+            part.body,
+            node,
+            listed_as=made.listed_as,
+            half_inputs=made.half_inputs if not fixed else (False,) * len(slots),
+            half_outputs=made.half_outputs if not fixed else (False,) * len(made.half_outputs),
+            flops=made.flops,
+            fixed=fixed,
+            attributes=made.attributes,
+        )
+        readers: list[tuple[int, int] | None] = [None] * len(inputs)
+        for position, slot in enumerate(slots):
+            readers[slot] = (index, position)
+        return Step(node, index, inputs, readers, outputs)
+
+    def _kept_constant(self, node: NodeProto, read: Sequence[Value | None]) -> Magnitude | None:
+        if node.op_type == "ConstantOfShape":
+            tensor = weights.as_tensor(node)
+            return Magnitude.of(0.0) if tensor is None else weights.magnitude(tensor, self.folder)
+        keeps = node.op_type in _KEEPS and read and read[0] is not None
+        found = read[0].constant if keeps and read[0] is not None else None
+        if found is not None and node.op_type in ("Neg", "Abs"):
+            return Magnitude(found.smallest, found.largest)
+        return found
+
+    def _badly_rounded(self, node: NodeProto, read: Sequence[Value | None]) -> str:
+        """Why a batch norm stays full: half would round its small variances too coarsely."""
+        from duotone.onnx.protos import attribute
+
+        if node.op_type != "BatchNormalization" or len(read) != 5 or read[4] is None:
+            return ""
+        variance = self.constants.get(read[4].index)
+        if variance is None:
+            return ""
+        epsilon = attribute(node, "epsilon") or 1e-5
+        for piece in weights.pieces(variance.tensor, self.folder):
+            rounded = weights.in_half(piece, self.half).astype(piece.dtype)
+            error = abs(rounded - piece) / (abs(piece) + epsilon)
+            if (error > 2 * self.half.epsilon).any():
+                return f"{self.half.name} rounds its variances too coarsely"
+        return ""
+
+
+NestedReader = Callable[
+    [Reader, NodeProto, list[int], Part, MutableMapping[str, int], Hints, int], Step
+]
+"""Takes reader, node, operands, the graph it is in, the names that it sees, hints and position."""
+NESTED: dict[str, NestedReader] = {}
+"""By operation; filled by :mod:`duotone.onnx.nested`."""
+
+
+def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:
+    """The names inside of a graph: its own, and those around it."""
+    return ChainMap({}, scope)
+
+
+def check_operands(node: NodeProto, fewest: int) -> None:
+    """Raises unless a node with graphs inside has as many operands as it needs."""
+    if len(node.input) < fewest:
+        raise OnnxError(f"{operation(node)} node {node.name!r} has {len(node.input)} operands.")
+
+

@@ -1,0 +1,310 @@
+"""The road: one ONNX model through all stages, in order.
+
+::
+
+    model ─ inline functions, infer shapes ─ Reader ─► Graph ─ classify, pins ─► Classes
+          ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes ─ paint ─► Painting
+          ─ one precision a node ─► Painting ─ Writer ─► model, CastPlan ─ make_record ─► Record
+
+An ONNX operation has one type for operands and results, and a cast is an operation of its own, so
+the steps in which a node computes full and stores half (``mixed``, ``operand``, ``wide``) are left
+out.
+
+Who calls this: :mod:`duotone.onnx.api`. What goes wrong: :class:`~duotone.errors.OnnxError` names
+the node, :class:`~duotone.errors.PolicyError` the option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from duotone.errors import ArgumentError, OnnxError, PolicyError
+from duotone.graph.classify.amendments import AMENDMENTS, OF_ANY_PAINTER
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Classes, check_classes, classify
+from duotone.graph.classify.lists import Kind, OpLists
+from duotone.graph.classify.rules import Rule
+from duotone.graph.graph import HALF_TYPES, STRUCTURAL, Graph, HalfType, Node, Paint, check_graph
+from duotone.graph.painters import PAINTERS
+from duotone.graph.painters.painting import Painting, check_painting
+from duotone.graph.ranges import find_ranges, nearest
+from duotone.graph.ranges.find import Assumptions, Measured
+from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
+from duotone.onnx import ranges as _ranges  # noqa: F401  (registers ONNX's interval rules)
+from duotone.onnx.lists import ENTRIES
+from duotone.onnx.protos import ONNX, GraphProto, ModelProto
+from duotone.onnx.providers import without_half
+from duotone.onnx.reading import Built, Hints, Reader
+from duotone.policy import LISTS, Policy
+
+logger = logging.getLogger("duotone")
+_NO_STEPS = frozenset({Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value})
+"""The steps of duotone's painter by which a node computes full and stores half."""
+_SMALL_TENSOR = 4096
+"""Elements up to which shape inference is given a tensor: it may be a shape."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one rewrite.
+
+    Attributes:
+        half: the half type.
+        painter: its name.
+        policy: merged with the environment.
+        keep_io: whether inputs and outputs stay float32.
+        provider: the runtime whose kernels are asked for; ``None`` for any.
+        measured: what calibration found, by the name of a value.
+    """
+
+    half: HalfType
+    painter: str
+    policy: Policy
+    keep_io: bool = True
+    provider: str | None = None
+    measured: Mapping[str, Measured] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Painted:
+    """The values of all stages, up to the painting."""
+
+    model: ModelProto
+    built: Built
+    classes: Classes
+    painting: Painting
+    half: HalfType
+
+
+def make_settings(
+    dtype: str,
+    painter: str | None,
+    policy: Policy | None,
+    keep_full: Sequence[str],
+    *,
+    keep_io: bool = True,
+    provider: str | None = None,
+    measured: Mapping[str, Measured] | None = None,
+) -> Settings:
+    """Checks options and puts them together.
+
+    Raises:
+        ArgumentError: a dtype, painter or provider that does not exist.
+        PolicyError: the policy says what has no meaning for a model.
+    """
+    if dtype not in HALF_TYPES:
+        raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
+    given = policy or Policy()
+    math = ("float32_math", "convolution_math")
+    for field in ("reforms_remove", "ranges", "calibration", "level", *math):
+        if getattr(given, field):
+            raise PolicyError(
+                f"Policy({field}=...) is not for ONNX models: leave it out. Measured ranges are "
+                "the argument calibration=..., nodes to keep are keep_full=[...]."
+            )
+    merged = given.merged_with_environment()
+    asked = painter or merged.painter
+    if asked not in PAINTERS:
+        raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, PAINTERS))}.")
+    if isinstance(keep_full, str):
+        raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
+    merged = dataclasses.replace(merged, keep_full=(*merged.keep_full, *keep_full))
+    without_half(provider, dtype)
+    return Settings(HALF_TYPES[dtype], asked, merged, keep_io, provider, measured or {})
+
+
+def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted:
+    """Calls the stages in order, from a model to its painting.
+
+    Args:
+        model: a checked model; it is not changed.
+        folder: where its external data is.
+        settings: of the rewrite.
+    """
+    half, policy = settings.half, settings.policy
+    model = inlined(model)
+    lists, opted = _lists(model, policy, half)
+    avoided = without_half(settings.provider, half.name)
+    reader = Reader(model, half, folder, avoided, opted)
+    hints = Hints(model.graph, inferred(model))
+    built = reader.read(model.graph, hints, keep_io=settings.keep_io)
+    graph = check_graph(built.graph)
+    classes = check_classes(_pinned(classify(graph, lists, half), built, policy), graph)
+    by_rules = settings.painter != "tensorflow"
+    ranges = find_ranges(graph, _assumptions(built, settings.measured))
+    background = Background(graph, half, ranges)
+    for rule, amend in AMENDMENTS.items():
+        if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
+            classes = check_classes(amend(classes, background), graph)
+    off = _NO_STEPS | policy.rules_remove
+    painting = one_precision(PAINTERS[settings.painter](graph, classes, off))
+    return Painted(model, built, classes, check_painting(painting, graph), half)
+
+
+def one_precision(painting: Painting) -> Painting:
+    """The painting in which each node stores what it computes."""
+    return dataclasses.replace(painting, store=painting.compute)
+
+
+def inlined(model: ModelProto) -> ModelProto:
+    """The model with the bodies of its functions in the place of their calls.
+
+    Raises:
+        OnnxError: a function calls itself, or cannot be inlined.
+    """
+    if not model.functions:
+        return model
+    calls = {
+        (f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in model.functions
+    }
+    left = dict(calls)
+    while left:
+        leaves = [key for key, called in left.items() if called.isdisjoint(left)]
+        if not leaves:
+            names = ", ".join(sorted(f"{d}.{n}" for d, n in left))
+            raise OnnxError(f"functions call one another in a circle: {names}.")
+        for key in leaves:
+            del left[key]
+    try:
+        return ONNX.inliner.inline_local_functions(model)
+    except Exception as error:
+        raise OnnxError(f"its functions cannot be inlined: {error}") from error
+
+
+def inferred(model: ModelProto) -> GraphProto | None:
+    """The graph with the shapes that ONNX infers; ``None`` where it finds none."""
+    bare = ONNX.ModelProto()
+    bare.ir_version = model.ir_version
+    bare.opset_import.extend(model.opset_import)
+    _without_weights(model.graph, bare.graph)
+    try:
+        return ONNX.shape_inference.infer_shapes(bare, data_prop=True).graph
+    except Exception as error:  # an inference that fails is none; dtypes are found without it
+        logger.debug("ONNX infers no shapes: %s", error)
+        return None
+
+
+def _without_weights(graph: GraphProto, bare: GraphProto) -> None:
+    """A graph without the elements of large tensors: shape inference needs none of them."""
+    bare.name = graph.name
+    bare.input.extend(graph.input)
+    bare.output.extend(graph.output)
+    bare.value_info.extend(graph.value_info)
+    bare.sparse_initializer.extend(graph.sparse_initializer)
+    for tensor in graph.initializer:
+        _stub(tensor, bare.initializer.add())
+    for node in graph.node:
+        made = bare.node.add()
+        made.op_type, made.domain, made.name = node.op_type, node.domain, node.name
+        made.input.extend(node.input)
+        made.output.extend(node.output)
+        for found in node.attribute:
+            attribute = made.attribute.add()
+            if found.type == ONNX.AttributeProto.GRAPH:
+                attribute.name, attribute.type = found.name, found.type
+                _without_weights(found.g, attribute.g)
+            elif found.type == ONNX.AttributeProto.TENSOR:
+                attribute.name, attribute.type = found.name, found.type
+                _stub(found.t, attribute.t)
+            else:
+                attribute.CopyFrom(found)
+
+
+def _stub(tensor: object, made: object) -> None:
+    small = ONNX.TensorProto()
+    size = 1
+    for side in tensor.dims:  # type: ignore[attr-defined]
+        size *= side
+    if size <= _SMALL_TENSOR and not tensor.external_data:  # type: ignore[attr-defined]
+        made.CopyFrom(tensor)  # type: ignore[attr-defined]
+        return
+    small.name = tensor.name  # type: ignore[attr-defined]
+    small.dims.extend(tensor.dims)  # type: ignore[attr-defined]
+    small.data_type = tensor.data_type  # type: ignore[attr-defined]
+    made.CopyFrom(small)  # type: ignore[attr-defined]
+
+
+def _lists(model: ModelProto, policy: Policy, half: HalfType) -> tuple[OpLists, Collection[str]]:
+    """The lists with the policy's edits, and the operations that only the policy lists."""
+    lists = OpLists.for_half(ENTRIES, half.name)
+    added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
+    removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
+    from duotone.onnx.protos import operation
+
+    used = {operation(node) for node in model.graph.node}
+    own = {schema.name for schema in ONNX.defs.get_all_schemas()}
+    policy.check_names(used | own | {entry.op for entry in ENTRIES})
+    return lists.edited(added, removed), frozenset().union(*added.values())
+
+
+def names_of(built: Built, node: Node) -> tuple[str, ...]:
+    """The names by which a node may be meant: of the node, its operation, its results."""
+    op = built.operations.get(node.index, node.op)
+    own = str(node.source)
+    path = f"{node.scope}/{op}" if node.scope else op
+    return (own, own.strip("/"), path, op, *(built.names[value] for value in node.outputs))
+
+
+def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
+    """Classes with the pins of ``keep_full`` and ``keep_half``, by the names of nodes.
+
+    Raises:
+        PolicyError: a node is pinned to both.
+    """
+    patterns = [(Paint.FULL, text) for text in policy.keep_full]
+    patterns += [(Paint.HALF, text) for text in policy.keep_half]
+    found: dict[int, tuple[Paint, str]] = {}
+    every = [(n, names_of(built, n)) for n in built.graph.nodes if n.op not in STRUCTURAL]
+    for colour, text in patterns:
+        matches = re.compile(fnmatch.translate(text)).match
+        hit = [node for node, names in every if any(matches(name) for name in names)]
+        if not hit:
+            near = nearest(text, sorted({name for _, names in every for name in names if name}))
+            logger.warning(
+                "keep_%s=[%r]: no node of the model is called so%s. "
+                "duotone view model.onnx --nodes '*' lists them.",
+                colour,
+                text,
+                f"; the nearest is {near!r}" if near else "",
+            )
+        for node in hit:
+            before = found.setdefault(node.index, (colour, text))
+            if before[0] is not colour:
+                raise PolicyError(
+                    f"node {node.source!s} is kept {before[0]} by {before[1]!r} and kept {colour} "
+                    f"by {text!r}; remove one of the two, or make the pattern narrower."
+                )
+    return classes.with_changed(
+        {
+            index: dataclasses.replace(
+                classes.nodes[index], pin=colour, pinned_by=f"pattern {text!r}"
+            )
+            for index, (colour, text) in found.items()
+        }
+    )
+
+
+def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
+    """What calibration measured, by value; of the outermost graph alone."""
+    found = {
+        value.index: measured[built.names[value.index]]
+        for value in built.graph.values
+        if value.body == 0 and value.paintable and built.names[value.index] in measured
+    }
+    return Assumptions({}, found, {value: built.names[value] for value in found})
+
+
+def shown_graph(built: Built) -> Graph:
+    """The graph whose nodes have the names of their operations in the file, for the record."""
+    nodes = tuple(
+        dataclasses.replace(node, op=built.operations[node.index])
+        if node.index in built.operations
+        else node
+        for node in built.graph.nodes
+    )
+    return dataclasses.replace(built.graph, nodes=nodes)

@@ -1,0 +1,186 @@
+"""Running: sessions of ONNX Runtime, inputs for a model, and the values inside of it.
+
+Who calls this: :mod:`duotone.onnx.compare` and :mod:`duotone.onnx.calibrate`. What goes wrong:
+without ``onnxruntime``, :class:`~duotone.errors.MissingExtraError`; a model that it refuses or
+cannot run is an :class:`~duotone.errors.OnnxError` with its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duotone.errors import ArgumentError, MissingExtraError, OnnxError
+from duotone.onnx import files
+from duotone.onnx.protos import FLOAT, NUMBERS, ONNX, ModelProto
+
+_SIDES = (1, 32, 64, 48, 320, 16, 128, 512)
+"""What an unknown dimension is tried as, but for a first one, which is a batch of 1."""
+_NUMPY: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
+    "tensor(int8)": np.int8,
+    "tensor(uint64)": np.uint64,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}
+_FLOATS = (FLOAT, NUMBERS["float16"])
+
+
+def session(model: ModelProto | Path, *, optimize: bool = False) -> Any:
+    """A session of ONNX Runtime on the CPU.
+
+    Args:
+        model: a file, or a message without external data.
+        optimize: whether the runtime may fuse operations; not where nodes are compared.
+
+    Raises:
+        MissingExtraError: there is no ONNX Runtime.
+        OnnxError: it refuses the model.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError("running an ONNX model", "onnxruntime", "onnx") from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    given = str(model) if isinstance(model, Path) else model.SerializeToString()
+    try:
+        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's errors have no common public class
+        raise OnnxError(f"ONNX Runtime refuses the model: {error}") from error
+
+
+def run(opened: Any, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
+    """Runs a session.
+
+    Raises:
+        OnnxError: ONNX Runtime cannot, in its own words.
+    """
+    try:
+        return opened.run(outputs, dict(feed))
+    except Exception as error:
+        raise OnnxError(f"ONNX Runtime cannot run the model: {error}") from error
+
+
+def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
+    """Inputs of random numbers that a session runs with, in the shapes that it asks for.
+
+    Unknown dimensions are tried: 1 for a batch, several numbers for the rest.
+
+    Raises:
+        OnnxError: it runs with none that was tried.
+    """
+    error: OnnxError | None = None
+    for side in _SIDES:
+        feed = {}
+        for asked in opened.get_inputs():
+            generator = np.random.default_rng([seed, len(feed)])
+            feed[asked.name] = _random(asked, side, generator)
+        try:
+            run(opened, None, feed)
+        except OnnxError as found:
+            error = error or found
+            continue
+        return feed
+    raise OnnxError(
+        f"no inputs were found that the model runs with; give some as an .npz file. {error}"
+    )
+
+
+def _random(asked: Any, side: int, generator: np.random.Generator) -> Any:
+    dtype = _NUMPY.get(asked.type)
+    if dtype is None:
+        raise OnnxError(f"the input {asked.name!r} is {asked.type}; give it as an .npz file.")
+    shape = [
+        size if isinstance(size, int) and size > 0 else 1 if axis == 0 else side
+        for axis, size in enumerate(asked.shape)
+    ]
+    if np.issubdtype(dtype, np.floating):
+        return generator.standard_normal(shape).astype(dtype)
+    if dtype is np.bool_:
+        return generator.integers(0, 2, shape).astype(dtype)
+    if not shape:  # a rate or a length
+        return np.asarray(16000 if asked.name in ("sr", "sample_rate") else 1, dtype)
+    return generator.integers(0, 8, shape).astype(dtype)
+
+
+def read_inputs(data: Any) -> list[dict[str, Any]]:
+    """The inputs that a user gives: a mapping, a list of such, or an ``.npz`` file.
+
+    Raises:
+        ArgumentError: it is none of these.
+    """
+    if isinstance(data, str | Path):
+        try:
+            with np.load(data, allow_pickle=False) as arrays:
+                return [{name: arrays[name] for name in arrays.files}]
+        except (OSError, ValueError, EOFError) as error:
+            raise ArgumentError(f"{data}: no .npz file of arrays by input name: {error}") from error
+    if isinstance(data, Mapping):
+        return [dict(data)]
+    if isinstance(data, Sequence) and data and all(isinstance(one, Mapping) for one in data):
+        return [dict(one) for one in data]
+    raise ArgumentError("give inputs as a mapping from names to arrays, a list of such, or .npz.")
+
+
+def fitted(opened: Any, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs in the dtypes that a session asks for.
+
+    Raises:
+        ArgumentError: one is missing.
+    """
+    found = {}
+    for asked in opened.get_inputs():
+        if asked.name not in feed:
+            raise ArgumentError(
+                f"the model asks for the input {asked.name!r}; given are "
+                f"{', '.join(map(repr, feed)) or 'none'}."
+            )
+        dtype = _NUMPY.get(asked.type)
+        array = np.asarray(feed[asked.name])
+        found[asked.name] = array if dtype is None else array.astype(dtype)
+    return found
+
+
+def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:
+    """A model that hands out the values of its outermost graph, and their names.
+
+    Only those of float type, as far as types are known.
+    """
+    from duotone.onnx.road import inferred
+
+    made = ONNX.ModelProto()
+    made.CopyFrom(model)
+    shapes = inferred(model)
+    types = {} if shapes is None else {v.name: v for v in (*shapes.value_info, *shapes.output)}
+    have = {value.name for value in made.graph.output}
+    names = []
+    for node in made.graph.node:
+        for name in node.output:
+            said = types.get(name)
+            if not name or said is None or said.type.tensor_type.elem_type not in _FLOATS:
+                continue
+            names.append(name)
+            if name not in have:
+                made.graph.output.add().name = name
+                made.graph.output[-1].type.tensor_type.elem_type = said.type.tensor_type.elem_type
+    return made, names
+
+
+def in_memory(source: files.Source) -> ModelProto | Path:
+    """What a session takes: the file of a model with external data, else the message."""
+    if source.external and source.path is not None:
+        return source.path
+    return source.model

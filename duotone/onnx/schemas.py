@@ -1,0 +1,99 @@
+"""Schemas: what the types of an operation's operands and results may be, from ONNX's own schemas.
+
+Who calls this: :mod:`duotone.onnx.types` infers dtypes with it, :mod:`duotone.onnx.reading` asks
+which slots may be half. An operation without a schema (of a custom domain, or of an older runtime)
+has no signature and is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from duotone.onnx.protos import ONNX, dtype_in
+
+_Formal = Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameter:
+    """One formal operand or result.
+
+    Attributes:
+        variable: the type variable that it shares with others, or empty.
+        dtype: its dtype, if it has no variable.
+        homogeneous: false for a list whose members have types of their own.
+    """
+
+    variable: str
+    dtype: str
+    homogeneous: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Signature:
+    """The types of an operation in one opset.
+
+    Attributes:
+        inputs: formal operands.
+        outputs: formal results.
+        allowed: the dtypes that each type variable may be.
+        many_inputs: whether the last operand stands for any number of them.
+        many_outputs: likewise for results.
+        fewest: of operands.
+    """
+
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    allowed: Mapping[str, frozenset[str]]
+    many_inputs: bool
+    many_outputs: bool
+    fewest: int
+
+    def operand(self, slot: int) -> Parameter | None:
+        """The formal operand in a slot."""
+        return _at(self.inputs, slot, self.many_inputs)
+
+    def result(self, slot: int) -> Parameter | None:
+        """The formal result in a slot."""
+        return _at(self.outputs, slot, self.many_outputs)
+
+
+def _at(formals: Sequence[Parameter], slot: int, many: bool) -> Parameter | None:
+    if slot < len(formals):
+        return formals[slot]
+    return formals[-1] if many and formals else None
+
+
+@functools.cache
+def signature(operation: str, domain: str, opset: int) -> Signature | None:
+    """The signature of an operation, or ``None`` if ONNX has none.
+
+    Args:
+        operation: its type, such as ``"Conv"``.
+        domain: empty for ONNX's own.
+        opset: the version of the domain.
+    """
+    domain = "" if domain == "ai.onnx" else domain
+    try:
+        schema = ONNX.defs.get_schema(operation, opset, domain)
+    except ONNX.defs.SchemaError:
+        return None
+    variables = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    many = ONNX.defs.OpSchema.FormalParameterOption.Variadic
+
+    def formal(found: _Formal) -> Parameter:
+        shared = found.type_str in variables
+        dtype = "none" if shared else dtype_in(found.type_str)
+        return Parameter(found.type_str if shared else "", dtype, found.is_homogeneous)
+
+    return Signature(
+        tuple(map(formal, schema.inputs)),
+        tuple(map(formal, schema.outputs)),
+        {name: frozenset(map(dtype_in, types)) for name, types in variables.items()},
+        bool(schema.inputs) and schema.inputs[-1].option == many,
+        bool(schema.outputs) and schema.outputs[-1].option == many,
+        schema.min_input,
+    )

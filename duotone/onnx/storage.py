@@ -1,0 +1,92 @@
+"""Storage: where the tensors of a written model go: into the message, or into a file beside it.
+
+A tensor of external data goes into one new file; what it holds is read, rounded and written piece
+by piece when the file is written, so that a model larger than memory is rewritten in little of it.
+
+Who calls this: :mod:`duotone.onnx.apply` asks for tensors, :mod:`duotone.onnx.api` writes
+:attr:`Storage.data`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from duotone.graph.graph import HalfType
+from duotone.onnx import weights
+from duotone.onnx.protos import NUMBERS, ONNX, TensorProto
+
+_ALIGNMENT = 4096
+"""Bytes to which external data is aligned, so that a runtime can map it (ONNX's advice)."""
+
+
+class Storage:
+    """The tensors of one model.
+
+    Args:
+        folder: where external data is read.
+        name: of the file of external data that is written; ``None`` to keep all in the message.
+    """
+
+    def __init__(self, folder: Path | None, name: str | None = None) -> None:
+        self._folder, self._name = folder, name
+        self._end = 0
+        self._pieces: list[Callable[[], Iterator[bytes]]] = []
+
+    @property
+    def data(self) -> list[Iterator[bytes]]:
+        """The pieces of each tensor of external data, in order."""
+        return [make() for make in self._pieces]
+
+    def kept(self, tensor: TensorProto) -> TensorProto:
+        """A tensor as it is; external data goes where this storage has it."""
+        if not weights.is_external(tensor):
+            return tensor
+        read = functools.partial(_bytes, tensor, self._folder)
+        _, _, length = weights.place(tensor, self._folder)
+        return self._external(tensor, tensor.data_type, length, read)
+
+    def halved(self, tensor: TensorProto, half: HalfType) -> TensorProto:
+        """A float32 tensor in half."""
+        if not weights.is_external(tensor):
+            return weights.tensor_in_half(tensor, self._folder, half)
+        read = functools.partial(weights.half_pieces, tensor, self._folder, half)
+        return self._external(tensor, NUMBERS[half.name], 2 * weights.count(tensor), read)
+
+    def _external(
+        self,
+        tensor: TensorProto,
+        data_type: int,
+        length: int,
+        read: Callable[[], Iterator[bytes]],
+    ) -> TensorProto:
+        made = ONNX.TensorProto()
+        made.name, made.doc_string, made.data_type = tensor.name, tensor.doc_string, data_type
+        made.dims.extend(tensor.dims)
+        if self._name is None:
+            made.raw_data = b"".join(read())
+            return made
+        gap = -self._end % _ALIGNMENT
+        offset = self._end + gap
+        made.data_location = ONNX.TensorProto.EXTERNAL
+        for key, value in (("location", self._name), ("offset", offset), ("length", length)):
+            made.external_data.add(key=key, value=str(value))
+        self._end = offset + length
+
+        def padded() -> Iterator[bytes]:
+            yield bytes(gap)
+            yield from read()
+
+        self._pieces.append(padded)
+        return made
+
+
+def _bytes(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
+    path, offset, length = weights.place(tensor, folder)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while length > 0:
+            read = file.read(min(length, 4 * weights.PIECE))
+            length -= len(read)
+            yield read

@@ -1,0 +1,184 @@
+"""Weights: the elements of constant tensors, piece by piece, their magnitudes, and the same in half.
+
+A tensor holds its elements itself or names a place in a file beside the model (*external data*, for
+models above 2 GB). Either way they are read in pieces and never all at once.
+
+Who calls this: :mod:`duotone.onnx.reading` for magnitudes, :mod:`duotone.onnx.apply` for halves.
+What goes wrong: a file that is missing or too short, or a place outside of the model's folder, is an
+:class:`~duotone.errors.OnnxError` that names the tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from duotone.errors import OnnxError
+from duotone.graph.graph import HalfType, Magnitude, bytes_of
+from duotone.onnx.protos import DTYPES, FLOAT, NUMBERS, ONNX, TensorProto, dtype_of
+
+PIECE = 2**22
+"""Elements that are in memory at a time."""
+_HALF_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """True if the elements are in a file beside the model."""
+    return tensor.data_location == ONNX.TensorProto.EXTERNAL
+
+
+def count(tensor: TensorProto) -> int:
+    """Number of elements."""
+    return math.prod(tensor.dims)
+
+
+def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
+    """The file, offset and length in bytes of external data.
+
+    Args:
+        tensor: with external data.
+        folder: of the model; ``None`` for a model that is no file.
+
+    Raises:
+        OnnxError: there is no such place.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    where = entries.get("location", "")
+    if folder is None:
+        raise OnnxError(
+            f"tensor {tensor.name!r} is in the file {where!r} beside the model: give the path of "
+            "the model, not the model."
+        )
+    path = folder / where
+    if not where or Path(where).is_absolute() or ".." in Path(where).parts:
+        raise OnnxError(
+            f"tensor {tensor.name!r} says that it is in {where!r}, which is not in the model's "
+            "folder; such a file is not read."
+        )
+    if folder.resolve() not in path.resolve().parents or not path.is_file():
+        raise OnnxError(
+            f"tensor {tensor.name!r} says that it is in {where!r}, and there is no such file "
+            f"in {folder}: put it beside the model."
+        )
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or _bytes(tensor))
+    except ValueError as error:
+        raise OnnxError(f"tensor {tensor.name!r}: its place is no number: {error}.") from error
+    size = path.stat().st_size
+    if offset < 0 or length < 0 or offset + length > size or length != _bytes(tensor):
+        raise OnnxError(
+            f"tensor {tensor.name!r} has {_bytes(tensor)} bytes by its shape and is said to be the "
+            f"{length} bytes at {offset} of {where!r}, which has {size}."
+        )
+    return path, offset, length
+
+
+def _bytes(tensor: TensorProto) -> int:
+    dtype = dtype_of(tensor.data_type)
+    small = {"int4": 2, "uint4": 2, "float4e2m1": 2, "int2": 4, "uint2": 4}.get(dtype)
+    if small:
+        return -(-count(tensor) // small)
+    return count(tensor) * (bytes_of(dtype) or 1)
+
+
+def check(tensor: TensorProto, folder: Path | None) -> None:
+    """Raises unless a tensor has as many elements as its shape says.
+
+    Raises:
+        OnnxError: it has fewer or more, or its place does not exist.
+    """
+    if tensor.data_type not in DTYPES:
+        raise OnnxError(f"tensor {tensor.name!r} has the element type {tensor.data_type}: none.")
+    if any(size < 0 for size in tensor.dims):
+        raise OnnxError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}.")
+    if is_external(tensor):
+        place(tensor, folder)
+    elif tensor.HasField("raw_data") and len(tensor.raw_data) != _bytes(tensor):
+        raise OnnxError(
+            f"tensor {tensor.name!r} has {_bytes(tensor)} bytes by its shape, and holds "
+            f"{len(tensor.raw_data)}: the file was cut off or damaged."
+        )
+    elif tensor.data_type == FLOAT and not tensor.HasField("raw_data"):
+        if len(tensor.float_data) != count(tensor):
+            raise OnnxError(
+                f"tensor {tensor.name!r} has {count(tensor)} elements by its shape, and holds "
+                f"{len(tensor.float_data)}: the file was cut off or damaged."
+            )
+
+
+def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
+    """The elements of a float32 tensor, in arrays of at most :data:`PIECE`."""
+    if is_external(tensor):
+        path, offset, length = place(tensor, folder)
+        with path.open("rb") as file:
+            file.seek(offset)
+            while length > 0:
+                read = file.read(min(length, 4 * PIECE))
+                if not read:
+                    raise OnnxError(f"tensor {tensor.name!r}: {path} became shorter.")
+                length -= len(read)
+                yield np.frombuffer(read, "<f4")
+        return
+    if tensor.HasField("raw_data"):
+        whole = np.frombuffer(tensor.raw_data, "<f4")
+    else:
+        whole = np.asarray(tensor.float_data, np.float32)
+    for start in range(0, len(whole), PIECE):
+        yield whole[start : start + PIECE]
+
+
+def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
+    """How large the elements of a float32 tensor are; a scalar's is that of its number."""
+    largest, low, high = 0.0, math.inf, -math.inf
+    for piece in pieces(tensor, folder):
+        sizes = np.abs(piece)
+        largest = max(largest, float(np.max(sizes, initial=0.0, where=np.isfinite(sizes))))
+        with np.errstate(invalid="ignore"):
+            low = min(low, float(np.fmin.reduce(piece)))
+            high = max(high, float(np.fmax.reduce(piece)))
+    if low > high:  # no elements, or NaN alone
+        low, high = -math.inf, math.inf
+    return Magnitude(largest or math.inf, largest, low, high)
+
+
+def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:
+    """The elements of a float32 tensor in half; what is too large becomes the largest number."""
+    for piece in pieces(tensor, folder):
+        yield in_half(piece, half).tobytes()
+
+
+def in_half(array: Any, half: HalfType) -> Any:
+    """Elements in half; infinities stay, finite ones that are too large are saturated."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        clipped = np.clip(array, -half.largest, half.largest)
+        kept = np.where(np.isinf(array), array, clipped)
+        return kept.astype(_HALF_DTYPES[half.name])
+
+
+def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> TensorProto:
+    """A float32 tensor in half, its elements inside."""
+    made = ONNX.TensorProto()
+    made.name = tensor.name
+    made.doc_string = tensor.doc_string
+    made.dims.extend(tensor.dims)
+    made.data_type = NUMBERS[half.name]
+    made.raw_data = b"".join(half_pieces(tensor, folder, half))
+    return made
+
+
+def as_tensor(node: Any) -> TensorProto | None:
+    """The float32 tensor that a ``Constant`` node holds; ``None`` for any other."""
+    for found in node.attribute:
+        if found.name == "value" and found.t.data_type == FLOAT:
+            return found.t
+        if found.name == "value_float":
+            return ONNX.numpy_helper.from_array(np.asarray(found.f, np.float32))
+        if found.name == "value_floats":
+            return ONNX.numpy_helper.from_array(np.asarray(found.floats, np.float32))
+    return None
