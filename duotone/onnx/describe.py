@@ -178,6 +178,8 @@ def _listed_as(
     if name == "Cast" and ins and results[0] is not None:
         exact = ins[0] in (*_EXACT, FULL_DTYPE) and results[0].dtype == FULL_DTYPE
         return "CastExact" if exact else name
+    if name == "Mul" and len(operands) == 2 and node.input[0] == node.input[1]:
+        return "Square"
     if name == "Pow" and len(operands) > 1 and operands[1] is not None:
         constant = operands[1].constant
         if constant is not None and constant.low == constant.high in (0.0, 1.0, -1.0):

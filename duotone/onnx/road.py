@@ -4,7 +4,7 @@
 
     model ─ inline functions, infer shapes ─ Reader ─► Graph ─ classify, pins ─► Classes
           ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes ─ paint ─► Painting
-          ─ one precision a node ─► Painting ─ Writer ─► model, CastPlan ─ make_record ─► Record
+          ─ one_precision, cast_beforehand ─► Painting ─ Writer ─► model, CastPlan ─ make_record ─► Record
 
 An ONNX operation has one type for operands and results, and a cast is an operation of its own, so
 the steps in which a node computes full and stores half (``mixed``, ``operand``, ``wide``) are left
@@ -24,6 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from duotone.errors import ArgumentError, OnnxError, PolicyError
+from duotone.graph.casts.beforehand import cast_beforehand
 from duotone.graph.classify.amendments import AMENDMENTS, OF_ANY_PAINTER
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes, check_classes, classify
@@ -40,6 +41,7 @@ from duotone.onnx.lists import ENTRIES
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto
 from duotone.onnx.providers import without_half
 from duotone.onnx.reading import Built, Hints, Reader
+from duotone.onnx.spectra import keep_spectra
 from duotone.policy import LISTS, Policy
 
 logger = logging.getLogger("duotone")
@@ -141,8 +143,12 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     for rule, amend in AMENDMENTS.items():
         if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
             classes = check_classes(amend(classes, background), graph)
+    if by_rules and Rule.CLOSELY not in policy.rules_remove:
+        classes = check_classes(keep_spectra(graph, classes), graph)
     off = _NO_STEPS | policy.rules_remove
     painting = one_precision(PAINTERS[settings.painter](graph, classes, off))
+    graph, painting = cast_beforehand(graph, classes, painting, tuple(built.constants))
+    built = dataclasses.replace(built, graph=check_graph(graph))
     return Painted(model, built, classes, check_painting(painting, graph), half)
 
 

@@ -7,6 +7,7 @@ cannot run is an :class:`~duotone.errors.OnnxError` with its words.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,11 @@ def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
         OnnxError: it runs with none that was tried.
     """
     error: OnnxError | None = None
-    for side in _SIDES:
+    for side, last, most in itertools.product(_SIDES, (False, True), (8, 2)):
         feed = {}
         for asked in opened.get_inputs():
             generator = np.random.default_rng([seed, len(feed)])
-            feed[asked.name] = _random(asked, side, generator)
+            feed[asked.name] = _random(asked, _shape(asked.shape, side, last), most, generator)
         try:
             run(opened, None, feed)
         except OnnxError as found:
@@ -99,21 +100,26 @@ def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
     )
 
 
-def _random(asked: Any, side: int, generator: np.random.Generator) -> Any:
+def _shape(asked: Sequence[Any], side: int, last: bool) -> list[int]:
+    """A shape with sides for unknown dimensions: of all but the first axis, or the last alone."""
+    free = {len(asked) - 1} if last else set(range(1, len(asked)))
+    return [
+        size if isinstance(size, int) and size > 0 else side if axis in free else 1
+        for axis, size in enumerate(asked)
+    ]
+
+
+def _random(asked: Any, shape: list[int], most: int, generator: np.random.Generator) -> Any:
     dtype = _NUMPY.get(asked.type)
     if dtype is None:
         raise OnnxError(f"the input {asked.name!r} is {asked.type}; give it as an .npz file.")
-    shape = [
-        size if isinstance(size, int) and size > 0 else 1 if axis == 0 else side
-        for axis, size in enumerate(asked.shape)
-    ]
     if np.issubdtype(dtype, np.floating):
         return generator.standard_normal(shape).astype(dtype)
     if dtype is np.bool_:
         return generator.integers(0, 2, shape).astype(dtype)
     if not shape:  # a rate or a length
         return np.asarray(16000 if asked.name in ("sr", "sample_rate") else 1, dtype)
-    return generator.integers(0, 8, shape).astype(dtype)
+    return generator.integers(0, most, shape).astype(dtype)
 
 
 def read_inputs(data: Any) -> list[dict[str, Any]]:
