@@ -110,6 +110,7 @@ MAY_IMPORT = {
     "nnx": {"adapters"},
     "targets": {"_jax", "errors", "graph"},
     "tensorflow": {"_dtypes", "_files", "errors", "graph", "policy"},
+    "onnx": {"_dtypes", "_files", "errors", "graph", "policy", "views"},
     "_batches": {"errors", "targets"},
     "_tuned": {"_files", "errors", "graph", "views"},
     "_tuning": {
@@ -216,6 +217,7 @@ MAY_IMPORT = {
         "compiling",
         "errors",
         "graph",
+        "onnx",
         "policy",
         "_profiling",
         "profiler",
@@ -261,6 +263,7 @@ FORBIDDEN = {
     "graph": {"jax": "the painter works for every front end", "jaxlib": "likewise"},
     "errors": {"jax": "errors are raised everywhere, before JAX too"},
     "tensorflow": {"jax": "who has TensorFlow graphs only needs no JAX to paint them"},
+    "onnx": {"jax": "who has ONNX models only needs no JAX to paint them"},
     "views": {"jax": "views read records and compute nothing"},
 }
 PRIVATE_JAX = ("jax._src", "jax.extend", "jax.interpreters")

@@ -1,6 +1,7 @@
 """``duotone compare``: float32, as written and duotone side by side, for devices here or not.
 
-Nothing runs but the module that the function stands in. The progress bar is on stderr.
+Of two ONNX models, where they part: ``duotone compare a.onnx b.onnx``. Of a function nothing
+runs but the module that the function stands in. The progress bar is on stderr.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from duotone.cli import onnx
 from duotone.cli.program import (
     ChosenHalfOption,
     ProgramArgument,
@@ -24,12 +26,18 @@ from duotone.errors import ArgumentError
 
 def compare(
     program: ProgramArgument,
+    second: Annotated[
+        str | None,
+        typer.Argument(
+            help="Of ONNX models the one to compare with the first: both are run.", metavar="[ONNX]"
+        ),
+    ] = None,
     targets: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="The devices, which need not be here: h100,a100,v5e.", metavar="NAME,NAME"
         ),
-    ],
+    ] = None,
     shapes: ShapesOption = None,
     dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
@@ -51,8 +59,25 @@ def compare(
     json: Annotated[
         Path | None, typer.Option(help="Write all of it as JSON.", metavar="FILE")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of ONNX models: inputs by name in an .npz file; random ones without.",
+            metavar="FILE",
+        ),
+    ] = None,
 ) -> None:
-    """Show what a function costs on several devices: float32, as written and with duotone."""
+    """Show what a function costs on several devices, or where two ONNX models part."""
+    if onnx.is_model(program):
+        if second is None:
+            raise ArgumentError(f"compare {program} with another model: compare a.onnx b.onnx")
+        functions = {"--targets": targets, "--shapes": shapes, "--dtype": dtype, "--batch": batch}
+        onnx.check_options(Path(program), functions, ["JAX functions"])
+        onnx.compare_models(program, second, data, json)
+        return
+    onnx.check_options(Path(program), {"--data": data, "a second": second}, ["ONNX models"])
+    if targets is None:
+        raise ArgumentError("name devices to compare: --targets h100,a100")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

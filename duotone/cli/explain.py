@@ -1,4 +1,4 @@
-"""``duotone explain``: what mixed precision does to a function, and why.
+"""``duotone explain``: what mixed precision does to a function or an ONNX model, and why.
 
 Nothing is compiled or run but the module that the function stands in.
 """
@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from duotone.cli import onnx
 from duotone.cli.program import (
     ChosenHalfOption,
     PaintTargetOption,
@@ -49,18 +50,33 @@ def explain(
         Path | None, typer.Option(help="Write all of it as JSON, for duotone view.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Show what mixed precision does to a function: totals, reasons, a tree by name scope."""
+    """Show what mixed precision does to a function or ONNX model: totals, reasons, scopes."""
     from rich.console import Console
 
     import duotone
     from duotone._files import write_atomically
     from duotone.targets import assuming, find_target
 
+    one_by_one = where is not None or rule is not None or most is not None
+    if onnx.is_model(program):
+        from duotone.onnx import explain as explain_model
+        from duotone.views.overview import Overview
+        from duotone.views.rows import Rows
+
+        functions = {"--shapes": shapes, "--target": target}
+        onnx.check_options(Path(program), functions, ["JAX functions"])
+        options = settings(dtype, policy_file)
+        record = explain_model(
+            program, dtype=options["dtype"] or "float16", policy=options["policy"]
+        )
+        Console().print(Rows(record, where, rule, most) if one_by_one else Overview(record))
+        if json is not None:
+            write_atomically(json, record.to_json())
+        return
     function, arguments = load(program, shapes)
     device = None if target is None else find_target(target).device()
     with assuming(device):
         seen = duotone.explain(function, *arguments, **settings(dtype, policy_file))
-    one_by_one = where is not None or rule is not None or most is not None
     Console().print(seen.rows(where, rule=rule, most=most) if one_by_one else seen)
     if json is not None:
         write_atomically(json, seen.to_json())

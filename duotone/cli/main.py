@@ -57,6 +57,10 @@ _EPILOG = """
   duotone rewrite graph.pb --out half.pb --fetch logits
 
   duotone view saved_model/ --tensorboard logs
+
+  duotone rewrite model.onnx --out half.onnx
+
+  duotone compare model.onnx half.onnx
 """
 
 _RUN_EPILOG = """

@@ -1,7 +1,8 @@
-"""``duotone rewrite``: a TensorFlow graph or SavedModel to mixed precision, without TensorFlow.
+"""``duotone rewrite``: a TensorFlow graph, SavedModel or ONNX model to mixed precision.
 
-The work is :func:`duotone.tensorflow.rewrite_file`; this file reads the options, says what goes on,
-and draws the tables. What goes wrong: an error that names file and node, and nothing is written.
+The work is :func:`duotone.tensorflow.rewrite_file`, or :func:`duotone.onnx.rewrite`; this file
+reads the options, says what goes on, and draws the tables. What goes wrong: an error that names
+file and node, and nothing is written.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duotone.cli import onnx
 from duotone.cli.program import names
 from duotone.cli.run import HalfTypeChoice
 from duotone.errors import ArgumentError
@@ -29,12 +31,18 @@ class PainterChoice(enum.StrEnum):
 
     TENSORFLOW = "tensorflow"
     MINCUT = "mincut"
+    DUOTONE = "duotone"
+
+
+OF_GRAPHS = (PainterChoice.TENSORFLOW, PainterChoice.MINCUT)
+"""The painters of TensorFlow graphs."""
 
 
 GraphArgument = Annotated[
     Path,
     typer.Argument(
-        help="GraphDef or MetaGraphDef, binary or text, or a SavedModel folder.", metavar="GRAPH"
+        help="GraphDef or MetaGraphDef, binary or text, a SavedModel folder, or an ONNX model.",
+        metavar="GRAPH",
     ),
 ]
 FetchOption = Annotated[
@@ -54,8 +62,9 @@ DtypeOption = Annotated[
 PainterOption = Annotated[
     PainterChoice | None,
     typer.Option(
-        help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut. By default "
-        "what DUOTONE_PAINTER says, or TensorFlow's."
+        help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut; of ONNX models "
+        "duotone's own, or TensorFlow's. By default what DUOTONE_PAINTER says, or TensorFlow's; "
+        "of ONNX models duotone's."
     ),
 ]
 DeviceOption = Annotated[
@@ -89,8 +98,12 @@ def rewrite(
         bool,
         typer.Option("--force", help="Replace another file that is there; never what is read."),
     ] = False,
+    keep_io: onnx.KeepIoOption = True,
+    keep_full: onnx.KeepFullOption = None,
+    calibration: onnx.CalibrationOption = None,
+    provider: onnx.ProviderOption = None,
 ) -> None:
-    """Rewrite a TensorFlow graph to mixed precision as TensorFlow 2.21 would.
+    """Rewrite a TensorFlow graph as TensorFlow 2.21 would, or an ONNX model by duotone's rules.
 
     TensorFlow need not be installed.
     """
@@ -100,6 +113,30 @@ def rewrite(
     from duotone.views import graphdef
 
     console = Console()
+    if onnx.is_model(graph):
+        graphs = {"--fetch": fetch, "--feed": feed, "--device": device}
+        onnx.check_options(graph, graphs, ["TensorFlow graphs"])
+        rewritten = onnx.carry_out(
+            console,
+            graph,
+            out,
+            dtype=dtype.value,
+            painter=None if painter is None else painter.value,
+            keep_io=keep_io,
+            keep_full=keep_full,
+            calibration=calibration,
+            provider=provider,
+            overwrite=force,
+        )
+        onnx.say_rewritten(console, rewritten)
+        return
+    models = {
+        "--half-io": not keep_io,
+        "--keep-full": keep_full,
+        "--calibration": calibration,
+        "--provider": provider,
+    }
+    onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)
     done = carry_out(console, graph, out, fetch, feed, dtype, painter, runs_on, overwrite=force)
     for result in done.graphs:

@@ -1,6 +1,6 @@
 """``duotone view``: how a graph is painted and why, in the terminal or in TensorBoard.
 
-A TensorFlow graph is painted without being written; the JSON of an explanation
+A TensorFlow graph or ONNX model is painted without being written; the JSON of an explanation
 (``duotone.explain(...).to_json()``) holds a painted JAX program already. What goes wrong: as for
 ``duotone rewrite``.
 """
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duotone.cli import onnx
 from duotone.cli.rewrite import (
+    OF_GRAPHS,
     DeviceOption,
     DtypeOption,
     FeedOption,
@@ -36,7 +38,7 @@ def view(
     graph: Annotated[
         Path,
         typer.Argument(
-            help="A TensorFlow graph as for rewrite, or the JSON of duotone.explain(...).",
+            help="A graph or ONNX model as for rewrite, or the JSON of duotone.explain(...).",
             metavar="GRAPH",
         ),
     ],
@@ -63,11 +65,38 @@ def view(
     dtype: DtypeOption = HalfTypeChoice.FLOAT16,
     painter: PainterOption = None,
     device: DeviceOption = None,
+    keep_io: onnx.KeepIoOption = True,
+    keep_full: onnx.KeepFullOption = None,
+    calibration: onnx.CalibrationOption = None,
+    provider: onnx.ProviderOption = None,
 ) -> None:
     """Show how a graph is painted and why, as a table or coloured in TensorBoard."""
     from rich.console import Console
 
     console = Console()
+    if onnx.is_model(graph):
+        graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
+        onnx.check_options(graph, graphs, ["TensorFlow graphs"])
+        painted = onnx.carry_out(
+            console,
+            graph,
+            None,
+            dtype=dtype.value,
+            painter=None if painter is None else painter.value,
+            keep_io=keep_io,
+            keep_full=keep_full,
+            calibration=calibration,
+            provider=provider,
+        )
+        _show_record(console, painted.record, nodes, most, tensorboard)
+        return
+    models = {
+        "--half-io": not keep_io,
+        "--keep-full": keep_full,
+        "--calibration": calibration,
+        "--provider": provider,
+    }
+    onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     if _is_json(graph):
         if compare:
             raise ArgumentError(f"{graph} is a JAX program: --compare is for graphs.")
@@ -109,7 +138,7 @@ def _compare(
 
     painted = {
         choice.value: carry_out(console, graph, None, fetch, feed, dtype, choice, device).graphs
-        for choice in PainterChoice
+        for choice in OF_GRAPHS
     }
     for number in range(len(painted[PainterChoice.TENSORFLOW])):
         results = {name: graphs[number].result for name, graphs in painted.items()}
@@ -142,10 +171,16 @@ def _view_record(
     console: Console, path: Path, where: str | None, most: int, logdir: Path | None
 ) -> None:
     """Shows the record of a JAX program, or some of its operations one by one."""
+    _show_record(console, read_record(path), where, most, logdir)
+
+
+def _show_record(
+    console: Console, record: Record, where: str | None, most: int, logdir: Path | None
+) -> None:
+    """Shows a record, or some of its operations one by one."""
     from duotone.views.overview import Overview
     from duotone.views.rows import Rows
 
-    record = read_record(path)
     console.print(Overview(record) if where is None else Rows(record, where, most=most))
     if logdir is not None:
         from duotone.views import tensorboard

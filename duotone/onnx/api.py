@@ -24,6 +24,7 @@ from duotone.onnx.protos import ModelProto
 from duotone.onnx.road import Settings, make_settings, paint, shown_graph
 from duotone.onnx.storage import Storage
 from duotone.onnx.verify import verify
+from duotone.onnx.weights import bytes_in
 from duotone.policy import Policy
 
 Model = ModelProto
@@ -74,8 +75,7 @@ def rewrite(
         out: the file to write; ``None`` writes nothing. The data of a model that has external data
             goes to a second file beside it, ``out`` with ``.data`` behind its name.
         dtype: ``"float16"`` or ``"bfloat16"``.
-        painter: ``"duotone"``, ``"tensorflow"`` (its four passes) or ``"mincut"`` (the fewest
-            bytes of casts); ``None`` for the policy's.
+        painter: ``"duotone"``, or ``"tensorflow"`` for its four passes; ``None`` for the policy's.
         keep_io: whether float32 inputs and results of the model stay float32; else they are half.
         keep_full: patterns (``fnmatch``) of the names of nodes, their operations (``"Softmax"``)
             or results, which stay float32.
@@ -125,7 +125,7 @@ def rewrite(
     if target is not None:
         on_stage("writing")
         files.write(made, target, storage.data)
-    sizes = [sum(map(_size, files.tensors(m.graph))) for m in (source.model, made)]
+    sizes = [sum(map(bytes_in, files.tensors(m.graph))) for m in (source.model, made)]
     return Rewritten(made, record, target, seconds, *sizes)
 
 
@@ -182,9 +182,7 @@ def _settings(
     on_stage: Callable[[str], None],
 ) -> Settings:
     dtype = canonical(dtype) if isinstance(dtype, str) else dtype
-    settings = make_settings(
-        dtype, painter, policy, keep_full, keep_io=keep_io, provider=provider
-    )
+    settings = make_settings(dtype, painter, policy, keep_full, keep_io=keep_io, provider=provider)
     if calibration is None:
         return settings
     on_stage("measuring")
@@ -208,6 +206,8 @@ def _naming(source: files.Source) -> Iterator[None]:
         yield
     except OnnxError as error:
         raise files.named_error(source, error) from error
+    except UnicodeDecodeError as error:
+        raise files.named_error(source, OnnxError(files.NO_TEXT)) from error
 
 
 @contextlib.contextmanager
@@ -220,13 +220,6 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _size(tensor: Any) -> int:
-    """Bytes of the elements of a tensor."""
-    from duotone.onnx.weights import _bytes
-
-    return _bytes(tensor)
 
 
 def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> Any:

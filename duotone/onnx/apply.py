@@ -18,8 +18,16 @@ from typing import Any
 from duotone.graph.casts.plan import Cast, CastPlan
 from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
 from duotone.graph.painters.painting import Painting
-from duotone.onnx.protos import FLOAT, NUMBERS, ONNX, GraphProto, ModelProto, NodeProto
-from duotone.onnx.reading import Built, Part, Step
+from duotone.onnx.parts import Built, Part, Step
+from duotone.onnx.protos import (
+    FLOAT,
+    NUMBERS,
+    ONNX,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    graphs_in,
+)
 from duotone.onnx.road import Painted
 from duotone.onnx.storage import Storage
 
@@ -190,9 +198,11 @@ class Writer:
         made = ONNX.GraphProto()
         made.name, made.doc_string = old.name, old.doc_string
         values = self._graph.values
-        own = {
-            self._built.names[v.index]: v.index for v in values if v.body == part.body
-        } if part.body == 0 else {v: i for i, v in self._own(part)}
+        own = (
+            {self._built.names[v.index]: v.index for v in values if v.body == part.body}
+            if part.body == 0
+            else {v: i for i, v in self._own(part)}
+        )
         for said in old.input:
             self._say(made.input.add(), said, self._is_half(own.get(said.name)))
         self._initializers(part, made)
@@ -302,7 +312,8 @@ class Writer:
             attribute = made.attribute.add()
             if found.type == ONNX.AttributeProto.GRAPH:
                 attribute.name, attribute.type = found.name, found.type
-                attribute.g.CopyFrom(self.graph(next(graphs)))
+                inner = next(graphs, None)
+                attribute.g.CopyFrom(found.g if inner is None else self.graph(inner))
             elif found.type == ONNX.AttributeProto.TENSOR:
                 attribute.name, attribute.type = found.name, found.type
                 attribute.t.CopyFrom(self._storage.kept(found.t))
@@ -369,8 +380,6 @@ def _other(paint: Paint) -> Paint:
 
 def _all_names(graph: GraphProto) -> Iterator[str]:
     """All names of values, those of graphs inside included."""
-    from duotone.onnx.protos import graphs_in
-
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:

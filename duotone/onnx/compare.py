@@ -131,14 +131,18 @@ def compare(first: Any, second: Any, data: Any = None, *, seed: int = 0) -> Diff
     values = [_values(source, feed, outputs) for source in sources]
     shared = [name for name in values[1] if name in values[0] and name not in outputs]
     return Difference(
-        tuple(_difference(n, values[0][n], values[1][n], makers) for n in outputs if _both(n, values)),
-        tuple(_difference(n, values[0][n], values[1][n], makers) for n in shared if _both(n, values)),
+        tuple(
+            _difference(n, values[0][n], values[1][n], makers) for n in outputs if _both(n, values)
+        ),
+        tuple(
+            _difference(n, values[0][n], values[1][n], makers) for n in shared if _both(n, values)
+        ),
     )
 
 
 def _both(name: str, values: list[dict[str, Any]]) -> bool:
     """True if a value has numbers of one shape in both."""
-    arrays = [one.get(name) for one in values]
+    arrays: list[Any] = [one.get(name) for one in values]
     if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in arrays):
         return False
     return arrays[0].shape == arrays[1].shape
@@ -152,9 +156,7 @@ def _values(source: files.Source, feed: Any, outputs: list[str]) -> dict[str, An
         model, names = running.with_all_values(source.model)
         opened = running.session(model)
     asked = list(dict.fromkeys([*names, *outputs]))
-    return dict(
-        zip(asked, running.run(opened, asked, running.fitted(opened, feed)), strict=True)
-    )
+    return dict(zip(asked, running.run(opened, asked, running.fitted(opened, feed)), strict=True))
 
 
 def _difference(name: str, first: Any, second: Any, makers: dict[str, str]) -> ValueDifference:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
 from duotone.onnx.lists import NEUTRAL
@@ -46,7 +46,7 @@ _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Description:
-    """What a painter is told of a node; operands that are left out or free are not among them.
+    """The description of a node for a painter, without operands that are left out or free.
 
     Attributes:
         op: its neutral name.
@@ -99,7 +99,7 @@ def describe(
         if value is None or value.dtype != FULL_DTYPE or fixed:
             return False
         if found is None:
-            return name in opted
+            return True
         if formal is None or not formal.variable:
             return False
         kept = formal.variable in _KEPT.get(node.op_type, ())
@@ -119,7 +119,7 @@ def describe(
         if isinstance(number, float):
             attributes[text] = number
     return Description(
-        NEUTRAL.get(name, name),
+        _neutral(name, read),
         _listed_as(node, operands, results) if found is not None or name in opted else name,
         tuple(ins[i] for i in read),
         tuple(outs[i] for i in made),
@@ -127,6 +127,11 @@ def describe(
         fixed,
         attributes,
     )
+
+
+def _neutral(name: str, read: Sequence[int]) -> str:
+    """The neutral name; a maximum of more or fewer than two values has none."""
+    return name if name in ("Max", "Min") and len(read) != 2 else NEUTRAL.get(name, name)
 
 
 def _fixed(
@@ -139,6 +144,10 @@ def _fixed(
     op = node.op_type
     if op in _SEQUENCES:
         return "the type of a sequence or of another value is kept"
+    if node.domain == "ai.onnx.ml":
+        return "its attributes are float32"
+    if op == "Attention" and len(node.output) > 3 and node.output[3]:
+        return "hands on its scores, which a mask makes larger than half"
     if op in _QUANTISED:
         return "quantised: left alone"
     if "DequantizeLinear" in makers:
@@ -191,9 +200,7 @@ def _listed_as(
     return name
 
 
-def _flops(
-    name: str, operands: Sequence[Value | None], results: Sequence[Value | None]
-) -> float:
+def _flops(name: str, operands: Sequence[Value | None], results: Sequence[Value | None]) -> float:
     """Floating point operations, two for a multiply-add; unknown dimensions count as 1."""
     if name in _DATA_MOVEMENT or not results or results[0] is None:
         return 0.0
@@ -207,5 +214,3 @@ def _flops(
         sides = [side for side in kernel.shape[1:] if isinstance(side, int)]
         return 2.0 * size * math.prod(sides)
     return float(max([size, *[value.size for value in operands if value is not None]]))
-
-

@@ -9,15 +9,23 @@ they are whole, the data first.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from duotone._files import check_free, write_atomically, write_pieces_atomically
 from duotone.errors import ArgumentError, ArgumentTypeError, OnnxError, shown
-from duotone.onnx.protos import ONNX, GraphProto, ModelProto, NodeProto, graphs_in, named
+from duotone.onnx.protos import (
+    ONNX,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    graphs_in,
+    named,
+)
 from duotone.onnx.weights import check, is_external
 
+NO_TEXT = "a name in it is no text: the file was damaged, or is something else."
 DEEPEST = 64
 """Graphs inside of graphs from which a file is taken for a hostile one."""
 
@@ -73,12 +81,15 @@ def read(model: ModelProto | str | Path) -> Source:
         raise ArgumentTypeError(
             f"the model is {shown(model)}; give the path of an ONNX file or an onnx.ModelProto."
         )
-    external = any(is_external(tensor) for tensor in tensors(found.graph))
-    source = Source(found, path, external)
+    source = Source(found, path, False)
     try:
+        external = any(is_external(tensor) for tensor in tensors(found.graph))
+        source = dataclasses.replace(source, external=external)
         check_model(source)
     except OnnxError as error:
         raise named_error(source, error) from error
+    except UnicodeDecodeError as error:
+        raise named_error(source, OnnxError(NO_TEXT)) from error
     return source
 
 
@@ -87,7 +98,7 @@ def named_error(source: Source, error: OnnxError) -> OnnxError:
     return error if source.path is None else OnnxError(f"{source.path}: {error}")
 
 
-def tensors(graph: GraphProto, depth: int = 0) -> Iterator[ONNX.TensorProto]:
+def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
     """All initializers and tensors of attributes, those of graphs inside included."""
     if depth > DEEPEST:
         raise OnnxError(f"graphs are inside of one another more than {DEEPEST} deep.")
@@ -161,19 +172,19 @@ def check_output(source: Source, out: Path, *, overwrite: bool) -> None:
         WriteError: a file is there, or none can be.
     """
     for path in (out, data_file(out)):
-        if source.path is not None and path.exists() and os.path.samefile(path, source.path):
+        if source.path is not None and path.exists() and path.samefile(source.path):
             raise ArgumentError(f"{out} is the model that is read: name another file to write.")
         if source.external and path.exists() and source.folder is not None:
             beside = {_location(t) for t in tensors(source.model.graph) if is_external(t)}
             for name in beside:
-                if (source.folder / name).exists() and os.path.samefile(source.folder / name, path):
+                if (source.folder / name).exists() and path.samefile(source.folder / name):
                     raise ArgumentError(f"{path} holds the data of the model that is read.")
     check_free(out, overwrite=overwrite)
     if source.external:
         check_free(data_file(out), overwrite=overwrite)
 
 
-def _location(tensor: ONNX.TensorProto) -> str:
+def _location(tensor: TensorProto) -> str:
     return next((e.value for e in tensor.external_data if e.key == "location"), "")
 
 

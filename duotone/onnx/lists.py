@@ -2,8 +2,9 @@
 
 To add an operation, add its name to the family it belongs to. Operations on no list, those of
 custom domains among them, stay float32 and are reported. Names here that are no operations are
-meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that half loses nothing in), ``Square`` (a
-``Mul`` of a value with itself) and ``ExactPower`` (a ``Pow`` with the constant exponent 0, 1 or -1).
+meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that half loses nothing in),
+``Square`` (a ``Mul`` of a value with itself) and ``ExactPower`` (a ``Pow`` with the constant
+exponent 0, 1 or -1).
 
 Runtimes sum up inside of a norm, a softmax, a mean or a pooling of half operands in float32 (ONNX
 Runtime's CUDA kernels keep float accumulators, TensorRT likewise), so those are on the infer list:
@@ -101,7 +102,10 @@ _DENY = [
         taint=Taint.ADDITIVE,
     ),
     *_entries(
-        Kind.DENY, "Pow Square", "overflows half, and is summed up in variances", f"{TF} Pow; {TORCH} pow"
+        Kind.DENY,
+        "Pow Square",
+        "overflows half, and is summed up in variances",
+        f"{TF} Pow; {TORCH} pow",
     ),
     *_entries(
         Kind.DENY,

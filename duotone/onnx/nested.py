@@ -18,8 +18,10 @@ from typing import Any
 
 from duotone.errors import OnnxError
 from duotone.graph.graph import BodyKind
+from duotone.onnx.hints import Hints
+from duotone.onnx.parts import Part, Step
 from duotone.onnx.protos import NO_DTYPE, NodeProto, attribute, graphs_in, named
-from duotone.onnx.reading import NESTED, Hints, NestedReader, Part, Reader, Step, inner_scope
+from duotone.onnx.reading import NESTED, NestedReader, Reader, inner_scope
 
 Scope = MutableMapping[str, int]
 
@@ -67,10 +69,8 @@ def _if(
         results = [inner.outputs[slot] for inner in step.parts]
         dtypes = {reader.values[value].dtype for value in results}
         if len(dtypes) > 1:
-            raise OnnxError(
-                f"{named(node)}: its result {name!r} is {' in one branch and '.join(sorted(dtypes))}"
-                " in the other."
-            )
+            both = " in one branch and ".join(sorted(dtypes))
+            raise OnnxError(f"{named(node)}: its result {name!r} is {both} in the other.")
         made = _result(reader, name, dtypes.pop(), hints, part)
         index = reader.node("branch.join", results, [made], part.body, node)
         for number, inner in enumerate(step.parts):
@@ -123,8 +123,6 @@ def _scan(
     position: int,
 ) -> Step:
     (graph,) = _graphs(node, 1)
-    if reader.opsets[""] < 9:
-        raise OnnxError(f"{named(node)}: a Scan of opset 8 is not supported; export for opset 9.")
     sliced = int(attribute(node, "num_scan_inputs") or 0)
     split = len(inputs) - sliced
     if len(graph.input) != len(inputs) or not 0 < sliced <= len(inputs):
@@ -259,9 +257,7 @@ def _sequence_map(
     step.outputs = [_result(reader, name, NO_DTYPE, hints, part) for name in node.output]
     reads = [value for value in inputs if value >= 0]
     _kept(reader, node, reads, step.outputs, part, lambda slot, found: _put(step, slot, found))
-    _kept(
-        reader, node, inner.outputs, [], inner, lambda slot, found: _leave(inner, slot, found)
-    )
+    _kept(reader, node, inner.outputs, [], inner, lambda slot, found: _leave(inner, slot, found))
     return step
 
 

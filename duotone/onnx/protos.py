@@ -16,6 +16,8 @@ from duotone.errors import MissingExtraError
 
 try:
     import onnx
+    import onnx.inliner
+    import onnx.shape_inference
 except ImportError as error:
     raise MissingExtraError("duotone.onnx", "onnx", "onnx") from error
 

@@ -1,14 +1,13 @@
 """Providers: operations that a runtime has no half kernel for.
 
 A runtime that has none runs such an operation in float32 between two casts of its own, or refuses
-the model. The tables name operations of the lists that the documentation of the provider does not
-give the half type; what it leaves open is taken for having one.
+the model. What a table leaves open is taken for having a kernel. Those of CUDA and DirectML were
+written without a device to try them on, and none of the tables knows the opset of a kernel.
 
 Who calls this: :mod:`duotone.onnx.road`, where a provider is named.
 
 References:
-    ONNX Runtime, ``docs/OperatorKernels.md`` (CPU and DirectML); onnx-tensorrt,
-    ``docs/operators.md`` (TensorRT); ONNX Runtime's CUDA provider likewise.
+    ONNX Runtime, ``docs/OperatorKernels.md``; onnx-tensorrt, ``docs/operators.md``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MOVES = frozenset(
 _CPU_FLOAT16 = _MOVES | frozenset({"Attention", "Clip"})
 _NOT_TENSORRT = frozenset(
     "Compress Det Hardmax IsInf MaxRoiPool MaxUnpool MeanVarianceNormalization Mod "
-    "NegativeLogLikelihoodLoss OneHot ReduceSumSquareFull RoiAlign Shrink SoftmaxCrossEntropyLoss "
+    "NegativeLogLikelihoodLoss OneHot RoiAlign Shrink SoftmaxCrossEntropyLoss "
     "Unique ConstantOfShape".split()
 )
 _NOT_CUDA_FLOAT16 = frozenset(

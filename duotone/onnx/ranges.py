@@ -13,7 +13,15 @@ from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Node, Value
 from duotone.graph.ranges.functions import IntervalRule
-from duotone.graph.ranges.interval import POSITIVE, UNIT, Interval, Known, hull, known_if_any, outward
+from duotone.graph.ranges.interval import (
+    POSITIVE,
+    UNIT,
+    Interval,
+    Known,
+    hull,
+    known_if_any,
+    outward,
+)
 from duotone.graph.ranges.rules import INTERVAL_RULES
 
 _ZERO: Interval = (0.0, 0.0)

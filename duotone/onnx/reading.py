@@ -1,8 +1,8 @@
 """Reading: from a model to the neutral graph, and which node of the file is which node of it.
 
-A graph inside of a node is a :class:`Part` with a body of its own; a value of an outer graph that is
-read inside is the same value there. Constants (initializers and ``Constant`` nodes) are values that
-no node makes, with the magnitude of their elements. How ``If``, ``Loop``, ``Scan`` and
+A graph inside of a node is a :class:`Part` with a body of its own; a value of an outer graph that
+is read inside is the same value there. Constants (initializers and ``Constant`` nodes) are values
+that no node makes, with the magnitude of their elements. How ``If``, ``Loop``, ``Scan`` and
 ``SequenceMap`` are read stands in :mod:`duotone.onnx.nested`.
 
 Who calls this: :mod:`duotone.onnx.road`. What goes wrong: types that contradict each other, an
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,18 @@ from duotone.graph.graph import (
 )
 from duotone.onnx import weights
 from duotone.onnx.describe import describe
-from duotone.onnx.protos import NO_DTYPE, GraphProto, ModelProto, NodeProto, dtype_of, operation
+from duotone.onnx.hints import Hints
+from duotone.onnx.parts import Built, Constant, Part, Step
+from duotone.onnx.protos import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    attribute,
+    dtype_of,
+    graphs_in,
+    named,
+    operation,
+)
 from duotone.onnx.schemas import signature
 from duotone.onnx.types import results
 
@@ -41,127 +52,6 @@ _KEEPS = frozenset(
     "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Expand Tile Neg Abs Gather".split()
 )
 """Operations whose result has the magnitudes of their first operand."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Constant:
-    """A constant of the file.
-
-    Attributes:
-        tensor: its float32 elements; ``None`` where they cannot be had in half.
-        node: the ``Constant`` node that holds it; ``None`` for an initializer.
-        name: its name.
-    """
-
-    tensor: Any
-    node: Any
-    name: str
-
-
-@dataclasses.dataclass
-class Step:
-    """One node of the file.
-
-    Attributes:
-        node: its message.
-        index: its node in the graph; -1 for a constant and for what has graphs inside.
-        inputs: the value in each operand slot; -1 where it is left out.
-        readers: for each slot, the node and slot of the graph that say how it is read; ``None``
-            for what is read as it is stored.
-        outputs: the value of each result; -1 where it is left out.
-        parts: the graphs inside, in order.
-    """
-
-    node: NodeProto
-    index: int
-    inputs: list[int]
-    readers: list[tuple[int, int] | None]
-    outputs: list[int]
-    parts: list[Part] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class Part:
-    """A graph of the file.
-
-    Attributes:
-        graph: its message.
-        body: its body in the neutral graph.
-        inputs: values of its inputs.
-        constants: values of its initializers.
-        steps: its nodes.
-        outputs: values of its results.
-        readers: for each result, the node and slot that say how it leaves; ``None`` as stored.
-        names: name of each value that is visible in it.
-    """
-
-    graph: GraphProto
-    body: int
-    inputs: list[int] = dataclasses.field(default_factory=list)
-    constants: list[int] = dataclasses.field(default_factory=list)
-    steps: list[Step] = dataclasses.field(default_factory=list)
-    outputs: list[int] = dataclasses.field(default_factory=list)
-    readers: list[tuple[int, int] | None] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """A model as a neutral graph.
-
-    Attributes:
-        graph: the graph.
-        root: the file's graph.
-        constants: by value.
-        names: the name of each value in the file.
-        operations: the operation in the file of each node, by index; structural ones are missing.
-    """
-
-    graph: Graph
-    root: Part
-    constants: Mapping[int, Constant]
-    names: Sequence[str]
-    operations: Mapping[int, str]
-
-
-class Hints:
-    """What is known of shapes and types of the values of one graph, the file's own said first."""
-
-    def __init__(self, *graphs: GraphProto | None) -> None:
-        self.graphs = [graph for graph in graphs if graph is not None]
-        self._types: dict[str, Any] = {}
-        for graph in self.graphs:
-            for value in (*graph.input, *graph.output, *graph.value_info):
-                if value.type.HasField("tensor_type"):
-                    before = self._types.get(value.name)
-                    if before is None or not before.HasField("shape"):
-                        self._types[value.name] = value.type.tensor_type
-
-    def dtype(self, name: str) -> str:
-        """The dtype that is said of a value; no dtype if none is."""
-        found = self._types.get(name)
-        return NO_DTYPE if found is None else dtype_of(found.elem_type)
-
-    def shape(self, name: str) -> tuple[object, ...]:
-        """The dimensions of a value; unknown ones by name, or ``"?"``."""
-        found = self._types.get(name)
-        if found is None or not found.HasField("shape"):
-            return ("?",)
-        return tuple(
-            side.dim_value if side.HasField("dim_value") else side.dim_param or "?"
-            for side in found.shape.dim
-        )
-
-    def inside(self, position: int, number: int) -> Hints:
-        """The hints of a graph inside of a node, by the node's position."""
-        from duotone.onnx.protos import graphs_in
-
-        found = []
-        for graph in self.graphs:
-            if position < len(graph.node):
-                inner = graphs_in(graph.node[position])
-                if number < len(inner):
-                    found.append(inner[number])
-        return Hints(*found)
 
 
 class Reader:
@@ -328,6 +218,9 @@ class Reader:
     ) -> Step:
         inputs = [scope[name] if name else -1 for name in node.input]
         nested = NESTED.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if nested is None or (node.op_type == "Scan" and self.opsets[""] < 9):
+            nested = None
+            _check_opaque(node, scope)
         if nested is not None:
             step = nested(self, node, inputs, part, scope, hints, position)
         elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
@@ -357,9 +250,7 @@ class Reader:
         dtypes = results(node, found, [v.dtype if v else "" for v in read], hints.dtype)
         constant = self._kept_constant(node, read)
         outputs = [
-            self.value(name, dtype, hints.shape(name), part.body, constant=constant)
-            if name
-            else -1
+            self.value(name, dtype, hints.shape(name), part.body, constant=constant) if name else -1
             for name, dtype in zip(node.output, dtypes, strict=True)
         ]
         makers = [self.operations.get(v.producer, "") for v in read if v is not None]
@@ -406,8 +297,6 @@ class Reader:
 
     def _badly_rounded(self, node: NodeProto, read: Sequence[Value | None]) -> str:
         """Why a batch norm stays full: half would round its small variances too coarsely."""
-        from duotone.onnx.protos import attribute
-
         if node.op_type != "BatchNormalization" or len(read) != 5 or read[4] is None:
             return ""
         variance = self.constants.get(read[4].index)
@@ -435,9 +324,19 @@ def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:
     return ChainMap({}, scope)
 
 
-def check_operands(node: NodeProto, fewest: int) -> None:
-    """Raises unless a node with graphs inside has as many operands as it needs."""
-    if len(node.input) < fewest:
-        raise OnnxError(f"{operation(node)} node {node.name!r} has {len(node.input)} operands.")
+def _check_opaque(node: NodeProto, scope: MutableMapping[str, int]) -> None:
+    """Raises if a graph that is left as it is reads a value from around it, whose type may change.
 
-
+    Raises:
+        OnnxError: it does.
+    """
+    for graph in graphs_in(node):
+        read = {name for inner in graph.node for name in inner.input}
+        own = {value.name for value in (*graph.input, *graph.initializer)}
+        own |= {name for inner in graph.node for name in inner.output}
+        outside = sorted(name for name in read - own if name and name in scope)
+        if outside:
+            raise OnnxError(
+                f"{named(node)}: nothing is known of this operation, and its graph reads "
+                f"{outside[0]!r} from around it; such a model is not rewritten."
+            )

@@ -4,7 +4,8 @@
 
     model ─ inline functions, infer shapes ─ Reader ─► Graph ─ classify, pins ─► Classes
           ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes ─ paint ─► Painting
-          ─ one_precision, cast_beforehand ─► Painting ─ Writer ─► model, CastPlan ─ make_record ─► Record
+          ─ one_precision, cast_beforehand ─► Painting
+          ─ Writer ─► model, CastPlan ─ make_record ─► Record
 
 An ONNX operation has one type for operands and results, and a cast is an operation of its own, so
 the steps in which a node computes full and stores half (``mixed``, ``operand``, ``wide``) are left
@@ -37,11 +38,14 @@ from duotone.graph.ranges import find_ranges, nearest
 from duotone.graph.ranges.find import Assumptions, Measured
 from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
 from duotone.onnx import ranges as _ranges  # noqa: F401  (registers ONNX's interval rules)
+from duotone.onnx.hints import Hints
 from duotone.onnx.lists import ENTRIES
-from duotone.onnx.protos import ONNX, GraphProto, ModelProto
+from duotone.onnx.parts import Built
+from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
-from duotone.onnx.reading import Built, Hints, Reader
+from duotone.onnx.reading import Reader
 from duotone.onnx.spectra import keep_spectra
+from duotone.onnx.weights import count, is_external
 from duotone.policy import LISTS, Policy
 
 logger = logging.getLogger("duotone")
@@ -165,9 +169,7 @@ def inlined(model: ModelProto) -> ModelProto:
     """
     if not model.functions:
         return model
-    calls = {
-        (f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in model.functions
-    }
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in model.functions}
     left = dict(calls)
     while left:
         leaves = [key for key, called in left.items() if called.isdisjoint(left)]
@@ -221,18 +223,13 @@ def _without_weights(graph: GraphProto, bare: GraphProto) -> None:
                 attribute.CopyFrom(found)
 
 
-def _stub(tensor: object, made: object) -> None:
-    small = ONNX.TensorProto()
-    size = 1
-    for side in tensor.dims:  # type: ignore[attr-defined]
-        size *= side
-    if size <= _SMALL_TENSOR and not tensor.external_data:  # type: ignore[attr-defined]
-        made.CopyFrom(tensor)  # type: ignore[attr-defined]
+def _stub(tensor: TensorProto, made: TensorProto) -> None:
+    """Makes a tensor of the same name, shape and type; a small one has its elements too."""
+    if count(tensor) <= _SMALL_TENSOR and not is_external(tensor):
+        made.CopyFrom(tensor)
         return
-    small.name = tensor.name  # type: ignore[attr-defined]
-    small.dims.extend(tensor.dims)  # type: ignore[attr-defined]
-    small.data_type = tensor.data_type  # type: ignore[attr-defined]
-    made.CopyFrom(small)  # type: ignore[attr-defined]
+    made.name, made.data_type = tensor.name, tensor.data_type
+    made.dims.extend(tensor.dims)
 
 
 def _lists(model: ModelProto, policy: Policy, half: HalfType) -> tuple[OpLists, Collection[str]]:
@@ -240,8 +237,6 @@ def _lists(model: ModelProto, policy: Policy, half: HalfType) -> tuple[OpLists, 
     lists = OpLists.for_half(ENTRIES, half.name)
     added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
     removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
-    from duotone.onnx.protos import operation
-
     used = {operation(node) for node in model.graph.node}
     own = {schema.name for schema in ONNX.defs.get_all_schemas()}
     policy.check_names(used | own | {entry.op for entry in ENTRIES})
@@ -296,7 +291,7 @@ def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
 
 
 def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
-    """What calibration measured, by value; of the outermost graph alone."""
+    """Measured ranges by value, of the outermost graph alone."""
     found = {
         value.index: measured[built.names[value.index]]
         for value in built.graph.values

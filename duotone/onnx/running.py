@@ -19,7 +19,7 @@ from duotone.onnx import files
 from duotone.onnx.protos import FLOAT, NUMBERS, ONNX, ModelProto
 
 _SIDES = (1, 32, 64, 48, 320, 16, 128, 512)
-"""What an unknown dimension is tried as, but for a first one, which is a batch of 1."""
+"""Sizes that an unknown dimension is tried as; a first one is a batch of 1."""
 _NUMPY: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -186,7 +186,7 @@ def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:
 
 
 def in_memory(source: files.Source) -> ModelProto | Path:
-    """What a session takes: the file of a model with external data, else the message."""
+    """The file of a model with external data, else the message: a session takes either."""
     if source.external and source.path is not None:
         return source.path
     return source.model

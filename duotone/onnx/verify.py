@@ -43,9 +43,7 @@ def _said(graph: GraphProto) -> dict[str, str]:
     }
 
 
-def _walk(
-    graph: GraphProto, outer: MutableMapping[str, str], opsets: Mapping[str, int]
-) -> None:
+def _walk(graph: GraphProto, outer: MutableMapping[str, str], opsets: Mapping[str, int]) -> None:
     known: MutableMapping[str, str] = ChainMap({}, outer)
     said = _said(graph)
     for value in graph.input:

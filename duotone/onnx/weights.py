@@ -1,11 +1,11 @@
-"""Weights: the elements of constant tensors, piece by piece, their magnitudes, and the same in half.
+"""Weights: elements of constant tensors, piece by piece, their magnitudes, and the same in half.
 
 A tensor holds its elements itself or names a place in a file beside the model (*external data*, for
 models above 2 GB). Either way they are read in pieces and never all at once.
 
 Who calls this: :mod:`duotone.onnx.reading` for magnitudes, :mod:`duotone.onnx.apply` for halves.
-What goes wrong: a file that is missing or too short, or a place outside of the model's folder, is an
-:class:`~duotone.errors.OnnxError` that names the tensor.
+What goes wrong: a file that is missing or too short, or a place outside of the model's folder, is
+an :class:`~duotone.errors.OnnxError` that names the tensor.
 """
 
 from __future__ import annotations
@@ -67,19 +67,20 @@ def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
         )
     try:
         offset = int(entries.get("offset") or 0)
-        length = int(entries.get("length") or _bytes(tensor))
+        length = int(entries.get("length") or bytes_in(tensor))
     except ValueError as error:
         raise OnnxError(f"tensor {tensor.name!r}: its place is no number: {error}.") from error
     size = path.stat().st_size
-    if offset < 0 or length < 0 or offset + length > size or length != _bytes(tensor):
+    if offset < 0 or length < 0 or offset + length > size or length != bytes_in(tensor):
         raise OnnxError(
-            f"tensor {tensor.name!r} has {_bytes(tensor)} bytes by its shape and is said to be the "
-            f"{length} bytes at {offset} of {where!r}, which has {size}."
+            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape and is said to be "
+            f"the {length} bytes at {offset} of {where!r}, which has {size}."
         )
     return path, offset, length
 
 
-def _bytes(tensor: TensorProto) -> int:
+def bytes_in(tensor: TensorProto) -> int:
+    """Bytes of the elements of a tensor, by its shape and type."""
     dtype = dtype_of(tensor.data_type)
     small = {"int4": 2, "uint4": 2, "float4e2m1": 2, "int2": 4, "uint2": 4}.get(dtype)
     if small:
@@ -99,17 +100,18 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
         raise OnnxError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}.")
     if is_external(tensor):
         place(tensor, folder)
-    elif tensor.HasField("raw_data") and len(tensor.raw_data) != _bytes(tensor):
+    elif tensor.HasField("raw_data") and len(tensor.raw_data) != bytes_in(tensor):
         raise OnnxError(
-            f"tensor {tensor.name!r} has {_bytes(tensor)} bytes by its shape, and holds "
+            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape, and holds "
             f"{len(tensor.raw_data)}: the file was cut off or damaged."
         )
     elif tensor.data_type == FLOAT and not tensor.HasField("raw_data"):
-        if len(tensor.float_data) != count(tensor):
-            raise OnnxError(
-                f"tensor {tensor.name!r} has {count(tensor)} elements by its shape, and holds "
-                f"{len(tensor.float_data)}: the file was cut off or damaged."
-            )
+        if len(tensor.float_data) == count(tensor):
+            return
+        raise OnnxError(
+            f"tensor {tensor.name!r} has {count(tensor)} elements by its shape, and holds "
+            f"{len(tensor.float_data)}: the file was cut off or damaged."
+        )
 
 
 def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:

@@ -1,0 +1,134 @@
+"""ONNX models on the command line: for ``rewrite``, ``view``, ``explain`` and ``compare``.
+
+A file is taken for a model by its name, which ends in ``.onnx``. The work is that of
+:mod:`duotone.onnx`; this file says what goes on and prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duotone.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from duotone.onnx.api import Rewritten
+
+KeepIoOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-io/--half-io", help="ONNX: whether float32 inputs and results stay float32."
+    ),
+]
+KeepFullOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="ONNX: nodes, operations or results that stay float32: '*/detect/*'; may be repeated.",
+        metavar="PATTERN",
+    ),
+]
+CalibrationOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="ONNX: inputs by name in an .npz file; what does not fit half there stays float32.",
+        metavar="FILE",
+    ),
+]
+ProviderOption = Annotated[
+    str | None,
+    typer.Option(
+        help="ONNX: cpu, cuda, tensorrt or directml: leaves what it has no half kernel for.",
+        metavar="NAME",
+    ),
+]
+
+
+def is_model(path: str | Path) -> bool:
+    """True if a path names an ONNX model."""
+    return str(path).endswith(".onnx")
+
+
+def check_options(path: Path, given: Mapping[str, object], foreign: Collection[str]) -> None:
+    """Raises if options were given that have no meaning for a file.
+
+    Args:
+        path: the file.
+        given: options and their values; ``None``, false and empty ones were not given.
+        foreign: the kind of graph that they are for, in words, and nothing else.
+
+    Raises:
+        ArgumentError: an option was given.
+    """
+    for option, value in given.items():
+        if value not in (None, False, "", [], ()):
+            kinds = " and ".join(foreign)
+            raise ArgumentError(f"{option} is for {kinds}, and {path} is none: leave it out.")
+
+
+def carry_out(
+    console: Console,
+    model: Path,
+    out: Path | None,
+    *,
+    dtype: str,
+    painter: str | None,
+    keep_io: bool,
+    keep_full: list[str] | None,
+    calibration: Path | None,
+    provider: str | None,
+    overwrite: bool = False,
+) -> Rewritten:
+    """Rewrites a model while a line says what is being done; options as on the command line."""
+    from rich.markup import escape
+
+    from duotone import onnx
+
+    def doing(stage: str) -> str:
+        return escape(f"{stage} {out if stage == 'writing' else model}")
+
+    with console.status(doing("reading")) as status:
+        return onnx.rewrite(
+            model,
+            out,
+            dtype=dtype,
+            painter=painter,
+            keep_io=keep_io,
+            keep_full=keep_full or (),
+            calibration=calibration,
+            provider=provider,
+            overwrite=overwrite,
+            on_stage=lambda stage: status.update(doing(stage)),
+        )
+
+
+def say_rewritten(console: Console, done: Rewritten) -> None:
+    """Prints the totals of a rewrite, and where the model is."""
+    from rich.markup import escape
+
+    from duotone import onnx
+
+    console.print(onnx.view(done))
+    share = done.bytes_after / max(done.bytes_before, 1)
+    console.print(f"Tensors: {done.bytes_after:,} bytes of {done.bytes_before:,} ({share:.0%})")
+    where = f"[bold]{escape(str(done.out))}[/bold] (ONNX)"
+    console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
+
+
+def compare_models(first: str, second: str, data: Path | None, json: Path | None) -> None:
+    """Prints where two models part."""
+    from rich.console import Console
+
+    from duotone import onnx
+    from duotone._files import write_atomically
+
+    console = Console()
+    with console.status("running both models"):
+        seen = onnx.compare(first, second, data)
+    console.print(str(seen), highlight=False, markup=False)
+    if json is not None:
+        write_atomically(json, seen.to_json())

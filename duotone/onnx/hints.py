@@ -1,0 +1,49 @@
+"""Hints: shapes and types that a model's file says, or ONNX's inference found.
+
+Who calls this: :mod:`duotone.onnx.reading` and :mod:`duotone.onnx.nested`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duotone.onnx.protos import NO_DTYPE, GraphProto, dtype_of, graphs_in
+
+
+class Hints:
+    """What is known of shapes and types of the values of one graph, the file's own said first."""
+
+    def __init__(self, *graphs: GraphProto | None) -> None:
+        self.graphs = [graph for graph in graphs if graph is not None]
+        self._types: dict[str, Any] = {}
+        for graph in self.graphs:
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                if value.type.HasField("tensor_type"):
+                    before = self._types.get(value.name)
+                    if before is None or not before.HasField("shape"):
+                        self._types[value.name] = value.type.tensor_type
+
+    def dtype(self, name: str) -> str:
+        """The dtype that is said of a value; no dtype if none is."""
+        found = self._types.get(name)
+        return NO_DTYPE if found is None else dtype_of(found.elem_type)
+
+    def shape(self, name: str) -> tuple[object, ...]:
+        """The dimensions of a value; unknown ones by name, or ``"?"``."""
+        found = self._types.get(name)
+        if found is None or not found.HasField("shape"):
+            return ("?",)
+        return tuple(
+            side.dim_value if side.HasField("dim_value") else side.dim_param or "?"
+            for side in found.shape.dim
+        )
+
+    def inside(self, position: int, number: int) -> Hints:
+        """The hints of a graph inside of a node, by the node's position."""
+        found = []
+        for graph in self.graphs:
+            if position < len(graph.node):
+                inner = graphs_in(graph.node[position])
+                if number < len(inner):
+                    found.append(inner[number])
+        return Hints(*found)

@@ -1,0 +1,65 @@
+"""Small models in ONNX's own text form, shared by the tests."""
+
+from onnx import parser
+
+
+def model(text: str, opset: int = 17, ir: int = 8):
+    """A model of one graph."""
+    return parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
+
+
+def numbers(count):
+    """So many numbers below 1, as ONNX's text has them."""
+    return ", ".join(str((i * 37 % 19 - 9) / 16) for i in range(count))
+
+
+MLP = (
+    """
+f (float[4, 8] x) => (float[4, 3] y)
+<float[8, 16] w = {W1}, float[16] b = {B}, float[16, 3] v = {V}>
+{
+    h = MatMul(x, w)
+    a = Add(h, b)
+    r = Relu(a)
+    z = MatMul(r, v)
+    y = Softmax<axis = 1>(z)
+}
+""".replace("W1", numbers(128))
+    .replace("B}", numbers(16) + "}")
+    .replace("V}", numbers(48) + "}")
+)
+
+BRANCHES = """
+f (float[4, 4] x, bool c) => (float[4, 4] y)
+<float[4, 4] w = {W}>
+{
+    h = MatMul(x, w)
+    g = If (c) <
+        then_branch = t () => (float[4, 4] p) { p = MatMul(h, w) },
+        else_branch = e () => (float[4, 4] q) { k = Exp(h)  q = Mul(k, h) }
+    >
+    y = MatMul(g, w)
+}
+""".replace("{W}", "{" + numbers(16) + "}")
+
+LOOP = """
+f (float[4, 4] x, int64 n, bool c) => (float[4, 4] y, float[s, 4, 4] all)
+<float[4, 4] w = {W}>
+{
+    y, all = Loop (n, c, x) <
+        body = b (int64 i, bool go, float[4, 4] h) => (bool on, float[4, 4] next, float[4, 4] out) {
+            on = Identity(go)
+            m = MatMul(h, w)
+            next = Relu(m)
+            out = Exp(next)
+        }
+    >
+}
+""".replace("{W}", "{" + numbers(16) + "}")
+
+FUNCTION = """
+<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+f (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { y = own.twice(x, w) }
+<domain: "own", opset_import: ["" : 17]>
+twice (a, b) => (c) { d = MatMul(a, b)  c = MatMul(d, b) }
+"""

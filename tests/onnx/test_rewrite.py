@@ -1,0 +1,340 @@
+"""Rewriting small models: types, casts, constants, bodies, files and errors."""
+
+import contextlib
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import duotone.onnx
+from duotone.errors import ArgumentError, OnnxError, PolicyError
+from duotone.onnx import running
+from duotone.policy import Policy
+from tests.onnx.models import BRANCHES, FUNCTION, LOOP, MLP, model
+
+
+def operations(graph):
+    return [node.op_type for node in graph.node]
+
+
+def run(made, **feed):
+    return running.session(made).run(None, feed)
+
+
+def x(rows=4, columns=8):
+    return np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
+
+
+def close(first, second, most=4e-3):
+    for a, b in zip(first, second, strict=True):
+        assert a.dtype == b.dtype
+        assert np.max(np.abs(a - b)) <= most * np.max(np.abs(a))
+
+
+def test_a_network_has_two_casts_and_half_weights():
+    before = model(MLP)
+    done = duotone.onnx.rewrite(before)
+    assert operations(done.model.graph).count("Cast") == 2
+    assert {t.data_type for t in done.model.graph.initializer} == {TensorProto.FLOAT16}
+    assert [t.name for t in done.model.graph.initializer] == ["w", "b", "v"]
+    assert done.bytes_after * 2 == done.bytes_before
+    assert before == model(MLP), "the model that was given is changed"
+    close(run(before, x=x()), run(done.model, x=x()))
+
+
+def test_results_are_deterministic_and_valid():
+    one, two = (duotone.onnx.rewrite(model(MLP)).model.SerializeToString() for _ in range(2))
+    assert one == two
+    onnx.checker.check_model(onnx.load_from_string(one), full_check=True)
+
+
+def test_half_inputs_and_results():
+    done = duotone.onnx.rewrite(model(MLP), keep_io=False).model
+    assert done.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+    assert done.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+    assert "Cast" not in operations(done.graph)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_branches_cast_inside(taken):
+    before = model(BRANCHES)
+    after = duotone.onnx.rewrite(before).model
+    onnx.checker.check_model(after, full_check=True)
+    feed = {"x": x(4, 4), "c": np.asarray(taken)}
+    close(run(before, **feed), run(after, **feed))
+    (branch,) = (node for node in after.graph.node if node.op_type == "If")
+    (other,) = (a.g for a in branch.attribute if a.name == "else_branch")
+    assert operations(other)[0] == "Cast", "the exponential's cast stands in its branch"
+
+
+def test_a_loop_casts_weights_once_and_keeps_types():
+    before = model(LOOP)
+    after = duotone.onnx.rewrite(before).model
+    onnx.checker.check_model(after, full_check=True)
+    feed = {"x": x(4, 4), "n": np.asarray(3), "c": np.asarray(True)}
+    close(run(before, **feed), run(after, **feed))
+    assert after.graph.initializer[0].data_type == TensorProto.FLOAT16
+
+
+def test_functions_are_inlined():
+    before = parser.parse_model(FUNCTION)
+    after = duotone.onnx.rewrite(before).model
+    assert operations(after.graph).count("MatMul") == 2
+    feed = {"x": x(4, 4), "w": x(4, 4)}
+    close(run(before, **feed), run(after, **feed))
+
+
+def test_a_constant_read_in_both_precisions_is_kept_once_for_each():
+    text = """f (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
+    { h = MatMul(x, w)  e = Exp(w)  g = MatMul(h, e)  y = Mul(g, w) }"""
+    after = duotone.onnx.rewrite(model(text)).model
+    types = {t.name: t.data_type for t in after.graph.initializer}
+    assert types == {"w": TensorProto.FLOAT, "w_half": TensorProto.FLOAT16}
+
+
+def test_a_mask_of_minus_1e9_keeps_the_addition_full():
+    text = """f (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) <float[2, 2] m = {0, -1e9, 0, 0}>
+    { s = MatMul(x, w)  a = Add(s, m)  p = Softmax<axis = -1>(a)  y = MatMul(p, w) }"""
+    record = duotone.onnx.explain(model(text))
+    paints = {o.operation: (o.paint, o.rule) for o in record.operations}
+    assert paints["Add"] == ("full", "constant")
+    assert paints["Softmax"][0] == "full"
+    assert paints["MatMul"][0] == "half"
+
+
+def test_a_fill_of_minus_infinity_stays_half():
+    text = """f (float[2, 2] x, float[2, 2] w, bool[2, 2] c) => (float[2, 2] y) <float m = {-inf}>
+    { s = MatMul(x, w)  a = Where(c, s, m)  p = Softmax<axis = -1>(a)  y = MatMul(p, w) }"""
+    text = text.replace("<float m = {-inf}>", "<float m = {-1e30}>")
+    after = duotone.onnx.rewrite(model(text)).model
+    (fill,) = after.graph.initializer
+    assert numpy_helper.to_array(fill) == np.float16(-65504), "a fill that only masks is saturated"
+
+
+def test_the_filters_of_a_log_spectrum_stay_full():
+    text = """f (float[1, 1, 64] x, float[4, 1, 8] w) => (float[1, 4, 57] y)
+    { s = Conv(x, w)  p = Mul(s, s)  y = Log(p) }"""
+    (conv, *_) = duotone.onnx.explain(model(text)).operations
+    assert (conv.operation, conv.paint, conv.rule) == ("Conv", "full", "closely")
+
+
+def test_half_parts_and_quantised_parts_are_left():
+    text = """f (float[2, 2] x, float16[2, 2] w) => (float[2, 2] y)
+    { h = Cast<to = 10>(x)  g = MatMul(h, w)  f = Cast<to = 1>(g)  y = MatMul(f, f) }"""
+    after = duotone.onnx.rewrite(model(text)).model
+    assert operations(after.graph) == ["Cast", "MatMul", "MatMul", "Cast"]
+    text = """f (uint8[2, 2] x, float s, uint8 z) => (float[2, 2] y)
+    { a = DequantizeLinear(x, s, z)  y = MatMul(a, a) }"""
+    left = duotone.onnx.rewrite(model(text))
+    assert left.record.summary.operations_half == 0
+
+
+def test_resize_keeps_its_scales():
+    text = """f (float[1, 1, 4, 4] x, float[1, 1, 1, 1] w) => (float[1, 1, 8, 8] y)
+    <float[4] s = {1, 1, 2, 2}> { h = Conv(x, w)  r = Resize(h, , s)  y = Conv(r, w) }"""
+    after = duotone.onnx.rewrite(model(text)).model
+    assert [t.data_type for t in after.graph.initializer] == [TensorProto.FLOAT]
+    assert "Resize" in {o.operation for o in duotone.onnx.explain(model(text)).operations}
+    close(
+        run(model(text), x=np.ones((1, 1, 4, 4), "f"), w=np.ones((1, 1, 1, 1), "f")),
+        run(after, x=np.ones((1, 1, 4, 4), "f"), w=np.ones((1, 1, 1, 1), "f")),
+    )
+
+
+def test_nodes_are_kept_by_name_and_operation_and_provider():
+    paints = {o.operation: o.paint for o in duotone.onnx.explain(model(MLP)).operations}
+    assert paints["Relu"] == "half"
+    kept = duotone.onnx.explain(model(MLP), keep_full=["Relu"])
+    (relu,) = (o for o in kept.operations if o.operation == "Relu")
+    assert (relu.paint, relu.rule) == ("full", "pinned")
+    assert "pattern 'Relu'" in relu.reason
+    cpu = duotone.onnx.explain(model(MLP), provider="cpu")
+    assert {o.paint for o in cpu.operations} == {"full"}
+    listed = duotone.onnx.explain(model(MLP), policy=Policy(deny_add={"Relu"}))
+    (relu,) = (o for o in listed.operations if o.operation == "Relu")
+    assert relu.rule == "deny"
+
+
+def test_calibration_keeps_what_overflows():
+    text = """f (float[2, 2] x, float[2, 2] w) => (float[2, 2] y)
+    { h = MatMul(x, w)  r = Relu(h)  y = MatMul(r, w) }"""
+    data = {"x": np.full((2, 2), 300.0, "f"), "w": np.full((2, 2), 300.0, "f")}
+    (first, *_) = duotone.onnx.explain(model(text), calibration=data).operations
+    assert (first.paint, first.rule) == ("full", "overflow")
+    after = duotone.onnx.rewrite(model(text), calibration=data).model
+    assert np.isfinite(run(after, **data)[0]).all()
+    assert duotone.onnx.calibrate(model(text), data)["h"].high == 180000.0
+
+
+def test_bfloat16_is_refused_by_old_operations_alone():
+    half = duotone.onnx.explain(model(MLP), dtype="bfloat16").summary
+    assert half.half_dtype == "bfloat16"
+    assert half.operations_half
+    old = duotone.onnx.explain(model(MLP, opset=12, ir=7), dtype="bfloat16")
+    assert "takes no bfloat16 in this opset" in old.operations[0].fixed
+
+
+def test_compare_finds_the_first_node_where_two_models_part(monkeypatch):
+    before = model(MLP)
+    after = duotone.onnx.rewrite(before).model
+    same = duotone.onnx.compare(before, after)
+    assert same.parts is None
+    assert same.error < 2e-3
+    for tensor in after.graph.initializer:
+        if tensor.name == "b":  # a planted fault
+            tensor.raw_data = np.full(16, 9.0, np.float16).tobytes()
+    parted = duotone.onnx.compare(before, after)
+    assert parted.parts is not None
+    assert parted.parts.name == "a"
+
+
+def test_a_wrong_type_is_found_before_anything_is_written(monkeypatch, tmp_path):
+    from duotone.errors import RewriteError
+    from duotone.onnx.apply import Writer
+
+    monkeypatch.setattr(Writer, "_is_half", lambda self, value: True)
+    monkeypatch.setattr(Writer, "_want", lambda self, value, reader: None)
+    with pytest.raises(RewriteError, match="no valid one"):
+        duotone.onnx.rewrite(model(LOOP), tmp_path / "out.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- files
+
+
+def saved(made, path, *, external=False):
+    for tensor in made.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(made, path, save_as_external_data=external, size_threshold=0, location="weights.bin")
+    return path
+
+
+def test_external_data_is_streamed_to_a_new_file(tmp_path):
+    before = model(MLP)
+    source = saved(model(MLP), tmp_path / "m.onnx", external=True)
+    done = duotone.onnx.rewrite(source, tmp_path / "half.onnx")
+    written = onnx.load(tmp_path / "half.onnx")
+    assert (tmp_path / "half.onnx.data").exists()
+    for tensor, old in zip(written.graph.initializer, before.graph.initializer, strict=True):
+        expected = numpy_helper.to_array(old).astype(np.float16)
+        assert (numpy_helper.to_array(tensor) == expected).all()
+    assert done.bytes_after * 2 == done.bytes_before
+    close(run(before, x=x()), running.session(tmp_path / "half.onnx").run(None, {"x": x()}))
+
+
+def test_what_is_read_is_never_written_over(tmp_path):
+    path = saved(model(MLP), tmp_path / "m.onnx")
+    with pytest.raises(ArgumentError, match="that is read"):
+        duotone.onnx.rewrite(path, path, overwrite=True)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(b"mine")
+    with pytest.raises(ArgumentError, match="exists"):
+        duotone.onnx.rewrite(path, other)
+    assert other.read_bytes() == b"mine"
+    duotone.onnx.rewrite(path, other, overwrite=True)
+    assert onnx.load(other).graph.node
+
+
+def broken(**changes):
+    made = model(MLP)
+    for key, value in changes.items():
+        if key == "reader":
+            made.graph.node[1].input[0] = value
+        elif key == "maker":
+            made.graph.node[1].output[0] = value
+        elif key == "opset":
+            made.opset_import[0].version = value
+        elif key == "cut":
+            made.graph.initializer[0].ClearField("float_data")
+            made.graph.initializer[0].raw_data = b"1234"
+        elif key == "type":
+            made.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(16, np.int64), "b"))
+        elif key == "place":
+            tensor = made.graph.initializer[0]
+            tensor.ClearField("float_data")
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value=value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (broken(reader="nowhere"), "which nothing makes"),
+        (broken(reader="z"), "not in topological order"),
+        (broken(maker="h"), "there is already"),
+        (broken(opset=999), "opset 999"),
+        (broken(cut=True), "cut off"),
+        (broken(type=True), "must be the same"),
+        (broken(place="gone.bin"), "no such file"),
+        (broken(place="../../etc/passwd"), "not in the model's folder"),
+        (onnx.ModelProto(), "holds no graph"),
+    ],
+)
+def test_damaged_models_are_refused_by_name_and_nothing_is_written(made, words, tmp_path):
+    path, out = tmp_path / "damaged.onnx", tmp_path / "out" / "out.onnx"
+    out.parent.mkdir()
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(OnnxError, match=words) as raised:
+        duotone.onnx.rewrite(path, out)
+    assert "damaged.onnx" in str(raised.value)
+    assert not list(out.parent.iterdir())
+
+
+def test_functions_that_call_each_other_are_refused():
+    made = parser.parse_model(FUNCTION)
+    made.functions[0].node[0].op_type, made.functions[0].node[0].domain = "twice", "own"
+    with pytest.raises(OnnxError, match="in a circle"):
+        duotone.onnx.rewrite(made)
+
+
+def test_files_that_are_no_models(tmp_path):
+    path = tmp_path / "x.onnx"
+    with pytest.raises(OnnxError, match="no such file"):
+        duotone.onnx.rewrite(path)
+    path.write_bytes(b"\xff\xff\xff not a model")
+    with pytest.raises(OnnxError, match=r"x\.onnx"):
+        duotone.onnx.rewrite(path)
+    with pytest.raises(OnnxError, match="is a folder"):
+        duotone.onnx.rewrite(tmp_path)
+
+
+def test_damaged_bytes_are_an_error_or_a_model_and_never_a_crash(tmp_path):
+    data = bytearray(model(BRANCHES).SerializeToString())
+    random = np.random.default_rng(1)
+    for _ in range(300):
+        changed = bytearray(data)
+        for position in random.integers(0, len(data), 3):
+            changed[position] = random.integers(0, 256)
+        path = tmp_path / "fuzzed.onnx"
+        path.write_bytes(
+            changed[: random.integers(1, len(data))] if random.random() < 0.3 else changed
+        )
+        with contextlib.suppress(OnnxError):  # any other error fails
+            duotone.onnx.rewrite(path)
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ArgumentError, match="painter"):
+        duotone.onnx.rewrite(model(MLP), painter="best")
+    with pytest.raises(ArgumentError, match="provider"):
+        duotone.onnx.rewrite(model(MLP), provider="abacus")
+    with pytest.raises(ArgumentError, match="dtype"):
+        duotone.onnx.rewrite(model(MLP), dtype="float8")
+    with pytest.raises(PolicyError, match="not for ONNX"):
+        duotone.onnx.rewrite(model(MLP), policy=Policy(ranges={"*": (0.0, 1.0)}))
+    with pytest.raises(PolicyError, match="drop it from one"):
+        duotone.onnx.rewrite(model(MLP), policy=Policy(keep_half={"Relu"}), keep_full=["Relu"])
+
+
+def test_operations_of_other_domains_are_left_and_opted_in():
+    node = helper.make_node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft")
+    x, w, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 2]) for n in "xwy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(helper.make_graph([node], "g", [x, w], [y]), opset_imports=opsets)
+    assert duotone.onnx.explain(made).summary.unlisted == {"com.microsoft.FusedMatMul": 1}
+    opted = Policy(allow_add={"com.microsoft.FusedMatMul"})
+    after = duotone.onnx.rewrite(made, policy=opted).model
+    assert operations(after.graph) == ["Cast", "Cast", "FusedMatMul", "Cast"]
