@@ -1,4 +1,4 @@
-"""ONNX's own backend test suite: what runs in float32 runs rewritten, with the types that it had."""
+"""ONNX's own backend test suite: what runs in float32 runs rewritten, with the same types."""
 
 import warnings
 
@@ -37,11 +37,12 @@ def problem(case):
     except OnnxError:
         return None
     made = duotone.onnx.rewrite(model).model
-    for before, after in ((model.graph.input, made.graph.input),) + (
-        (model.graph.output, made.graph.output),
+    if any(
+        [value.type for value in getattr(model.graph, side)]
+        != [value.type for value in getattr(made.graph, side)]
+        for side in ("input", "output")
     ):
-        if [v.type for v in before] != [v.type for v in after]:
-            return "other types"
+        return "other types"
     got = running.run(running.session(made), None, feed)
     for a, b in zip(expected, got, strict=True):
         if not isinstance(a, np.ndarray):
