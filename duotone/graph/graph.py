@@ -59,6 +59,7 @@ SMALL = 8
 _BYTES = {"bool": 1, "none": 0, "float0": 0}
 
 
+@functools.cache
 def bytes_of(dtype: str) -> int:
     """Bytes of one element, from the digits in a dtype's name; 0 if it holds no numbers."""
     if dtype in _BYTES:

@@ -11,7 +11,7 @@ from duotone.onnx.protos import NO_DTYPE, GraphProto, dtype_of, graphs_in
 
 
 class Hints:
-    """What is known of shapes and types of the values of one graph, the file's own said first."""
+    """Shapes and types of the values of one graph, as far as known; the file's own come first."""
 
     def __init__(self, *graphs: GraphProto | None) -> None:
         self.graphs = [graph for graph in graphs if graph is not None]

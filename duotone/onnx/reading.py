@@ -178,7 +178,8 @@ class Reader:
             )
         )
         for value in outputs:
-            self.values[value] = dataclasses.replace(self.values[value], producer=index)
+            if self.values[value].producer != index:
+                self.values[value] = dataclasses.replace(self.values[value], producer=index)
         if op not in STRUCTURAL:
             self.operations[index] = operation(proto)
         return index
@@ -250,7 +251,16 @@ class Reader:
         dtypes = results(node, found, [v.dtype if v else "" for v in read], hints.dtype)
         constant = self._kept_constant(node, read)
         outputs = [
-            self.value(name, dtype, hints.shape(name), part.body, constant=constant) if name else -1
+            self.value(
+                name,
+                dtype,
+                hints.shape(name),
+                part.body,
+                constant=constant,
+                producer=len(self.nodes),
+            )
+            if name
+            else -1
             for name, dtype in zip(node.output, dtypes, strict=True)
         ]
         makers = [self.operations.get(v.producer, "") for v in read if v is not None]

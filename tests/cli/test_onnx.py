@@ -1,0 +1,53 @@
+"""``duotone rewrite``, ``view``, ``explain`` and ``compare`` of ONNX models."""
+
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from duotone.cli.main import app
+from duotone.errors import ArgumentError
+from tests.onnx.models import MLP, model
+
+
+@pytest.fixture
+def path(tmp_path):
+    onnx.save(model(MLP), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_rewrite_then_compare(path, tmp_path):
+    out = tmp_path / "half.onnx"
+    said = invoke("rewrite", path, "--out", out, "--keep-full", "Softmax")
+    assert said.exit_code == 0
+    assert "ONNX" in said.output
+    assert [n.op_type for n in onnx.load(out).graph.node].count("Cast") == 2
+    said = invoke("compare", path, out, "--json", tmp_path / "d.json")
+    assert "they part nowhere" in said.output
+    assert (tmp_path / "d.json").read_text().startswith("{")
+
+
+def test_view_and_explain(path, tmp_path):
+    assert "MatMul" in invoke("view", path, "--nodes", "*MatMul*").output
+    said = invoke("explain", path, "--rule", "allow", "--json", tmp_path / "r.json")
+    assert "MatMul" in said.output
+    assert "4 of 5 operations in half" in invoke("view", tmp_path / "r.json").output
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["rewrite", "PATH", "--out", "x.onnx", "--fetch", "y"], "--fetch"),
+        (["rewrite", "graph.pb", "--out", "x.pb", "--provider", "cuda"], "--provider"),
+        (["compare", "PATH"], "another model"),
+        (["compare", "PATH", "PATH", "--targets", "h100"], "--targets"),
+        (["compare", "train.py:step"], "--targets"),
+        (["explain", "PATH", "--shapes", "f32[2]"], "--shapes"),
+    ],
+)
+def test_options_of_other_kinds_are_refused(path, words, names):
+    with pytest.raises(ArgumentError, match=names):
+        invoke(*(path if word == "PATH" else word for word in words))
