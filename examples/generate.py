@@ -155,8 +155,8 @@ def train(
     """Trains, then generates; gives the share of greedy tokens that are those of float32."""
     text = data.read_bytes() if data else "\n".join(topics.values()).encode()
     text, half = np.frombuffer(text, np.uint8).astype(np.int32), HALF.get(precision, precision)
-    if len(text) < 1000:
-        raise BadInput(f"--data {data}: {len(text)} bytes are too few to learn from.")
+    if len(text) < 1000 or (checkpoints and checkpoints.is_file()):
+        raise BadInput(f"--data: {len(text)} bytes; 1000 are needed. --checkpoints: a folder.")
     scale = float(loss_scale) if loss_scale[:1].isdigit() else loss_scale
     policy = duotone.Policy(ignore_performance=precision != "mixed")  # as asked, on CPUs too
     optimizer = duotone.enable_mixed_precision_graph_rewrite(

@@ -52,7 +52,8 @@ def test_refuses_in_one_line(name, tmp_path, capsys, monkeypatch):
     taken = tmp_path / "file"
     taken.write_text("no folder")
     for wrong in (["--loss-scale", "wax"], ["--checkpoints", str(taken)]):
-        monkeypatch.setattr(sys, "argv", [name, "--batch", "8", *wrong])
+        small = ["--size", "32", "--width", "2"] if name == "resnet50" else []
+        monkeypatch.setattr(sys, "argv", [name, "--batch", "8", *small, *wrong])
         with pytest.raises(SystemExit) as stop:
             runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
         assert stop.value.code == 2
