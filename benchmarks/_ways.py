@@ -22,6 +22,10 @@ from benchmarks.zoo.case import Differentiated, Loss
 KERAS_MODELS = ("keras_resnet50", "keras_transformer")
 """Models of :mod:`benchmarks._keras_twins`; by hand means a ``mixed_*`` policy there."""
 ALL_MODELS = (*MODELS, *KERAS_MODELS)
+SHORT = "value_and_grad(autocast(f))"
+"""The way that paints the loss alone and leaves the gradient to JAX."""
+FORMS = {"whole": "duotone", "short": SHORT}
+"""The ways with duotone: around the whole step, or around the loss alone."""
 
 
 class Absent(Exception):  # noqa: N818 (no error: a gap in the table)
@@ -71,6 +75,18 @@ def painted(model: str, half: str) -> Made:
     return _jitted(duotone.autocast(case.step, dtype=half), case.step_shapes())
 
 
+def painted_loss(model: str, half: str) -> Made:
+    """The float32 step whose loss alone is behind ``duotone.autocast``, inside of its gradient."""
+    case = MODELS[model](None, "full") if model in MODELS else None
+    if case is None or case.step_with is None:
+        raise Absent("the step is not one gradient function")
+
+    def value_and_grad(loss: Loss) -> Differentiated:
+        return jax.value_and_grad(duotone.autocast(loss, dtype=half), has_aux=True)
+
+    return _jitted(case.step_with(value_and_grad), case.step_shapes())
+
+
 def mpx(model: str, half: str) -> Made:
     """The float32 step with the gradient function of ``mixed-precision-for-jax``.
 
@@ -115,6 +131,7 @@ WAYS: dict[str, Callable[[str, str], Made]] = {
     "float32": float32,
     "by hand": by_hand,
     "duotone": painted,
+    SHORT: painted_loss,
     "mpx": mpx,
 }
 """By name: each is called with the names of a model and a half type."""

@@ -22,7 +22,7 @@ from rich.progress import track
 
 import duotone
 from benchmarks._common import Result, table, write
-from benchmarks.zoo import MODELS
+from benchmarks.zoo import MODELS, names_of
 from duotone._records import record_of
 from duotone._road import paint_for_device
 from duotone.graph.graph import HALF_TYPES
@@ -127,7 +127,7 @@ def compiled_rows(models: Sequence[str], names: Sequence[str]) -> list[list[Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and writes the result; with ``--compiled`` it only prints."""
     parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("--models", default=",".join(MODELS), help="of the zoo")
+    parser.add_argument("--models", default=",".join(names_of("first")), help="of the zoo")
     parser.add_argument("--compiled", metavar="NAMES", help="rules and reforms to compile without")
     given = parser.parse_args(arguments)
     models = given.models.split(",")

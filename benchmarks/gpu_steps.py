@@ -32,6 +32,7 @@ import jax.numpy as jnp
 
 import duotone
 from benchmarks._common import Bar, Result, median, table, write
+from benchmarks._ways import SHORT
 from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import TrainCase
 from duotone.targets import TARGETS, Target
@@ -40,7 +41,6 @@ from duotone.targets.hlo import parse
 
 QUESTION = "How fast are training steps on this GPU, and how fast were they said to be?"
 COMMAND = "python -m benchmarks.gpu_steps"
-SHORT = "value_and_grad(autocast(f))"
 WAYS = ("by hand", "duotone", SHORT)
 HALF_TYPES = ("bfloat16", "float16")
 ROUNDS = 9

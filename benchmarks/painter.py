@@ -6,6 +6,9 @@ with dtypes set by hand, painted by duotone, and by peers that run. Bytes moved 
 temporary memory, kernels, casts and the roofline time are read from the compiled program
 (``duotone.compile_for``). It needs the extras ``cuda`` and ``tpu``.
 
+The zoo has two halves (``--half``): rules may be made looking at the first, the second is reported
+only. duotone stands around the whole step and around the loss alone (``--form``).
+
 Each measurement is a process of its own, and is written as soon as it is there. ``--resume`` leaves
 out what has been measured, ``--changed`` what has been measured with the present sources.
 """
@@ -73,10 +76,12 @@ def jobs(models: Sequence[str], targets: Sequence[str], halves: Sequence[str]) -
 
 def source(way: str) -> str:
     """A digest of the sources that a measurement depends on."""
+    from benchmarks._ways import FORMS
+
     package = _ROOT / "duotone"
     painter = [p for p in sorted(package.iterdir()) if p.name not in _BESIDE_PAINTER]
     folders = [_ROOT / "benchmarks" / name for name in ("zoo", "models", "_ways.py")]
-    folders += painter if way == "duotone" else [package / "targets"]
+    folders += painter if way in FORMS.values() else [package / "targets"]
     found = hashlib.sha256()
     for folder in folders:
         files = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
@@ -212,12 +217,15 @@ def _chosen(text: str, allowed: Sequence[str], what: str) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    from benchmarks._ways import ALL_MODELS, WAYS
+    from benchmarks._ways import ALL_MODELS, FORMS, WAYS
+    from benchmarks.zoo import HALVES, names_of
 
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", default=",".join(ALL_MODELS), help="models, divided by commas")
+    parser.add_argument("--half", choices=HALVES, help="only the models of this half of the zoo")
+    parser.add_argument("--form", choices=FORMS, help="only one of the forms with duotone")
     parser.add_argument("--target", default=",".join(HALF_TYPES), help="targets, likewise")
-    parser.add_argument("--half", default="float16,bfloat16", help="half types, likewise")
+    parser.add_argument("--dtype", default="float16,bfloat16", help="half types, likewise")
     parser.add_argument("--way", default=",".join(WAYS), help="ways, likewise")
     parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     parser.add_argument(
@@ -229,8 +237,14 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.models = _chosen(options.only, ALL_MODELS, "model")
     options.targets = _chosen(options.target, list(HALF_TYPES), "target")
-    options.halves = _chosen(options.half, ["float16", "bfloat16"], "half type")
+    options.halves = _chosen(options.dtype, ["float16", "bfloat16"], "half type")
     options.ways = _chosen(options.way, list(WAYS), "way")
+    if options.half:
+        half = names_of(options.half)
+        options.models = [model for model in options.models if model in half]
+    if options.form:
+        left_out = {*FORMS.values()} - {FORMS[options.form]}
+        options.ways = [way for way in options.ways if way not in left_out]
     return options
 
 

@@ -40,20 +40,28 @@ def digits_accuracy(figures: dict[str, Any]) -> list[list[str]]:
 
 def painter(figures: dict[str, Any]) -> list[list[str]]:
     """Bytes moved by one bfloat16 training step, as compiled for an H200."""
-    records = figures["records"]
+    records, halves = figures["records"], figures["halves"]
 
     def of(model: str, *way: str) -> dict[str, Any]:
         return records.get("/".join((model, "h200", *way)), {})
 
-    rows = [["training step", "float32 GB", "by hand GB", "duotone GB", "bytes", "memory"]]
-    for model in dict.fromkeys(key.split("/")[0] for key in records):
+    def gigabytes(record: dict[str, Any]) -> str:
+        return f"{record['bytes'] / 1e9:.1f}" if "bytes" in record else "-"
+
+    def ratios(record: dict[str, Any], hand: dict[str, Any]) -> list[str]:
+        known = "bytes" in record
+        return [f"{record[x] / hand[x]:.2f}" if known else "-" for x in ("bytes", "temporary")]
+
+    rows = [["training step", "half", "float32 GB", "by hand GB", "duotone GB", "bytes", "memory"]]
+    rows[0] += ["short form: bytes", "memory"]
+    for model, half in halves.items():
         full, hand = of(model, "float32"), of(model, "bfloat16", "by hand")
         ours = of(model, "bfloat16", "duotone")
-        if not all("bytes" in record for record in (full, hand, ours)):
+        if "bytes" not in hand or "bytes" not in ours:
             continue
-        gigabytes = [f"{record['bytes'] / 1e9:.1f}" for record in (full, hand, ours)]
-        ratios = [f"{ours[what] / hand[what]:.2f}" for what in ("bytes", "temporary")]
-        rows.append([model, *gigabytes, *ratios])
+        short = of(model, "bfloat16", "value_and_grad(autocast(f))")
+        shown = [gigabytes(record) for record in (full, hand, ours)]
+        rows.append([model, half, *shown, *ratios(ours, hand), *ratios(short, hand)])
     return rows
 
 

@@ -30,7 +30,11 @@ def causal_mask(length: int) -> jax.Array:
 
 
 def attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    bias: jax.Array | None = None,
 ) -> jax.Array:
     """Scaled dot-product attention, its softmax in float32.
 
@@ -39,6 +43,7 @@ def attend(
         key: (batch, keys, groups, size), where ``groups`` divides ``heads``.
         value: like ``key``.
         mask: (queries, keys), true where a query may read a key.
+        bias: (heads, queries, keys), added to the scores.
 
     Returns:
         (batch, queries, heads, size), in the type of ``value``.
@@ -47,6 +52,8 @@ def attend(
     groups = key.shape[2]
     query = query.reshape(batch, queries, groups, heads // groups, size) / math.sqrt(size)
     scores = at_least_float32(jnp.einsum("bqghd,bkgd->bghqk", query, key))
+    if bias is not None:
+        scores = scores + bias.reshape(groups, heads // groups, *bias.shape[1:])
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     weights = jax.nn.softmax(scores).astype(value.dtype)

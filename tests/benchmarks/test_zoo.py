@@ -14,7 +14,7 @@ import pytest
 import duotone
 from benchmarks import _common, _painter_rows, _ways, painter, painter_error
 from benchmarks.models.case import INPUTS
-from benchmarks.zoo import MODELS, SIZES
+from benchmarks.zoo import MODELS, SIZES, names_of
 from benchmarks.zoo.layers import attend, causal_mask
 from benchmarks.zoo.llama import rotate
 from benchmarks.zoo.moe import route
@@ -32,7 +32,14 @@ PARAMETERS = {
     "moe": 308_711_424,
     "lstm": 66_022_000,
     "gan": 3_576_704 + 2_765_568,
+    "mixer": 18_528_264,
+    "efficientnet": 5_288_548,
+    "t5": 60_506_624,
+    "swin": 28_288_354,
+    "actor_critic": 1_687_719,
 }
+# A router, and the states of a scan, stay float32 by hand too.
+WIDE_DOTS = ("moe", "mamba")
 DOTS = ("dot_general", "conv_general_dilated")
 QUICK = ("gpt2", "lstm", "dlrm")
 
@@ -78,10 +85,8 @@ def test_a_step_keeps_the_state_and_is_the_same_by_hand_but_for_its_dots(name, s
         same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, shapes[0])
         assert all(jax.tree.leaves(same))
     assert dot_types(plain.step, shapes) == {"float32"}
-    # The router of a mixture of experts, and what it makes, stay float32.
-    assert dot_types(by_hand.step, shapes) - ({"float32"} if name == "moe" else set()) == {
-        "float16"
-    }
+    wide = {"float32"} if name in WIDE_DOTS else set()
+    assert dot_types(by_hand.step, shapes) - wide == {"float16"}
 
 
 @pytest.mark.parametrize("name", slow_but(MODELS, QUICK))
@@ -92,6 +97,18 @@ def test_explain_knows_every_step(name):
     dots = [row for row in seen.operations if row.operation in DOTS]
     assert dots
     assert sum(row.paint == "half" for row in dots) > len(dots) / 2
+
+
+@pytest.mark.parametrize("name", slow_but(MODELS, QUICK))
+def test_losses_by_hand_and_painted_are_those_of_float32(name):
+    plain, by_hand = MODELS[name](None, "tiny"), MODELS[name](jnp.bfloat16, "tiny")
+    arguments = plain.init(jax.random.key(0)), plain.batch(jax.random.key(1), "ordinary")
+    policy = duotone.Policy(ignore_performance=True)
+    painted = duotone.autocast(plain.loss, dtype=jnp.bfloat16, policy=policy)
+    losses = [jax.jit(loss)(*arguments) for loss in (plain.loss, by_hand.loss, painted)]
+    assert {str(loss.dtype) for loss in losses} == {"float32"}
+    assert len({float(loss) for loss in losses}) > 1, "nothing is half"
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=0.02)
 
 
 @pytest.mark.slow
@@ -175,12 +192,13 @@ def test_noise_grows_with_time():
     np.testing.assert_allclose(mixed[late], noise[late], atol=0.1)
 
 
-def records(ratio):
+def records(ratio, models=("gpt2", "vit")):
     made = {}
-    for model in ("gpt2", "vit"):
+    for model in models:
         for half in ("float16", "bfloat16"):
             for job in painter.jobs([model], ["h200"], [half]):
-                size = {"float32": 2e9, "by hand": 1e9, "duotone": ratio * 1e9}.get(job.way)
+                ours = dict.fromkeys(_ways.FORMS.values(), ratio * 1000000000.0)
+                size = {"float32": 2e9, "by hand": 1e9, **ours}.get(job.way)
                 made[job.key] = {"absent": "not installed"}
                 if size:
                     made[job.key] = {
@@ -196,15 +214,75 @@ def records(ratio):
 
 
 @pytest.mark.parametrize(("ratio", "kept"), [(0.9, True), (0.97, False), (1.2, False)])
-def test_bars_of_the_painter(ratio, kept):
+def test_bars_of_the_first_half(ratio, kept):
     bars = _painter_rows.bars_of(records(ratio))
-    # For each half type and of bytes and memory: two models and two means; and the failures.
-    assert len(bars) == 2 * 2 * 4 + 1
-    by_hand = [bar for bar in bars if "by hand, geometric mean" in bar.name]
+    whole = [bar for bar in bars if "first half, whole: " in bar.name]
+    # For each half type and of bytes and memory: two models and two means.
+    assert len(whole) == 2 * 2 * 4
+    by_hand = [bar for bar in whole if "by hand, geometric mean" in bar.name]
     assert all(bar.value == pytest.approx(ratio) and bar.kept is kept for bar in by_hand)
-    assert all(bar.kept is (ratio <= 1) for bar in bars if bar.name.endswith("by hand, gpt2"))
+    assert all(bar.kept is (ratio <= 1) for bar in whole if bar.name.endswith("by hand, gpt2"))
     over_float32 = [bar for bar in bars if "over float32" in bar.name]
     assert [bar.value for bar in over_float32] == pytest.approx([ratio / 2] * 4)
+    assert not any("second half" in bar.name for bar in bars)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "each", "bytes_mean", "memory_mean"),
+    [
+        (0.8, True, True, True),
+        (0.9, True, True, False),
+        (1.04, True, False, False),
+        (1.1,) + (False,) * 3,
+    ],
+)
+@pytest.mark.parametrize("form", _ways.FORMS)
+def test_bars_of_the_second_half(ratio, each, bytes_mean, memory_mean, form):
+    bars = _painter_rows.bars_of(records(ratio, ("swin", "nerf")))
+    found = [bar for bar in bars if f"bfloat16, second half, {form}: " in bar.name]
+    assert [bar.kept for bar in found] == [each, each, bytes_mean, memory_mean]
+    assert not any("first half" in bar.name or "float32" in bar.name for bar in bars)
+
+
+def test_halves_have_tables_and_means_of_their_own():
+    made = records(0.9, ("gpt2", "swin"))
+    first, second = _painter_rows.text_of(made).split("h200, float16, ")[1:]
+    assert first.startswith("first half")
+    assert "gpt2, duotone" in first
+    assert "swin" not in first
+    assert "swin, value_and_grad(autocast(f))" in second
+    assert "geometric mean of 1, value_and_grad(autocast(f))" in second
+
+
+def test_every_model_is_in_one_half():
+    first, second = names_of("first"), names_of("second")
+    assert sorted((*first, *second)) == sorted(MODELS)
+    assert abs(len(first) - len(second)) <= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "ways"),
+    [
+        (["--form", "short"], ["float32", "by hand", _ways.SHORT, "mpx"]),
+        (["--form", "whole"], ["float32", "by hand", "duotone", "mpx"]),
+        ([], [*_ways.WAYS]),
+    ],
+)
+def test_half_and_form_choose_what_is_measured(options, ways, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["painter", "--half", "second", *options])
+    chosen = painter._options()
+    assert chosen.models == list(names_of("second"))
+    assert chosen.ways == ways
+
+
+def test_the_short_form_paints_the_loss_alone(monkeypatch):
+    tiny = MODELS["mixer"]
+    monkeypatch.setitem(MODELS, "mixer", lambda dtype, size: tiny(dtype, "tiny"))
+    made = _ways.painted_loss("mixer", "bfloat16")
+    assert "bfloat16" in dot_types(made.step, made.arguments)
+    assert _ways.WAYS[_ways.SHORT] is _ways.painted_loss
+    with pytest.raises(_ways.Absent, match="not one gradient function"):
+        _ways.painted_loss("dlrm", "bfloat16")
 
 
 def test_a_step_that_failed_is_counted_and_shown():
