@@ -268,7 +268,9 @@ def _means(
         for other, figure in (("float32", "bytes"), ("by hand", "bytes"), ("by hand", "temporary"))
     ]
     if over[1]:
-        shown = [_shown(_mean([*found.values()]) if found else None) for found in over]
+        # A mean of fewer models than the row names would be one of something else.
+        whole = [found if found.keys() == over[1].keys() else {} for found in over]
+        shown = [_shown(_mean([*found.values()]) if found else None) for found in whole]
         row = [f"geometric mean of {len(over[1])}, {job.way}", "", *shown[:2], "", shown[2]]
         yield row + [""] * (width - len(row))
 

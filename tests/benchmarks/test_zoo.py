@@ -38,8 +38,8 @@ PARAMETERS = {
     "swin": 28_288_354,
     "actor_critic": 1_687_719,
 }
-# A router, and the states of a scan, stay float32 by hand too.
-WIDE_DOTS = ("moe", "mamba")
+# A router, the states of a scan, and the letters of a CTC loss stay float32 by hand too.
+WIDE_DOTS = ("moe", "mamba", "conformer")
 DOTS = ("dot_general", "conv_general_dilated")
 QUICK = ("gpt2", "lstm", "dlrm")
 
