@@ -68,6 +68,11 @@ ROWS = (
     Row("gan", "distance", False, 0.01, {"steps": 300}),
     Row("language_model", "perplexity", False, 0.1, {"model": "lstm", "batch": 16}),
     Row("language_model", "perplexity", False, 0.1, {"model": "transformer", "batch": 16}),
+    Row("keras_fit", "accuracy", True, 0.002),
+    Row("flax_nnx", "accuracy", True, 0.002),
+    Row("equinox_train", "accuracy", True, 0.002),
+    Row("haiku_train", "accuracy", True, 0.002),
+    Row("diffusion", "loss", False, 0.001, {"epochs": 20}),
 )
 COMPARED = {"steps": 120, "batch": 256, "seed": 0}
 

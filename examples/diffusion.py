@@ -94,7 +94,6 @@ def sample(params, key, count):
 
 
 def read_loss_scale(text):
-    """What --loss-scale means to duotone."""
     try:
         return {"dynamic": "dynamic", "none": None}[text] if text.isalpha() else float(text)
     except (KeyError, ValueError):
@@ -105,7 +104,7 @@ class Run:
     """Where a training writes its curves (TensorBoard) and its state (Orbax), if anywhere."""
 
     def __init__(self, logs, checkpoints, about):
-        self.writer = SummaryWriter(str(logs)) if logs else None
+        self.writer = SummaryWriter(str(logs or ""), write_to_disk=bool(logs))
         self.saved, self.about = None, about
         if checkpoints:
             checkpoints.mkdir(parents=True, exist_ok=True)
@@ -123,15 +122,15 @@ class Run:
                 items = ocp.args.Composite(state=ocp.args.StandardRestore(state))
                 return self.saved.restore(last, args=items)["state"], last
         except Exception as error:  # Orbax has no error of its own for what is damaged
-            raise BadInput(f"{self.saved.directory}/{last} cannot be read: {error}") from error
+            about = f"nothing that can be read ({error})"
+        self.writer.close()
         raise BadInput(f"{self.saved.directory} is of {about}, this run of {self.about}")
 
     def write(self, step, state, numbers):
         """Adds numbers to the curves, and a checkpoint of the state."""
-        if self.writer:
-            for name in numbers.keys() - {"dtype"}:
-                self.writer.add_scalar(name, float(numbers[name]), step)
-            self.writer.flush()
+        for name in numbers.keys() - {"dtype"}:
+            self.writer.add_scalar(name, float(numbers[name]), step)
+        self.writer.flush()
         if self.saved:
             items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave(self.about)}
             self.saved.save(step, args=ocp.args.Composite(**items))
@@ -181,13 +180,13 @@ def train(
             loss = test(state[1], kept_back, jax.random.key(0))
             run.write(epoch + 1, state, optimizer.metrics(state[2]) | {"loss": loss})
         loss = float(test(state[1], kept_back, jax.random.key(0)))
-        if samples or run.writer:
+        if samples or logs:
             drawn = np.asarray(draw(state[1], jax.random.key(seed), 32) + 1) * 127.5
             drawn = drawn.astype(np.uint8).reshape(4, 8, 8, 8).swapaxes(1, 2).reshape(32, 64)
-            if run.writer:
-                run.writer.add_image("samples", drawn, epochs, dataformats="HW")
+            run.writer.add_image("samples", drawn, epochs, dataformats="HW")
             if samples:
                 Image.fromarray(drawn).resize((512, 256), Image.Resampling.NEAREST).save(samples)
+    run.writer.close()
     print(f"loss {loss:.4f} on {jax.devices()[0].device_kind}, {optimizer.metrics(state[2])}")
     return loss
 

@@ -107,7 +107,6 @@ def accuracy(model, half, images, labels):
 
 
 def read_loss_scale(text):
-    """What --loss-scale means to duotone."""
     try:
         return {"dynamic": "dynamic", "none": None}[text] if text.isalpha() else float(text)
     except (KeyError, ValueError):
@@ -118,7 +117,7 @@ class Run:
     """Where a training writes its curves (TensorBoard) and its state (Orbax), if anywhere."""
 
     def __init__(self, logs, checkpoints, about):
-        self.writer = SummaryWriter(str(logs)) if logs else None
+        self.writer = SummaryWriter(str(logs or ""), write_to_disk=bool(logs))
         self.saved, self.about = None, about
         if checkpoints:
             checkpoints.mkdir(parents=True, exist_ok=True)
@@ -136,15 +135,15 @@ class Run:
                 items = ocp.args.Composite(state=ocp.args.StandardRestore(state))
                 return self.saved.restore(last, args=items)["state"], last
         except Exception as error:  # Orbax has no error of its own for what is damaged
-            raise BadInput(f"{self.saved.directory}/{last} cannot be read: {error}") from error
+            about = f"nothing that can be read ({error})"
+        self.writer.close()
         raise BadInput(f"{self.saved.directory} is of {about}, this run of {self.about}")
 
     def write(self, step, state, numbers):
         """Adds numbers to the curves, and a checkpoint of the state."""
-        if self.writer:
-            for name in numbers.keys() - {"dtype"}:
-                self.writer.add_scalar(name, float(numbers[name]), step)
-            self.writer.flush()
+        for name in numbers.keys() - {"dtype"}:
+            self.writer.add_scalar(name, float(numbers[name]), step)
+        self.writer.flush()
         if self.saved:
             items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave(self.about)}
             self.saved.save(step, args=ocp.args.Composite(**items))
@@ -188,6 +187,7 @@ def train(
             numbers = optimizer.metrics(state) | {"loss": np.mean(losses), "accuracy": right}
             run.write(epoch + 1, (eqx.filter(model, eqx.is_array), state), numbers)
         reached = float(accuracy(model, half, data.test_images, data.test_labels))
+    run.writer.close()
     print(f"accuracy {reached:.2%} on {jax.devices()[0].device_kind}, {optimizer.metrics(state)}")
     return reached
 

@@ -167,17 +167,16 @@ def train(
     options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
     saved = ocp.CheckpointManager(checkpoints.resolve(), options=options) if checkpoints else None
     (params, state), first = resume(saved, about, (params, optimizer.init(params)))
-    writer = SummaryWriter(str(logs)) if logs else None
+    writer = SummaryWriter(str(logs or ""), write_to_disk=bool(logs))
     with jax.default_matmul_precision(MATH.get(precision)):
         for step in track(range(first, steps), f"training in {precision}"):
             draw = np.random.default_rng((seed, step)).integers
             starts = draw(len(text) - 128, size=(batch, 1))
             done = train_step(params, state, text[starts + np.arange(128)])
             params, state = done.params, done.state
-            if writer:
-                numbers = optimizer.metrics(state) | {"loss": float(done.loss)}
-                for name in ("loss", "loss_scale", "skipped_steps"):
-                    writer.add_scalar(name, numbers[name], step + 1)
+            numbers = optimizer.metrics(state) | {"loss": float(done.loss)}
+            for name in ("loss", "loss_scale", "skipped_steps"):
+                writer.add_scalar(name, numbers[name], step + 1)
             if saved and ((step + 1) % 100 == 0 or step + 1 == steps):
                 kept = ocp.args.StandardSave((params, state))
                 items = {"state": kept, "about": ocp.args.JsonSave(about)}
@@ -185,6 +184,7 @@ def train(
         prompts = text[np.arange(batch)[:, None] * (len(text) // batch // 2) + np.arange(64)]
         full, slow = generate(params, prompts, tokens, "float32", None)
         made, fast = generate(params, prompts, tokens, half, policy)
+    writer.close()
     agreed = float(np.mean(np.cumprod(made == full, axis=1)))  # up to the first that differs
     print(f"{fast:.0f} tokens a second, {slow:.0f} in float32, on {jax.devices()[0].device_kind}")
     print(f"{agreed:.1%} of the tokens are float32's; {optimizer.metrics(state)}")

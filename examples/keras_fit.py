@@ -58,7 +58,6 @@ def build_model():
 
 
 def read_loss_scale(text):
-    """What --loss-scale means to duotone."""
     try:
         return {"dynamic": "dynamic", "none": None}[text] if text.isalpha() else float(text)
     except (KeyError, ValueError):
@@ -98,7 +97,10 @@ class WriteCurves(keras.callbacks.Callback):
         """Writes one point of each curve."""
         for name, number in (logs or {}).items():
             self.writer.add_scalar(name, float(number), epoch + 1)
-        self.writer.flush()
+
+    def on_train_end(self, logs=None):
+        """Writes what is not written yet."""
+        self.writer.close()
 
 
 class SaveState(keras.callbacks.Callback):
@@ -110,13 +112,12 @@ class SaveState(keras.callbacks.Callback):
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self.saved, self.about = ocp.CheckpointManager(folder.resolve(), options=options), about
 
-    def variables(self, model):
-        """All that a training step changes."""
+    def _variables(self, model):
         return [*model.variables, *model.optimizer.variables]
 
     def on_epoch_end(self, epoch, logs=None):
         """Saves weights, batch statistics, seeds, the optimizer's slots and its loss scale."""
-        state = [np.asarray(variable.value) for variable in self.variables(self.model)]
+        state = [np.asarray(variable.value) for variable in self._variables(self.model)]
         items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave(self.about)}
         self.saved.save(epoch + 1, args=ocp.args.Composite(**items))
 
@@ -129,10 +130,10 @@ class SaveState(keras.callbacks.Callback):
             items = ocp.args.Composite(about=ocp.args.JsonRestore())
             about = self.saved.restore(last, args=items)["about"]
             if about == self.about:
-                state = [np.asarray(variable.value) for variable in self.variables(model)]
+                state = [np.asarray(variable.value) for variable in self._variables(model)]
                 items = ocp.args.Composite(state=ocp.args.StandardRestore(state))
                 state = self.saved.restore(last, args=items)["state"]
-                for variable, value in zip(self.variables(model), state, strict=True):
+                for variable, value in zip(self._variables(model), state, strict=True):
                     variable.assign(value)
                 return last
         except Exception as error:  # Orbax has no error of its own for what is damaged

@@ -173,19 +173,19 @@ def train(
     )
     split = NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec("data"))
     state, first = resume(saved, about, jax.device_put(state, split.update(spec=PartitionSpec())))
-    writer, curve = SummaryWriter(str(logs)) if logs else None, []
+    writer, curve = SummaryWriter(str(logs or ""), write_to_disk=bool(logs)), []
     with jax.default_matmul_precision(MATH.get(precision)):
         for step in track(range(first, steps), f"training in {precision}"):
             start = time.perf_counter()
             given = [jax.make_array_from_process_local_data(split, each) for each in next(images)]
             state, loss = train_step(state, *given)
             curve.append((float(loss), time.perf_counter() - start))  # waits for the step
-            if writer:
-                for name, number in (state.metrics() | {"loss": loss, "dtype": 0}).items():
-                    writer.add_scalar(name, float(number), step + 1)
+            for name, number in (state.metrics() | {"loss": loss, "dtype": 0}).items():
+                writer.add_scalar(name, float(number), step + 1)
             if saved and ((step + 1) % 100 == 0 or step + 1 == steps):
                 kept = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave(about)}
                 saved.save(step + 1, args=ocp.args.Composite(**kept))
+    writer.close()
     losses, seconds = np.array(curve[5:] or curve or [(np.nan, np.nan)]).T  # the first compile
     speed = batch / np.median(seconds)
     print(f"{speed:.1f} images a second on {len(devices)} × {devices[0]}, {state.metrics()}")

@@ -26,6 +26,14 @@ TINY = {
     "cifar10.py": "--epochs 2 --batch 16 --width 2 --data cifar",
     "gan.py": "--steps 2 --batch 8",
     "language_model.py": "--steps 2 --batch 2 --data text.txt",
+    # What these write and refuse: tests/test_examples_frameworks.py.
+    "diffusion.py": "--epochs 1 --batch 512",
+    "equinox_train.py": "--epochs 1 --batch 512",
+    "flax_nnx.py": "--epochs 1 --batch 512",
+    "generate.py": "--steps 1 --batch 2 --tokens 2",
+    "haiku_train.py": "--epochs 1 --batch 512",
+    "keras_fit.py": "--epochs 1 --batch 512",
+    "resnet50.py": "--steps 1 --batch 8 --size 32 --width 2 --blocks 1 1 1 1",
 }
 """Arguments that make an example small; one without a line runs as it stands."""
 LOGGED = {

@@ -45,6 +45,11 @@ def test_trains_writes_and_refuses_another_precision(name, tmp_path, capsys):
     assert (folders["checkpoints"] / "1").is_dir()
     with pytest.raises(example.BadInput, match=r"float16.*this run of.*bfloat16"):
         example.train(precision="bfloat16", **SMALL[name], **folders)
+    for file in (folders["checkpoints"] / "1" / "state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"broken")
+    with pytest.raises(example.BadInput, match=r"read"):
+        example.train(precision="float16", **SMALL[name], **folders)
 
 
 @pytest.mark.parametrize("name", SMALL)
