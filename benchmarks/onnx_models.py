@@ -1,9 +1,14 @@
-"""``python -m benchmarks.onnx_models FOLDER``: real ONNX models, duotone beside its peers.
+# python -m benchmarks.onnx_models
+"""Real ONNX models in half precision: duotone beside its peers.
+
+``python -m benchmarks.onnx_models FOLDER`` measures and writes the result; ``--print`` writes none.
 
 The folder holds ``.onnx`` files, unpacked from PyPI packages that ship models; none is downloaded.
-Peers are measured where they are installed (``onnxconverter-common``; ``onnxruntime.transformers``
-comes with ONNX Runtime). All run in ONNX Runtime on the CPU with its optimisations off, on the same
-random inputs; the error is that of the worst result, relative to its largest element.
+The bar on bytes leaves out models with less than half of their bytes in float32 (quantised, or half
+already). Peers are measured where they are installed (``onnxconverter-common``;
+``onnxruntime.transformers`` comes with ONNX Runtime). All run in ONNX Runtime on the CPU with its
+optimisations off, on the same random inputs; the error is that of the worst result, relative to
+its largest element.
 """
 
 from __future__ import annotations
@@ -11,32 +16,41 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.metadata
 import io
 import logging
+import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from rich.progress import track
 
 import duotone.onnx
+from benchmarks._common import Bar, Result, table, write
 from duotone.errors import OnnxError
 from duotone.onnx import files, running
 from duotone.onnx.weights import bytes_in
 
+QUESTION = "Are real ONNX models in half precision as accurate, as small and as clean as by others?"
+COMMAND = "python -m benchmarks.onnx_models FOLDER"
+BYTES = 0.55
+PEERS = {
+    "common": "onnxconverter_common.float16",
+    "onnxruntime": "onnxruntime.transformers.float16",
+}
+PACKAGES = ("onnx", "onnxruntime", "onnxconverter-common")
 Rewriter = Callable[[Any], Any]
 
 
 def peers() -> dict[str, Rewriter]:
     """The rewriters that are installed, by name."""
     found: dict[str, Rewriter] = {"duotone": lambda model: duotone.onnx.rewrite(model).model}
-    for name, module in (
-        ("common", "onnxconverter_common.float16"),
-        ("onnxruntime", "onnxruntime.transformers.float16"),
-    ):
+    for name, module in PEERS.items():
         with contextlib.suppress(ImportError):
             convert = importlib.import_module(module).convert_float_to_float16
             found[name] = lambda model, convert=convert: convert(model, keep_io_types=True)
@@ -61,52 +75,104 @@ def error_of(first: list[Any], second: list[Any]) -> float:
             return float("inf")
         scale = np.max(np.abs(x), initial=0.0, where=finite) or 1.0
         most = max(most, float(np.max(np.abs(x - y), initial=0.0, where=finite)) / scale)
-    return most
+    return float(most)
 
 
-def measure(path: Path, rewriters: dict[str, Rewriter]) -> str:
-    """One line of the table."""
+def measure(path: Path, rewriters: dict[str, Rewriter]) -> dict[str, Any]:
+    """What each rewriter made of one model: ``error``, ``casts``, ``bytes``, ``seconds``."""
     model = onnx.load(path)
     session = running.session(model)
     feed = running.inputs_for(session)
     expected = running.run(session, None, feed)
-    size = sum(map(bytes_in, files.tensors(model.graph)))
-    cells = [f"{path.stem:<32} {len(model.graph.node):>6}"]
-    for rewrite in rewriters.values():
+    sizes = [(tensor.data_type, int(bytes_in(tensor))) for tensor in files.tensors(model.graph)]
+    size = sum(size for _, size in sizes)
+    full = sum(size for kind, size in sizes if kind == onnx.TensorProto.FLOAT)
+    found: dict[str, Any] = {
+        "nodes": len(model.graph.node),
+        "float32 share": float(full / max(size, 1)),
+    }
+    for name, rewrite in rewriters.items():
         copied = onnx.ModelProto()
         copied.CopyFrom(model)
         start = time.perf_counter()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 made = rewrite(copied)
-            seconds = time.perf_counter() - start
+            spent = time.perf_counter() - start
             got = running.run(running.session(made), None, feed)
         except OnnxError:
-            cells.append(f"{'does not run':>28}")
+            found[name] = {"failed": "does not run"}
             continue
         except Exception as error:  # a peer's own
-            cells.append(f"{type(error).__name__:>28}")
+            found[name] = {"failed": type(error).__name__}
             continue
-        share = sum(map(bytes_in, files.tensors(made.graph))) / max(size, 1)
-        casts = casts_in(made.graph) - casts_in(model.graph)
-        cells.append(f"{error_of(expected, got):>9.1e} {casts:>4} {share:>5.2f} {seconds:>5.1f} s")
-    return " | ".join(cells)
+        found[name] = {
+            "error": error_of(expected, got),
+            "casts": casts_in(made.graph) - casts_in(model.graph),
+            "bytes": float(sum(map(bytes_in, files.tensors(made.graph))) / max(size, 1)),
+            "seconds": spent,
+        }
+    return found
+
+
+def _cells(one: dict[str, Any]) -> list[Any]:
+    if "failed" in one:
+        return [one["failed"], "", "", ""]
+    return [f"{one['error']:.1e}", one["casts"], one["bytes"], one["seconds"]]
+
+
+def bars_of(records: dict[str, dict[str, Any]]) -> list[Bar]:
+    """Failures, errors and casts against the peers', bytes, over all models."""
+    failed, worse, more, large = 0, 0, 0, 0
+    for one in records.values():
+        ours = one["duotone"]
+        if "failed" in ours:
+            failed += 1
+            continue
+        others = [one[name] for name in PEERS if "error" in one.get(name, {})]
+        best = min((other["error"] for other in others), default=math.inf)
+        worse += ours["error"] > best
+        as_good = [o["casts"] for o in others if o["error"] <= ours["error"]]
+        more += ours["casts"] > min(as_good, default=ours["casts"])
+        large += one["float32 share"] >= 0.5 and ours["bytes"] > BYTES
+    return [
+        Bar("models that do not run rewritten", failed, 0, "models"),
+        Bar("models with a larger error than the best peer's", worse, 0, "models"),
+        Bar("models with more casts than a peer as accurate", more, 0, "models"),
+        Bar(f"models that keep more than {BYTES} of their bytes", large, 0, "models"),
+    ]
+
+
+def text_of(records: dict[str, dict[str, Any]], names: Sequence[str]) -> str:
+    """The table: a row for each model, four columns for each rewriter."""
+    heads = [f"{name} {column}" for name in names for column in ("error", "casts", "bytes", "s")]
+    rows = [
+        [name, one["nodes"], *(cell for who in names for cell in _cells(one[who]))]
+        for name, one in records.items()
+    ]
+    return table(["model", "nodes", *heads], rows)
 
 
 def main() -> None:
-    """Prints the table."""
+    """Measures every model of a folder and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--print", action="store_true", help="write no result")
+    asked = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     rewriters = peers()
-    heads = [f"{name + ': error casts bytes time':>28}" for name in rewriters]
-    print(" | ".join([f"{'model':<32} {'nodes':>6}", *heads]))
-    for path in sorted(parser.parse_args().folder.rglob("*.onnx")):
-        try:
-            print(measure(path, rewriters), flush=True)
-        except OnnxError as error:
-            print(f"{path.stem:<32} {str(error)[:120]}")
+    records: dict[str, dict[str, Any]] = {}
+    paths = sorted(asked.folder.rglob("*.onnx"))
+    if not paths:
+        parser.error(f"{asked.folder} holds no .onnx file; unpack wheels that ship models there")
+    for path in track(paths, "models"):
+        records[f"{path.relative_to(asked.folder).parts[0]}/{path.stem}"] = measure(path, rewriters)
+    bars, text = bars_of(records), text_of(records, list(rewriters))
+    print(text)
+    if not asked.print:
+        versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+        write(Result("onnx_models", QUESTION, COMMAND, bars, text, {"models": records, **versions}))
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ class _Log:
     """Counts compilations; made once, since JAX keeps its listeners."""
 
     def __init__(self) -> None:
-        self.listening = False
+        self.listening = self.enabled = False
         self.count, self.seconds = 0, 0.0
         self._lock = threading.Lock()
 
     def heard(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         """Logs a line if a program was compiled (or taken from the persistent cache)."""
-        if event != _EVENT:
+        if event != _EVENT or not self.enabled:
             return
         with self._lock:
             self.count += 1
@@ -44,19 +44,24 @@ class _Log:
 _LOG = _Log()
 
 
-def log_compilations() -> None:
+def log_compilations(enabled: bool = True) -> None:
     """Logs the time of each compilation from now on, and of all until then, on ``duotone``.
 
     A program that JAX takes from its persistent cache counts with the time that this took. Calling
     it again changes nothing.
 
+    Args:
+        enabled: ``False`` ends it; the running total is kept.
+
     Example:
         >>> import duotone
         >>> duotone.log_compilations()
+        >>> duotone.log_compilations(False)
     """
     import jax.monitoring
 
-    if not _LOG.listening:
+    _LOG.enabled = enabled
+    if enabled and not _LOG.listening:
         _LOG.listening = True
         jax.monitoring.register_event_duration_secs_listener(_LOG.heard)
 

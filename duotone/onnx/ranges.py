@@ -3,7 +3,7 @@
 The operands of a node in the graph leave out what the file leaves out; the attribute ``operands``
 says which slot each one stood in. For what a rule must hold see :mod:`duotone.graph.ranges.rules`.
 
-Who calls this: importing it registers the rules; :mod:`duotone.onnx.road` does.
+Who calls this: :mod:`duotone.onnx.road`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from duotone.graph.ranges.interval import (
 )
 from duotone.graph.ranges.rules import INTERVAL_RULES
 
+ONNX_RULES: dict[str, IntervalRule] = dict(INTERVAL_RULES)
+"""The interval rule of each operation of a graph made from an ONNX model."""
+
 _ZERO: Interval = (0.0, 0.0)
 
 
 def _rule(names: str) -> Callable[[IntervalRule], IntervalRule]:
     def register(rule: IntervalRule) -> IntervalRule:
-        INTERVAL_RULES.update(dict.fromkeys(names.split(), rule))
+        ONNX_RULES.update(dict.fromkeys(names.split(), rule))
         return rule
 
     return register

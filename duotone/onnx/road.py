@@ -37,12 +37,12 @@ from duotone.graph.painters.painting import Painting, check_painting
 from duotone.graph.ranges import find_ranges, nearest
 from duotone.graph.ranges.find import Assumptions, Measured
 from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
-from duotone.onnx import ranges as _ranges  # noqa: F401  (registers ONNX's interval rules)
 from duotone.onnx.hints import Hints
 from duotone.onnx.lists import ENTRIES
 from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
+from duotone.onnx.ranges import ONNX_RULES
 from duotone.onnx.reading import Reader
 from duotone.onnx.spectra import keep_spectra
 from duotone.onnx.weights import count, is_external
@@ -142,7 +142,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     graph = check_graph(built.graph)
     classes = check_classes(_pinned(classify(graph, lists, half), built, policy), graph)
     by_rules = settings.painter != "tensorflow"
-    ranges = find_ranges(graph, _assumptions(built, settings.measured))
+    ranges = find_ranges(graph, _assumptions(built, settings.measured), ONNX_RULES)
     background = Background(graph, half, ranges)
     for rule, amend in AMENDMENTS.items():
         if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:

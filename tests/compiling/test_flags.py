@@ -120,8 +120,13 @@ def test_a_folder_that_is_read_only(tmp_path: Path) -> None:
         duotone.use_cache(tmp_path)
 
 
-def test_each_compilation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    duotone.log_compilations()
+@pytest.fixture
+def logged() -> object:
+    yield duotone.log_compilations()
+    duotone.log_compilations(False)
+
+
+def test_each_compilation_is_logged(logged: object, caplog: pytest.LogCaptureFixture) -> None:
     duotone.log_compilations()
     with caplog.at_level(logging.INFO, logger="duotone"):
         jax.jit(lambda x: x * 1.75 - 3)(jnp.ones(3))
@@ -129,6 +134,11 @@ def test_each_compilation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     one = [line for line in lines if "lambda" in line]
     assert len(one) == 1
     assert re.fullmatch(r"compiled .+ in \d+\.\d+ s; \d+ programs in \d+\.\d+ s so far", one[0])
+    duotone.log_compilations(False)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="duotone"):
+        jax.jit(lambda x: x * 1.75 - 4)(jnp.ones(3))
+    assert not caplog.records
 
 
 def test_who_asks_for_the_log() -> None:

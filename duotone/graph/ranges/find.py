@@ -27,6 +27,7 @@ from types import MappingProxyType
 from duotone.errors import RangeError
 from duotone.graph.graph import Graph, Node
 from duotone.graph.ranges.facts import FACTS
+from duotone.graph.ranges.functions import IntervalRule
 from duotone.graph.ranges.interval import (
     Interval,
     Known,
@@ -129,12 +130,17 @@ NO_RANGES = Ranges(MappingProxyType({}), frozenset(), frozenset(), MappingProxyT
 """Nothing is known."""
 
 
-def find_ranges(graph: Graph, assumptions: Assumptions = NO_ASSUMPTIONS) -> Ranges:
+def find_ranges(
+    graph: Graph,
+    assumptions: Assumptions = NO_ASSUMPTIONS,
+    rules: Mapping[str, IntervalRule] = INTERVAL_RULES,
+) -> Ranges:
     """Finds an interval for each value of which anything is known.
 
     Args:
         graph: the program.
         assumptions: what to take for granted of some values.
+        rules: the interval rule of each operation; JAX's by default.
 
     Returns:
         Intervals that hold every element that is not NaN, as long as the assumptions hold.
@@ -148,12 +154,12 @@ def find_ranges(graph: Graph, assumptions: Assumptions = NO_ASSUMPTIONS) -> Rang
     passes = 0
     while True:
         passes += 1
-        one = _Pass(graph, assumptions, given, carries)
+        one = _Pass(graph, assumptions, given, carries, rules)
         one.run()
         if not one.exceeded(loops, passes):
             break
     if one.narrow(loops):
-        again = _Pass(graph, assumptions, given, carries)
+        again = _Pass(graph, assumptions, given, carries, rules)
         again.run()
         one = one if again.exceeded(loops, passes) else again
     return Ranges(
@@ -197,7 +203,9 @@ class _Pass:
         assumptions: Assumptions,
         given: Mapping[int, Interval],
         carries: dict[int, Known],
+        rules: Mapping[str, IntervalRule],
     ) -> None:
+        self._rules = rules
         self.findings = Findings(graph.values)
         self.stated = set(given)
         self._graph = graph
@@ -217,10 +225,11 @@ class _Pass:
     def run(self) -> None:
         """Visits every node."""
         findings, carries, given = self.findings, self._carries, self._given
+        rules = self._rules
         values, unit, get = findings.values, findings.unit, findings.known.get
         for node in self._graph.nodes:
             op, inputs = node.op, node.inputs
-            rule = INTERVAL_RULES.get(op)
+            rule = rules.get(op)
             if rule is not None:
                 operands = [get(v) for v in inputs]
                 if op in _CARRIES:
