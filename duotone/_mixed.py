@@ -20,6 +20,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+from jax.core import Tracer
+
 from duotone import _jax
 from duotone._arguments import half_named
 from duotone._nvtx import call_range, rewrite_range
@@ -69,6 +72,7 @@ class Settings:
         self._half = None if dtype is None else half_named("autocast", dtype)
         self.off = dtype is not None and self._half is None
         self._runs: dict[Any, Call] = {}
+        self._whole = Runner(function, lambda traced: _jax.jaxpr_as_fun(traced.jaxpr))
         self._said = False
 
     def __reduce__(self) -> Any:
@@ -144,9 +148,14 @@ class Settings:
         return announced
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the function as it is."""
-        first = () if self.weights is None else (self.weights.full(),)
-        return self.function(*first, *args, **kwargs)
+        """Calls the function as it is; with weights of its own it is compiled, as in half."""
+        if self.weights is None:
+            return self.function(*args, **kwargs)
+        args = (self.weights.full(), *args)
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        if traced or collection_now() is not None or _jax.is_jitted(self.function):
+            return self.function(*args, **kwargs)
+        return self._whole(args, kwargs)
 
 
 _LINES: set[str] = set()

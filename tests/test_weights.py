@@ -434,7 +434,25 @@ def test_where_no_half_type_is_fast_all_stays(monkeypatch):
     assert record.dtype is None
     assert same_bits(record.params, params)
     for given in (params, record):
-        np.testing.assert_array_equal(autocast(perceptron, weights=given)(x), perceptron(params, x))
+        np.testing.assert_array_equal(
+            autocast(perceptron, weights=given)(x), jax.jit(perceptron)(params, x)
+        )
+
+
+def test_switched_off_it_is_compiled_too():
+    traces = []
+
+    def counted(params, x):
+        traces.append(type(x))
+        return perceptron(params, x)
+
+    params, x = perceptron_params(), numbers(0, 5, 8)
+    off = autocast(counted, weights=params, dtype="float32")
+    for _ in range(3):
+        np.testing.assert_array_equal(off(x), jax.jit(perceptron)(params, x))
+    assert len(traces) == 1
+    assert "duotone" not in str(jax.make_jaxpr(off)(x))
+    assert "tanh" in str(duotone.explain(off, x).rows())
 
 
 def test_another_precision_of_dots_is_another_program():
