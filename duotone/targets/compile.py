@@ -44,7 +44,8 @@ def compile_program(
         CompilationError: it, or JAX for its platform, refused the program.
     """
     begun = time.perf_counter()
-    found, compiled = _compiled(fn, args, kwargs, target)
+    notes: list[str] = []
+    found, compiled = _compiled(fn, args, kwargs, target, notes)
     text = _text_of(compiled, target)
     totals = cost_of(parse(text), target)
     memory = compiled.memory_analysis()
@@ -65,7 +66,7 @@ def compile_program(
         temporary_bytes=getattr(memory, "temp_size_in_bytes", 0),
         compile_seconds=time.perf_counter() - begun,
         kernels=totals.kernels,
-        notes=totals.notes,
+        notes=(*notes, *totals.notes),
         text=text,
         devices=totals.devices,
         collectives=totals.collectives,
@@ -73,7 +74,11 @@ def compile_program(
 
 
 def _compiled(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    target: Target,
+    notes: list[str],
 ) -> tuple[topology.CompileDevices, Any]:
     """Where the program is compiled, and what came of it; what is sharded, over as many devices."""
     leaves = jax.tree.leaves((args, kwargs))
@@ -90,21 +95,34 @@ def _compiled(
             traced = _trace(fn, args, kwargs, sharding)
             axes = mesh.axes_of([traced.jaxpr])
             if not axes:
-                return found, _compile(traced, target, found)
+                return found, _compile(traced, target, found, notes)
         found = topology.find(target, math.prod(size for _, size in axes))
         whole = whole or _whole(fn, args, kwargs)
-        return found, _compile(_trace_over(whole, axes, found), target, found)
+        return found, _compile(_trace_over(whole, axes, found), target, found, notes)
 
 
-def _compile(traced: Any, target: Target, found: topology.CompileDevices) -> Any:
-    """A traced function as the compiler makes it."""
+_NO_TILES = "Couldn't find output tile sizes"
+"""XLA's own error about a dot for which Triton has no tiles; autotuning on the device avoids it."""
+_WITHOUT_TRITON = {"xla_gpu_enable_triton_gemm": False}
+
+
+def _compile(traced: Any, target: Target, found: topology.CompileDevices, notes: list[str]) -> Any:
+    """A traced function as the compiler makes it; a note where it is not as on the device."""
     lowered = _lower(traced, target)
+    options = {**found.options, **target.options}
     try:
-        return lowered.compile(compiler_options={**found.options, **target.options})
+        try:
+            return lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            if found.present or _NO_TILES not in str(error) or options.keys() & _WITHOUT_TRITON:
+                raise
+        compiled = lowered.compile(compiler_options={**options, **_WITHOUT_TRITON})
     except jax.errors.JaxRuntimeError as error:
         raise CompilationError(
             f"the compiler for {target.name} refused the program: {error}"
         ) from error
+    notes.append("XLA fails here with Triton's dots, which a device would try out: without them")
+    return compiled
 
 
 class _Whole(NamedTuple):

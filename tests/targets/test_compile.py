@@ -239,3 +239,45 @@ def test_a_device_that_is_present_is_used(monkeypatch):
     assert found.devices == (there,)
     assert found.present
     assert not found.options  # with the device, kernels are measured and chosen
+
+
+class _Refusing:
+    """A lowered program whose compiler refuses Triton's dots."""
+
+    def __init__(self, reason):
+        self.reason, self.options = reason, []
+
+    def lower(self, **_):
+        return self
+
+    def compile(self, compiler_options):
+        self.options.append(compiler_options)
+        if compiler_options.get("xla_gpu_enable_triton_gemm", True):
+            raise jax.errors.JaxRuntimeError(self.reason)
+        return "compiled"
+
+
+def absent(**options):
+    return topology.CompileDevices((), False, options)
+
+
+def test_dots_that_triton_has_no_tiles_for_are_compiled_without_it_and_it_is_said():
+    program, notes = _Refusing("INTERNAL: Couldn't find output tile sizes that satisfy hlo"), []
+    target = find_target("h200")
+    made = compile._compile(program, target, absent(a=1), notes)
+    assert made == "compiled"
+    assert program.options == [{"a": 1}, {"a": 1, "xla_gpu_enable_triton_gemm": False}]
+    assert len(notes) == 1
+    assert "Triton" in notes[0]
+
+
+def test_other_refusals_are_errors():
+    for reason, found in (
+        ("RESOURCE_EXHAUSTED: memory", absent()),
+        ("INTERNAL: Couldn't find output tile sizes", topology.CompileDevices((), True, {})),
+    ):
+        program, notes = _Refusing(reason), []
+        with pytest.raises(CompilationError, match="refused the program"):
+            compile._compile(program, find_target("h200"), found, notes)
+        assert len(program.options) == 1
+        assert not notes
