@@ -6,13 +6,15 @@ Four questions in one run. ``reroll`` on ten programs with loops that Python unr
 on programs that repeat nothing worth a loop: it must decline, and cost nothing. How long the search
 takes on programs of up to 100,000 equations. ``bucketed`` on 200 calls of random lengths.
 ``--only NAME`` measures one program and writes nothing; ``--soak`` calls a bucketed function 10,000
-times from 8 threads.
+times from 8 threads. A run that was cut off goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
+import json
 import random
 import threading
 import time
@@ -22,9 +24,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rich.progress import track
 
 import duotone
-from benchmarks._common import Bar, Result, median, seconds, table, write
+from benchmarks._common import RESULTS, Bar, Result, median, seconds, table, write
 from benchmarks._unrolled import PROGRAMS, without_repetition
 from duotone.compiling.listing import list_program
 from duotone.compiling.plan import make_plan
@@ -184,53 +187,67 @@ def soak(calls: int = 10_000, threads: int = 8, shapes: int = 50) -> dict[str, f
     }
 
 
-def measure() -> tuple[list[Bar], str, dict[str, Any]]:
-    """All four questions; returns bars, tables and data."""
-    bars, data, texts = [], {}, []
-    rows = []
+def measure() -> dict[str, Any]:
+    """All four questions; takes up what was cut off, from a file that is removed at the end."""
+    kept = RESULTS.parent / ".compile_time.json"
+    done: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    parts: dict[str, Callable[[], Any]] = {
+        **{name: functools.partial(rolled, name) for name in PROGRAMS},
+        **{
+            name: functools.partial(declined, *program)
+            for name, program in without_repetition().items()
+        },
+        "analysis": lambda: {str(size): spent for size, spent in analysis().items()},
+        "lengths": lengths,
+        "soak": soak,
+    }
+    for name in track([name for name in parts if name not in done], "compile time"):
+        done[name] = parts[name]()
+        kept.write_text(json.dumps(done))
+    kept.unlink(missing_ok=True)
+    return done
+
+
+def bars_of(data: dict[str, Any]) -> list[Bar]:
+    """The limits of the four questions."""
+
+    def over(name: str, what: str, ours: str, whole: str, limit: float) -> Bar:
+        ratio = data[name][ours] / data[name][whole]
+        return Bar(f"{name}: {what}, ours over whole", ratio, limit, "times")
+
+    bars = []
     for name in PROGRAMS:
-        f = data[name] = rolled(name)
-        rows.append([name, *f.values()])
-        bars.append(
-            Bar(f"{name}: XLA's time, ours over whole", f["ours s"] / f["whole s"], 0.1, "times")
-        )
-        bars.append(
-            Bar(
-                f"{name}: step, ours over whole",
-                f["ours step ms"] / f["whole step ms"],
-                1.02,
-                "times",
-            )
-        )
-        bars.append(
-            Bar(f"{name}: memory, ours over whole", f["ours MB"] / f["whole MB"], 1.05, "times")
-        )
-        print(rows[-1], flush=True)
-    texts.append(table(["unrolled", *next(iter(data.values()))], rows))
-    rows = []
-    for name, (fn, args) in without_repetition().items():
-        f = data[name] = declined(fn, args)
-        rows.append([name, *f.values()])
-        bars.append(
-            Bar(f"{name}: total, ours over whole", f["ours s"] / f["whole s"], 1.05, "times")
-        )
-        print(rows[-1], flush=True)
-    texts.append(table(["without repetition", "whole s", "ours s", "loops"], rows))
-    found = data["analysis"] = analysis()
-    texts.append(table(["equations", "s"], [[str(n), s] for n, s in found.items()]))
-    bars.append(Bar("100,000 equations analysed", found[SIZES[-1]], 15.0, "s"))
-    growth = found[SIZES[-1]] / found[SIZES[0]] / 4
-    bars.append(Bar("time for each equation, 100,000 over 25,000", growth, 1.3, "times"))
-    f = data["lengths"] = lengths()
-    texts.append(table(["200 calls", *f], [["random lengths", *f.values()]]))
-    bars.append(
-        Bar("200 random lengths: buckets over plain jit", f["ours s"] / f["plain s"], 0.25, "times")
-    )
-    f = data["soak"] = soak()
-    texts.append(table(["soak", *f], [["8 threads", *f.values()]]))
-    bars.append(Bar("soak: wrong results", f["calls"] - f["right"], 0, "calls"))
-    bars.append(Bar("soak: programs kept", f["programs kept"], 10, "programs"))
-    return bars, "\n\n".join(texts), data
+        bars.append(over(name, "XLA's time", "ours s", "whole s", 0.1))
+        bars.append(over(name, "step", "ours step ms", "whole step ms", 1.02))
+        bars.append(over(name, "memory", "ours MB", "whole MB", 1.05))
+    bars += [over(name, "total", "ours s", "whole s", 1.05) for name in without_repetition()]
+    found, f, soaked = data["analysis"], data["lengths"], data["soak"]
+    first, last = str(SIZES[0]), str(SIZES[-1])
+    growth = found[last] / found[first] / (SIZES[-1] / SIZES[0])
+    return [
+        *bars,
+        Bar("100,000 equations analysed", found[last], 15.0, "s"),
+        Bar("time for each equation, 100,000 over 25,000", growth, 1.3, "times"),
+        Bar(
+            "200 random lengths: buckets over plain jit", f["ours s"] / f["plain s"], 0.25, "times"
+        ),
+        Bar("soak: wrong results", soaked["calls"] - soaked["right"], 0, "calls"),
+        Bar("soak: programs kept", soaked["programs kept"], 10, "programs"),
+    ]
+
+
+def text_of(data: dict[str, Any]) -> str:
+    """The tables."""
+    unrolled = [[name, *data[name].values()] for name in PROGRAMS]
+    whole = [[name, *data[name].values()] for name in without_repetition()]
+    tables = [
+        table(["unrolled", *next(iter(map(data.get, PROGRAMS)))], unrolled),
+        table(["without repetition", "whole s", "ours s", "loops"], whole),
+        table(["equations", "s"], list(map(list, data["analysis"].items()))),
+        table(["200 calls", *data["lengths"]], [["random lengths", *data["lengths"].values()]]),
+        table(["soak", *data["soak"]], [["8 threads", *data["soak"].values()]]),
+    ]
+    return "\n\n".join(tables)
 
 
 def main() -> None:
@@ -244,10 +261,9 @@ def main() -> None:
     elif asked.soak:
         print(soak())
     else:
-        bars, text, data = measure()
-        write(
-            Result("compile_time", QUESTION, "python -m benchmarks.compile_time", bars, text, data)
-        )
+        data = measure()
+        command = "python -m benchmarks.compile_time"
+        write(Result("compile_time", QUESTION, command, bars_of(data), text_of(data), data))
 
 
 if __name__ == "__main__":
