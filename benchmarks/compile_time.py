@@ -126,13 +126,6 @@ def analysis() -> dict[int, float]:
     return found
 
 
-def _layers(weights: Any, x: Any) -> Any:
-    for w in weights:
-        scores = jax.nn.softmax(jnp.tril(x @ x.swapaxes(-1, -2)) * 0.1, axis=-1)
-        x = jax.nn.gelu(scores @ x @ w) + x
-    return x
-
-
 def lengths() -> dict[str, float]:
     """200 calls of random lengths from 64 to 512: clock seconds of plain ``jit`` and of buckets."""
     rng = random.Random(0)
@@ -241,7 +234,7 @@ def text_of(data: dict[str, Any]) -> str:
     unrolled = [[name, *data[name].values()] for name in PROGRAMS]
     whole = [[name, *data[name].values()] for name in without_repetition()]
     tables = [
-        table(["unrolled", *next(iter(map(data.get, PROGRAMS)))], unrolled),
+        table(["unrolled", *data[next(iter(PROGRAMS))]], unrolled),
         table(["without repetition", "whole s", "ours s", "loops"], whole),
         table(["equations", "s"], list(map(list, data["analysis"].items()))),
         table(["200 calls", *data["lengths"]], [["random lengths", *data["lengths"].values()]]),
