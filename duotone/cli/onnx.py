@@ -46,6 +46,13 @@ ProviderOption = Annotated[
         metavar="NAME",
     ),
 ]
+FoldInputsOption = Annotated[
+    bool,
+    typer.Option(
+        "--fold-inputs",
+        help="ONNX: weights that are inputs too, as in files of IR version 3, become constants.",
+    ),
+]
 
 
 def is_model(path: str | Path) -> bool:
@@ -81,6 +88,7 @@ def carry_out(
     keep_full: list[str] | None,
     calibration: Path | None,
     provider: str | None,
+    fold_inputs: bool = False,
     overwrite: bool = False,
 ) -> Rewritten:
     """Rewrites a model while a line says what is being done; options as on the command line."""
@@ -101,6 +109,7 @@ def carry_out(
             keep_full=keep_full or (),
             calibration=calibration,
             provider=provider,
+            fold_inputs=fold_inputs,
             overwrite=overwrite,
             on_stage=lambda stage: status.update(doing(stage)),
         )

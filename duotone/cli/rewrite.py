@@ -102,6 +102,7 @@ def rewrite(
     keep_full: onnx.KeepFullOption = None,
     calibration: onnx.CalibrationOption = None,
     provider: onnx.ProviderOption = None,
+    fold_inputs: onnx.FoldInputsOption = False,
 ) -> None:
     """Rewrite a TensorFlow graph as TensorFlow 2.21 would, or an ONNX model by duotone's rules.
 
@@ -126,6 +127,7 @@ def rewrite(
             keep_full=keep_full,
             calibration=calibration,
             provider=provider,
+            fold_inputs=fold_inputs,
             overwrite=force,
         )
         onnx.say_rewritten(console, rewritten)
@@ -135,6 +137,7 @@ def rewrite(
         "--keep-full": keep_full,
         "--calibration": calibration,
         "--provider": provider,
+        "--fold-inputs": fold_inputs,
     }
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)

@@ -65,6 +65,7 @@ def rewrite(
     calibration: Data | None = None,
     provider: str | None = None,
     policy: Policy | None = None,
+    fold_inputs: bool = False,
     overwrite: bool = False,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Rewritten:
@@ -86,6 +87,9 @@ def rewrite(
         policy: list edits by ONNX operation (``Policy(deny_add=["Softmax"])``; of a custom domain
             ``"com.microsoft.FusedMatMul"``), ``keep_full``, ``keep_half``, ``rules_remove``; the
             environment is merged into it.
+        fold_inputs: whether initializers that are inputs too become constants, stored half, and
+            leave the list of inputs. In a file of IR version 3 all weights are such inputs; else
+            they keep name and type, and are cast inside.
         overwrite: whether another file that is there may be replaced; never the one that is read.
         on_stage: is told what begins: ``"reading"``, ``"measuring"``, ``"rewriting"``,
             ``"writing"``.
@@ -115,6 +119,7 @@ def rewrite(
     settings = _settings(
         source, dtype, painter, policy, keep_full, keep_io, provider, calibration, on_stage
     )
+    settings = dataclasses.replace(settings, fold_inputs=fold_inputs)
     on_stage("rewriting")
     start = time.perf_counter()
     name = files.data_file(target).name if target is not None and source.external else None
@@ -139,6 +144,7 @@ def explain(
     calibration: Data | None = None,
     provider: str | None = None,
     policy: Policy | None = None,
+    fold_inputs: bool = False,
 ) -> Record:
     """Paints a model and says of each node why, without writing anything.
 
@@ -151,6 +157,7 @@ def explain(
         calibration: likewise.
         provider: likewise.
         policy: likewise.
+        fold_inputs: likewise.
 
     Returns:
         The record, as of a JAX program; :meth:`~duotone.graph.record.Record.to_json` writes it.
@@ -167,6 +174,7 @@ def explain(
         calibration=calibration,
         provider=provider,
         policy=policy,
+        fold_inputs=fold_inputs,
     ).record
 
 

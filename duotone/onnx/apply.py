@@ -45,6 +45,8 @@ def apply(painted: Painted, storage: Storage) -> tuple[ModelProto, CastPlan]:
     made = ONNX.ModelProto()
     source = painted.model
     made.CopyFrom(_without_graph(source))
+    if painted.fold_inputs:  # before IR version 4 every initializer had to be an input
+        made.ir_version = max(made.ir_version, 4)
     made.graph.CopyFrom(writer.graph(painted.built.root))
     return made, CastPlan(tuple(writer.casts), {})
 
@@ -76,6 +78,7 @@ class Writer:
         self._number = NUMBERS[painted.half.name]
         self._half = painted.half
         self._storage = storage
+        self._folded = painted.fold_inputs
         self._names = list(painted.built.names)
         self._taken = set(_all_names(painted.model.graph))
         self._copies: dict[tuple[int, Paint], str] = {}
@@ -203,8 +206,10 @@ class Writer:
             if part.body == 0
             else {v: i for i, v in self._own(part)}
         )
+        initial = {t.name for t in old.initializer} if self._folded and not part.body else ()
         for said in old.input:
-            self._say(made.input.add(), said, self._is_half(own.get(said.name)))
+            if said.name not in initial:
+                self._say(made.input.add(), said, self._is_half(own.get(said.name)))
         self._initializers(part, made)
         made.sparse_initializer.extend(old.sparse_initializer)
         made.quantization_annotation.extend(old.quantization_annotation)

@@ -83,6 +83,7 @@ class Built:
         constants: by value.
         names: the name of each value in the file.
         operations: the operation in the file of each node, by index; structural ones are missing.
+        defaults: by value, the float32 elements of inputs that the caller may leave out.
     """
 
     graph: Graph
@@ -90,3 +91,4 @@ class Built:
     constants: Mapping[int, Constant]
     names: Sequence[str]
     operations: Mapping[int, str]
+    defaults: Mapping[int, Any]

@@ -63,6 +63,7 @@ class Reader:
         folder: where its external data is.
         avoided: operations that the runtime has no half kernel for.
         opted: operations without a schema that the policy lists.
+        fold_inputs: whether an initializer that is an input too is a constant, and no input.
     """
 
     def __init__(
@@ -72,17 +73,20 @@ class Reader:
         folder: Path | None,
         avoided: Collection[str] = (),
         opted: Collection[str] = (),
+        *,
+        fold_inputs: bool = False,
     ) -> None:
         self.half, self.folder = half, folder
         self.avoided, self.opted = avoided, opted
+        self.fold_inputs = fold_inputs
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.opsets.setdefault("", self.opsets.get("ai.onnx", 1))
-        self.old = model.ir_version < 4
         self.nodes: list[Node] = []
         self.values: list[Value] = []
         self.bodies: list[Body] = []
         self.names: list[str] = []
         self.constants: dict[int, Constant] = {}
+        self.defaults: dict[int, Any] = {}
         self.operations: dict[int, str] = {}
 
     def read(self, graph: GraphProto, hints: Hints, *, keep_io: bool) -> Built:
@@ -96,14 +100,17 @@ class Reader:
         body = self.add_body(-1, BodyKind.ROOT)
         root = Part(graph, body)
         scope: MutableMapping[str, int] = {}
-        initial = {tensor.name for tensor in graph.initializer}
+        initial = {tensor.name: tensor for tensor in graph.initializer}
         given = Paint.FULL if keep_io else Paint.HALF
         for said in graph.input:
-            if self.old and said.name in initial:
+            default = initial.get(said.name)
+            if default is not None and self.fold_inputs:
                 continue
             dtype = hints.dtype(said.name)
-            paint = given if dtype == FULL_DTYPE and said.name not in initial else Paint.FULL
+            paint = given if dtype == FULL_DTYPE and default is None else Paint.FULL
             value = self.value(said.name, dtype, hints.shape(said.name), body, given=paint)
+            if default is not None and dtype == FULL_DTYPE:
+                self._default(value, default)
             scope[said.name] = value
             root.inputs.append(value)
         self.fill(root, scope, hints)
@@ -113,7 +120,7 @@ class Reader:
         )
         inputs = tuple(root.inputs)
         made = Graph(tuple(self.nodes), tuple(self.values), tuple(self.bodies), inputs, outputs)
-        return Built(made, root, self.constants, self.names, self.operations)
+        return Built(made, root, self.constants, self.names, self.operations, self.defaults)
 
     def add_body(self, parent: int, kind: BodyKind, trips: int = 1) -> int:
         """Adds a body; returns its index."""
@@ -199,6 +206,17 @@ class Reader:
             part.outputs.append(scope[said.name])
             part.readers.append(None)
 
+    def _default(self, value: int, tensor: Any) -> None:
+        """Notes the elements that an input has where the caller gives none: as a weight's."""
+        if dtype_of(tensor.data_type) != FULL_DTYPE:
+            raise OnnxError(
+                f"the input {tensor.name!r} is float32, and its default "
+                f"{dtype_of(tensor.data_type)}."
+            )
+        constant = weights.magnitude(tensor, self.folder)
+        self.values[value] = dataclasses.replace(self.values[value], constant=constant)
+        self.defaults[value] = tensor
+
     def _initializer(self, part: Part, scope: MutableMapping[str, int], tensor: Any) -> None:
         dtype = dtype_of(tensor.data_type)
         constant = weights.magnitude(tensor, self.folder) if dtype == FULL_DTYPE else None
@@ -274,7 +292,7 @@ class Reader:
             avoided=self.avoided,
             opted=self.opted,
         )
-        fixed = made.fixed or self._badly_rounded(node, read)
+        fixed = made.fixed or self._too_large(read) or self._badly_rounded(node, read)
         slots = made.attributes["operands"]
         assert isinstance(slots, tuple)
         index = self.node(
@@ -305,15 +323,26 @@ class Reader:
             return Magnitude(found.smallest, found.largest)
         return found
 
+    def _too_large(self, read: Sequence[Value | None]) -> str:
+        """Why what reads the default of an input stays full: a cast would make it infinite."""
+        for value in read:
+            if value is None or value.index not in self.defaults or value.constant is None:
+                continue
+            if value.constant.largest > self.half.largest:
+                name = self.names[value.index]
+                return f"the default of the input {name!r} is too large for {self.half.name}"
+        return ""
+
     def _badly_rounded(self, node: NodeProto, read: Sequence[Value | None]) -> str:
         """Why a batch norm stays full: half would round its small variances too coarsely."""
         if node.op_type != "BatchNormalization" or len(read) != 5 or read[4] is None:
             return ""
-        variance = self.constants.get(read[4].index)
+        found = self.constants.get(read[4].index)
+        variance = self.defaults.get(read[4].index) if found is None else found.tensor
         if variance is None:
             return ""
         epsilon = attribute(node, "epsilon") or 1e-5
-        for piece in weights.pieces(variance.tensor, self.folder):
+        for piece in weights.pieces(variance, self.folder):
             rounded = weights.in_half(piece, self.half).astype(piece.dtype)
             error = abs(rounded - piece) / (abs(piece) + epsilon)
             if (error > 2 * self.half.epsilon).any():

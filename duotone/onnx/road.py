@@ -66,6 +66,7 @@ class Settings:
         keep_io: whether inputs and outputs stay float32.
         provider: the runtime whose kernels are asked for; ``None`` for any.
         measured: what calibration found, by the name of a value.
+        fold_inputs: whether inputs with a default become constants.
     """
 
     half: HalfType
@@ -74,6 +75,7 @@ class Settings:
     keep_io: bool = True
     provider: str | None = None
     measured: Mapping[str, Measured] = dataclasses.field(default_factory=dict)
+    fold_inputs: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Painted:
     classes: Classes
     painting: Painting
     half: HalfType
+    fold_inputs: bool
 
 
 def make_settings(
@@ -95,7 +98,6 @@ def make_settings(
     *,
     keep_io: bool = True,
     provider: str | None = None,
-    measured: Mapping[str, Measured] | None = None,
 ) -> Settings:
     """Checks options and puts them together.
 
@@ -121,7 +123,7 @@ def make_settings(
         raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
     merged = dataclasses.replace(merged, keep_full=(*merged.keep_full, *keep_full))
     without_half(provider, dtype)
-    return Settings(HALF_TYPES[dtype], asked, merged, keep_io, provider, measured or {})
+    return Settings(HALF_TYPES[dtype], asked, merged, keep_io, provider)
 
 
 def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted:
@@ -136,9 +138,10 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     model = inlined(model)
     lists, opted = _lists(model, policy, half)
     avoided = without_half(settings.provider, half.name)
-    reader = Reader(model, half, folder, avoided, opted)
+    reader = Reader(model, half, folder, avoided, opted, fold_inputs=settings.fold_inputs)
     hints = Hints(model.graph, inferred(model))
     built = reader.read(model.graph, hints, keep_io=settings.keep_io)
+    _say_defaults(built)
     graph = check_graph(built.graph)
     classes = check_classes(_pinned(classify(graph, lists, half), built, policy), graph)
     by_rules = settings.painter != "tensorflow"
@@ -153,7 +156,18 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     painting = one_precision(PAINTERS[settings.painter](graph, classes, off))
     graph, painting = cast_beforehand(graph, classes, painting, tuple(built.constants))
     built = dataclasses.replace(built, graph=check_graph(graph))
-    return Painted(model, built, classes, check_painting(painting, graph), half)
+    painting = check_painting(painting, graph)
+    return Painted(model, built, classes, painting, half, settings.fold_inputs)
+
+
+def _say_defaults(built: Built) -> None:
+    """Says where weights stay float32 because they are inputs."""
+    if sum(map(count, built.defaults.values())) > _SMALL_TENSOR:
+        logger.warning(
+            "%d weights of the model are inputs too, so they keep their type and are cast inside. "
+            "fold_inputs=True (--fold-inputs) makes constants of them, stored half.",
+            len(built.defaults),
+        )
 
 
 def one_precision(painting: Painting) -> Painting:

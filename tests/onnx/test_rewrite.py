@@ -11,7 +11,7 @@ import duotone.onnx
 from duotone.errors import ArgumentError, OnnxError, PolicyError
 from duotone.onnx import running
 from duotone.policy import Policy
-from tests.onnx.models import BRANCHES, FUNCTION, LOOP, MLP, model
+from tests.onnx.models import BRANCHES, FUNCTION, LOOP, MLP, model, numbers
 
 
 def operations(graph):
@@ -91,6 +91,43 @@ def test_a_constant_read_in_both_precisions_is_kept_once_for_each():
     after = duotone.onnx.rewrite(model(text)).model
     types = {t.name: t.data_type for t in after.graph.initializer}
     assert types == {"w": TensorProto.FLOAT, "w_half": TensorProto.FLOAT16}
+
+
+OLD = """
+f (float[4, 4] x, float[4, 4] w, float[4] b) => (float[4, 4] y)
+<float[4, 4] w = {W}, float[4] b = {B}>
+{ h = MatMul(x, w)  a = Add(h, b)  y = Relu(a) }
+""".replace("W}", numbers(16) + "}").replace("B}", "FIRST, 0.5, -1, 2}")
+
+
+def old(first="0.25"):
+    return model(OLD.replace("FIRST", first), opset=9, ir=3)
+
+
+def test_weights_that_are_inputs_keep_their_types_and_are_cast_inside():
+    before = old()
+    after = duotone.onnx.rewrite(before).model
+    assert after.graph.input == before.graph.input
+    assert [t.data_type for t in after.graph.initializer] == [TensorProto.FLOAT] * 2
+    assert operations(after.graph).count("Cast") == 3
+    close(run(before, x=x(4, 4)), run(after, x=x(4, 4)))
+
+
+def test_weights_that_are_inputs_become_constants_on_demand():
+    before = old()
+    after = duotone.onnx.rewrite(before, fold_inputs=True).model
+    onnx.checker.check_model(after, full_check=True)
+    assert ([v.name for v in after.graph.input], after.ir_version) == (["x"], 4)
+    assert {t.name: t.data_type for t in after.graph.initializer}["w"] == TensorProto.FLOAT16
+    assert operations(after.graph).count("Cast") == 2
+    close(run(before, x=x(4, 4)), run(after, x=x(4, 4)))
+
+
+def test_a_default_that_is_too_large_for_half_keeps_its_reader_full():
+    record = duotone.onnx.explain(old("-1e30"))
+    (add,) = (o for o in record.operations if o.operation == "Add")
+    assert add.paint == "full"
+    assert "'b'" in add.fixed
 
 
 def test_a_mask_of_minus_1e9_keeps_the_addition_full():
