@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from benchmarks._common import Bar, Result, seconds, table, write
-from duotone.tensorflow.cut import Labelling
+from duotone.graph.cut import Labelling
 
 QUESTION = "What does a minimum cut cost?"
 SIZES = (10_000, 100_000)

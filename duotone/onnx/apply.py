@@ -4,7 +4,7 @@
 
     constants  once for each precision in which they are read, under the old name where one is left
     casts      one for each value, precision and place: right behind what makes the value, before a
-               loop in which it does not change, inside of a branch that reads it
+               loop in which it does not change, inside of a branch that alone reads it
     results    of the model keep their names and types; what was stored half before is renamed
 
 Who calls this: :mod:`duotone.onnx.api`. What it makes is checked by :mod:`duotone.onnx.verify`.
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from duotone.graph.casts.plan import Cast, CastPlan
-from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
-from duotone.graph.painters.painting import Painting
+from duotone.graph.graph import Boundary, Graph, Paint
+from duotone.onnx.demands import Demands
 from duotone.onnx.parts import Built, Part, Step
 from duotone.onnx.protos import (
     FLOAT,
@@ -74,75 +74,23 @@ class Writer:
     def __init__(self, painted: Painted, storage: Storage) -> None:
         self._built: Built = painted.built
         self._graph: Graph = painted.built.graph
-        self._painting: Painting = painted.painting
         self._number = NUMBERS[painted.half.name]
         self._half = painted.half
         self._storage = storage
         self._folded = painted.fold_inputs
         self._names = list(painted.built.names)
         self._taken = set(_all_names(painted.model.graph))
+        self._node_names = set(_names_of_nodes(painted.model.graph))
         self._copies: dict[tuple[int, Paint], str] = {}
-        self._wanted: dict[int, dict[Paint, None]] = {}
-        self._readers: dict[tuple[int, Paint, int], list[int]] = {}
         self._of_body: dict[int, dict[tuple[int, Paint], str]] = {}
         self._returned = dict(self._graph.outputs)
-        self._demands(self._built.root)
+        self._demands = Demands(painted.built, painted.painting)
         self._name_constants()
         self._name_casts()
         self.casts = [
             Cast(value, to, body, tuple(readers), free=False, exact=False, held="")
-            for (value, to, body), readers in self._readers.items()
+            for (value, to, body), readers in self._demands.readers.items()
         ]
-
-    # ------------------------------------------------------------- what is read how
-
-    def _want(self, value: int, reader: tuple[int, int] | None) -> Paint | None:
-        """The precision in which a node reads a value; ``None`` as it is stored."""
-        if reader is None or not self._graph.values[value].paintable:
-            return None
-        node, slot = reader
-        may = self._graph.nodes[node].half_inputs[slot]
-        return self._painting.compute[node] if may else Paint.FULL
-
-    def _stored(self, value: int) -> Paint:
-        return self._graph.stored(self._painting.store, self._graph.values[value])
-
-    def _demands(self, part: Part) -> None:
-        """Notes what is read in which precision in a graph and those inside of it."""
-        for step in part.steps:
-            for value, reader in zip(step.inputs, step.readers, strict=True):
-                if value >= 0:
-                    self._demand(value, self._want(value, reader), part.body, reader)
-            for inner in step.parts:
-                self._demands(inner)
-        for value, reader in zip(part.outputs, part.readers, strict=True):
-            want = self._want(value, reader)
-            if part.body == 0 and self._graph.values[value].paintable:
-                want = Paint.HALF if self._returned[value] is Boundary.HALF else Paint.FULL
-            self._demand(value, want, part.body, reader)
-
-    def _demand(
-        self, value: int, want: Paint | None, body: int, reader: tuple[int, int] | None
-    ) -> None:
-        if want is None:
-            return
-        self._wanted.setdefault(value, {})[want] = None
-        if value in self._built.constants or self._stored(value) is want:
-            return
-        where = self._place(value, body)
-        readers = self._readers.setdefault((value, want, where), [])
-        readers.append(-1 if reader is None else reader[0])
-
-    def _place(self, value: int, body: int) -> int:
-        """Where a cast stands: outside of loops, inside of branches."""
-        bodies = self._graph.bodies
-        around, found = set(), self._graph.values[value].body
-        while found >= 0:
-            around.add(found)
-            found = bodies[found].parent
-        while body not in around and bodies[body].kind is not BodyKind.BARRIER:
-            body = bodies[body].parent
-        return body
 
     # ------------------------------------------------------------- names
 
@@ -156,7 +104,7 @@ class Writer:
 
     def _name_constants(self) -> None:
         for value, constant in self._built.constants.items():
-            wanted = self._wanted.get(value) or {Paint.FULL: None}
+            wanted = self._demands.wanted.get(value) or {Paint.FULL: None}
             first = Paint.FULL if Paint.FULL in wanted else Paint.HALF
             if self._returned.get(value) is Boundary.HALF:
                 first = Paint.HALF
@@ -167,7 +115,7 @@ class Writer:
                 self._copies[value, paint] = name
 
     def _name_casts(self) -> None:
-        for value, to, body in self._readers:
+        for value, to, body in self._demands.readers:
             name = self._names[value]
             if body == 0 and value in self._returned and self._graph.values[value].producer >= 0:
                 boundary = self._returned[value]
@@ -187,7 +135,7 @@ class Writer:
             return next(
                 self._copies[value, paint] for paint in paints if (value, paint) in self._copies
             )
-        if want is None or self._stored(value) is want:
+        if want is None or self._demands.stored(value) is want:
             return self._names[value]
         while (value, want) not in self._of_body.get(body, {}):
             body = self._graph.bodies[body].parent
@@ -247,7 +195,7 @@ class Writer:
             return False
         if value in self._built.constants:
             return self._copies.get((value, Paint.HALF)) == self._built.constants[value].name
-        return self._stored(value) is Paint.HALF
+        return self._demands.stored(value) is Paint.HALF
 
     def _say(self, made: Any, said: Any, half: bool) -> None:
         made.CopyFrom(said)
@@ -275,9 +223,7 @@ class Writer:
 
     def _results(self, part: Part, made: GraphProto, local: set[str]) -> None:
         for said, value, reader in zip(part.graph.output, part.outputs, part.readers, strict=True):
-            want = self._want(value, reader)
-            if part.body == 0 and self._graph.values[value].paintable:
-                want = Paint.HALF if self._returned[value] is Boundary.HALF else Paint.FULL
+            want = self._demands.want_result(part, value, reader)
             name = self._name(value, want, part.body)
             if part.body and name not in local:
                 copy = self._unique(f"{said.name}_result")
@@ -290,7 +236,8 @@ class Writer:
 
     def _cast(self, value: int, to: Paint, name: str) -> NodeProto:
         number = self._number if to is Paint.HALF else FLOAT
-        return ONNX.helper.make_node("Cast", [self._names[value]], [name], name, to=number)
+        own = self._unique(f"{name}_cast") if name in self._node_names else name
+        return ONNX.helper.make_node("Cast", [self._names[value]], [name], own, to=number)
 
     def _step(self, step: Step, part: Part) -> list[NodeProto]:
         """The nodes in the place of one."""
@@ -298,7 +245,7 @@ class Writer:
         if step.index < 0 and not step.parts and step.outputs[0] in self._built.constants:
             return self._constant(step)
         pairs = zip(step.inputs, step.readers, strict=True)
-        wants = [self._want(v, reader) if v >= 0 else None for v, reader in pairs]
+        wants = [self._demands.want(v, reader) if v >= 0 else None for v, reader in pairs]
         inputs = [
             self._name(v, want, part.body) if v >= 0 else ""
             for v, want in zip(step.inputs, wants, strict=True)
@@ -348,7 +295,7 @@ class Writer:
         half = self._half.name
         source = half if want is Paint.HALF else values[read].dtype
         target = half if self._is_half(made) else values[made].dtype
-        if source != target or source != half or made in self._returned:
+        if source != target or made in self._returned:
             return False
         if any(body_value == made for body in self._of_body.values() for body_value, _ in body):
             return False
@@ -392,3 +339,11 @@ def _all_names(graph: GraphProto) -> Iterator[str]:
         yield node.name
         for inner in graphs_in(node):
             yield from _all_names(inner)
+
+
+def _names_of_nodes(graph: GraphProto) -> Iterator[str]:
+    """The names of all nodes."""
+    for node in graph.node:
+        yield node.name
+        for inner in graphs_in(node):
+            yield from _names_of_nodes(inner)

@@ -33,10 +33,13 @@ from duotone.graph.classify.lists import Kind, OpLists
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import HALF_TYPES, STRUCTURAL, Graph, HalfType, Node, Paint, check_graph
 from duotone.graph.painters import PAINTERS
+from duotone.graph.painters.fewer import fewer_casts
+from duotone.graph.painters.mincut import paint_mincut
 from duotone.graph.painters.painting import Painting, check_painting
 from duotone.graph.ranges import find_ranges, nearest
 from duotone.graph.ranges.find import Assumptions, Measured
 from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
+from duotone.onnx.addends import allow_small_addends
 from duotone.onnx.hints import Hints
 from duotone.onnx.lists import ENTRIES
 from duotone.onnx.parts import Built
@@ -49,6 +52,7 @@ from duotone.onnx.weights import count, is_external
 from duotone.policy import LISTS, Policy
 
 logger = logging.getLogger("duotone")
+_PAINTERS = {**PAINTERS, "mincut": paint_mincut}
 _NO_STEPS = frozenset({Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value})
 """The steps of duotone's painter by which a node computes full and stores half."""
 _SMALL_TENSOR = 4096
@@ -117,8 +121,8 @@ def make_settings(
             )
     merged = given.merged_with_environment()
     asked = painter or merged.painter
-    if asked not in PAINTERS:
-        raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, PAINTERS))}.")
+    if asked not in _PAINTERS:
+        raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, _PAINTERS))}.")
     if isinstance(keep_full, str):
         raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
     merged = dataclasses.replace(merged, keep_full=(*merged.keep_full, *keep_full))
@@ -144,7 +148,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     _say_defaults(built)
     graph = check_graph(built.graph)
     classes = check_classes(_pinned(classify(graph, lists, half), built, policy), graph)
-    by_rules = settings.painter != "tensorflow"
+    by_rules = settings.painter == "duotone"
     ranges = find_ranges(graph, _assumptions(built, settings.measured), ONNX_RULES)
     background = Background(graph, half, ranges)
     for rule, amend in AMENDMENTS.items():
@@ -152,8 +156,12 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
             classes = check_classes(amend(classes, background), graph)
     if by_rules and Rule.CLOSELY not in policy.rules_remove:
         classes = check_classes(keep_spectra(graph, classes), graph)
+    if by_rules:
+        classes = check_classes(allow_small_addends(graph, classes, ranges, lists), graph)
     off = _NO_STEPS | policy.rules_remove
-    painting = one_precision(PAINTERS[settings.painter](graph, classes, off))
+    painting = one_precision(_PAINTERS[settings.painter](graph, classes, off))
+    if by_rules and Rule.CUT not in policy.rules_remove:
+        painting = fewer_casts(graph, classes, painting)
     graph, painting = cast_beforehand(graph, classes, painting, tuple(built.constants))
     built = dataclasses.replace(built, graph=check_graph(graph))
     painting = check_painting(painting, graph)

@@ -19,7 +19,7 @@ not cheaper by the guess, or dearer by what is known.
 Who calls this: ``road``.
 
 References:
-    ``duotone/tensorflow/cut.py`` for the cut.
+    ``duotone/graph/cut.py`` for the cut.
 """
 
 from __future__ import annotations
@@ -27,18 +27,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from duotone.graph.classify.lists import Kind
+from duotone.graph.cut import FULL, HALF, Labelling, pay_for_casts
 from duotone.graph.graph import Paint
 from duotone.graph.reach import reach
-from duotone.tensorflow.cut import Labelling
 from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Painted
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.passes import Colours, reads_variable
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.shapes import ElementCount, element_count
-
-_HALF, _FULL = 0, 1
-"""Variables whose colours are given."""
 
 
 def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colours:
@@ -71,7 +68,7 @@ def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colo
         before = cast_elements(facts, colours.allow, count, unknown)
         if cast_elements(facts, allow, count, unknown) > before - least:
             return colours
-    opened = frozenset(u for u in range(len(facts.units)) if variables.of_unit(u) > _FULL)
+    opened = frozenset(u for u in range(len(facts.units)) if variables.of_unit(u) > FULL)
     changed = sorted(allow.keys() ^ colours.allow.keys())
     journal = [*colours.journal, *(Painted("cut", u, deny=u not in allow) for u in changed)]
     return Colours(allow, colours.deny, colours.clusters, journal, chosen=opened)
@@ -112,14 +109,14 @@ class _Variables:
 
     def __init__(self, facts: Facts, colours: Colours) -> None:
         self.count = 2
-        self._of_unit = [_FULL] * len(facts.units)
+        self._of_unit = [FULL] * len(facts.units)
         below = _below_allow(facts, colours)
         casts = _user_casts(facts)
         for unit in range(len(facts.units)):
             if not facts.is_float(unit):
                 continue
             if unit in colours.allow and facts.kind(unit) is Kind.ALLOW:
-                self._of_unit[unit] = _HALF
+                self._of_unit[unit] = HALF
             elif unit in casts or _is_open(facts, colours, unit, below):
                 self._of_unit[unit] = self.count
                 self.count += 1
@@ -137,8 +134,8 @@ class _Variables:
     def _tie(self, group: Iterable[int]) -> None:
         """Gives units one variable; one that must be full makes all of them full."""
         found = {self.of_unit(unit) for unit in group}
-        one = _FULL if _FULL in found else min(found)
-        for variable in found - {_HALF}:
+        one = FULL if FULL in found else min(found)
+        for variable in found - {HALF}:
             self._tied[variable] = one
 
 
@@ -210,35 +207,11 @@ def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[
             read = {variables.of_unit(units.inputs[r.node][r.slot]) for r in readers}
             read.discard(producer)
             if read:
-                _pay_for_casts(labels, producer, read, cost)
+                pay_for_casts(labels, producer, read, cost)
                 total += 2 * cost * (len(read) + 1)
-    labels.prefer(_HALF, half=total)
-    labels.prefer(_FULL, full=total)
+    labels.prefer(HALF, half=total)
+    labels.prefer(FULL, full=total)
     return [paint is Paint.FULL for paint in labels.solve()]
-
-
-def _pay_for_casts(labels: Labelling, producer: int, read: set[int], cost: int) -> None:
-    """Pays for one cast in each direction that is needed."""
-
-    def pay(full: int, half: int) -> None:
-        labels.join(full=half, half=full, cost=cost)
-
-    down = read - {_FULL}  # may be half: a cast if the producer is full
-    up = read - {_HALF}
-    if _HALF in down:
-        down = {_HALF}
-    if _FULL in up:
-        up = {_FULL}
-    if producer != _HALF and down:
-        target = down.pop() if len(down) == 1 else labels.add()
-        for reader in down:
-            pay(full=target, half=reader)
-        pay(full=producer, half=target)
-    if producer != _FULL and up:
-        target = up.pop() if len(up) == 1 else labels.add()
-        for reader in up:
-            pay(full=reader, half=target)
-        pay(full=target, half=producer)
 
 
 def _keep_user_casts(facts: Facts, allow: dict[int, str]) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from duotone.graph import cut
+from duotone.graph.cut import Labelling
 from duotone.graph.graph import Paint
-from duotone.tensorflow import cut
-from duotone.tensorflow.cut import Labelling
 
 
 def by_trying(

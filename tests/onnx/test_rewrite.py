@@ -229,9 +229,10 @@ def test_compare_finds_the_first_node_where_two_models_part(monkeypatch):
 def test_a_wrong_type_is_found_before_anything_is_written(monkeypatch, tmp_path):
     from duotone.errors import RewriteError
     from duotone.onnx.apply import Writer
+    from duotone.onnx.demands import Demands
 
     monkeypatch.setattr(Writer, "_is_half", lambda self, value: True)
-    monkeypatch.setattr(Writer, "_want", lambda self, value, reader: None)
+    monkeypatch.setattr(Demands, "want", lambda self, value, reader: None)
     with pytest.raises(RewriteError, match="no valid one"):
         duotone.onnx.rewrite(model(LOOP), tmp_path / "out.onnx")
     assert not list(tmp_path.iterdir())

@@ -78,6 +78,7 @@ class Rule(enum.StrEnum):
         "all that read its result read it half, and the cast costs no more before it",
     )
     WEIGHTS = "weights", "only moves weights, which are cast once for all before any call"
+    CUT = "cut", "either precision is right here; with this one fewer values are cast"
     STATE = "state", "reaches an output of the function with no allow operation after it"
     OUTSIDE = "outside", "no dominant operand is half"
     UNLISTED = "unlisted", "on no list: left as it is"

@@ -20,7 +20,7 @@ Of several cheapest choices the one with the fewest half labels is taken: those 
 terminal still reaches when the flow is as large as can be. There is exactly one, whatever flow was
 found, so the result is deterministic.
 
-Who calls this: ``duotone/tensorflow/mincut.py``.
+Who calls this: ``duotone/tensorflow/mincut.py``, ``duotone/graph/painters/choice.py``.
 
 References:
     Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph Cuts?" (2004).
@@ -41,6 +41,9 @@ direction, twice as much may be left of an edge."""
 
 MOST_SPLITS = 2**16
 """Edges that are added to divide large costs, all together."""
+
+HALF, FULL = 0, 1
+"""Variables whose labels :func:`pay_for_casts` takes for given."""
 
 _Pairs = list[dict[int, int]]
 
@@ -138,6 +141,40 @@ class Labelling:
                     as_half[half] -= cost
                     stack.append(half)
         return found
+
+
+def pay_for_casts(labels: Labelling, producer: int, read: set[int], cost: int) -> None:
+    """Pays for one cast of a value in each direction that is needed.
+
+    The labels are taken the other way round, "full" for half: of several cheapest choices
+    :meth:`Labelling.solve` then gives the one with the most half variables.
+
+    Args:
+        labels: in which the variables 0 and 1 are :data:`HALF` and :data:`FULL`.
+        producer: the variable of the node that makes the value.
+        read: the variables of the nodes that read it.
+        cost: of a cast.
+    """
+
+    def pay(full: int, half: int) -> None:
+        labels.join(full=half, half=full, cost=cost)
+
+    down = read - {FULL}  # may be half: a cast if the producer is full
+    up = read - {HALF}
+    if HALF in down:
+        down = {HALF}
+    if FULL in up:
+        up = {FULL}
+    if producer != HALF and down:
+        target = down.pop() if len(down) == 1 else labels.add()
+        for reader in down:
+            pay(full=target, half=reader)
+        pay(full=producer, half=target)
+    if producer != FULL and up:
+        target = up.pop() if len(up) == 1 else labels.add()
+        for reader in up:
+            pay(full=reader, half=target)
+        pay(full=target, half=producer)
 
 
 def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> list[bool]:

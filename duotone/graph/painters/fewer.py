@@ -1,0 +1,172 @@
+"""Fewer: where either precision is right, the one with fewer casts.
+
+A rule that decides for one node at a time may leave a cast before each of four slices of one input,
+or behind each of nine branches that lead to one result. Here all of them are weighed together, by a
+minimum cut::
+
+    open, full before : state (what leads to a result with no allow operation after it)
+                        moves (clear, commutes with casts), joins of branches
+                        arithmetic of nothing but weights
+                        arithmetic outside of half whose sizes are not known, beside a half operand
+    open, half before : moves and joins
+    never             : a rounding where none was. What becomes half is read half only; but what
+                        moves half values may be read by anything, and state by state and results
+    choose            : the least cost of casts; ties keep the colour that was
+
+A cast costs its bytes, and what a device could move in the time that it takes to begin one. It is
+a kernel of its own where casts are operations, as in ONNX; a compiler that fuses casts gains
+nothing here.
+
+Who calls this: :mod:`duotone.onnx.road`.
+"""
+
+from __future__ import annotations
+
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.lists import PASSIVE, Kind
+from duotone.graph.classify.rules import Rule
+from duotone.graph.graph import RESHAPES, STRUCTURAL, Graph, Node, Paint, Value
+from duotone.graph.painters.choice import Choice, cost_of_casts
+from duotone.graph.painters.painting import Painting
+
+BEGINS = 2**22
+"""Bytes that a device could move while it begins a kernel: 2 to 4 microseconds at 1 to 2 TB/s."""
+_ROUNDING = BEGINS // 64
+"""The price of one more rounding on the way to a result: a cast that is saved is worth some."""
+_CARRIED = STRUCTURAL - {"branch.join"}
+"""Nodes between a loop and what is around it: another colour would round in each iteration."""
+_PASSES = 4
+"""Times that the choice is made at most: what became half opens what reads it."""
+
+
+def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
+    """Changes colours where that needs fewer casts and rounds nothing that must not be.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        painting: in which each node stores what it computes.
+
+    Returns:
+        A painting whose casts cost no more; what changed has the rule ``cut``.
+    """
+    for _ in range(_PASSES):
+        found = _Pass(graph, classes, painting).painting()
+        if found is painting:
+            break
+        painting = found
+    return painting
+
+
+class _Pass:
+    """One choice, from one painting to a better one."""
+
+    def __init__(self, graph: Graph, classes: Classes, before: Painting) -> None:
+        self._graph, self._classes, self._before = graph, classes, before
+        self._weights = _of_weights(graph)
+        self._exact = self._move_half_values()
+        self._results = {value for value, _ in graph.outputs}
+        self._opened = [node for node in graph.nodes if self._is_open(node)]
+
+    def painting(self) -> Painting:
+        """The better painting; the same if there is none."""
+        before, opened = self._before.compute, {node.index for node in self._opened}
+        if not opened:
+            return self._before
+        given = [None if index in opened else paint for index, paint in enumerate(before)]
+        choice = Choice(self._graph, given)
+        choice.pay(_cost)
+        never = 3 * sum(map(_cost, self._graph.values))
+        for node in self._opened:
+            choice.prefer(node.index, before[node.index], self._price(node))
+            if before[node.index] is Paint.FULL and node.index not in self._exact:
+                self._forbid(choice, node, never)
+        chosen = choice.solve()
+        old, new = (cost_of_casts(self._graph, paints, _cost) for paints in (before, chosen))
+        return self._before if new >= old else self._changed(chosen)
+
+    def _changed(self, chosen: list[Paint]) -> Painting:
+        pairs = zip(self._before.rules, self._before.compute, chosen, strict=True)
+        rules = tuple(rule if old is new else Rule.CUT for rule, old, new in pairs)
+        details = {i: t for i, t in self._before.details.items() if rules[i] is not Rule.CUT}
+        return Painting(tuple(chosen), tuple(chosen), rules, details)
+
+    def _forbid(self, choice: Choice, node: Node, never: int) -> None:
+        """Forbids that a node is half where something reads it full."""
+        state = self._before.rules[node.index] is Rule.STATE
+        alone = not state and not self._results.isdisjoint(node.outputs)
+        for value in node.outputs:
+            for reader, slot in self._graph.consumers[value]:
+                if state and self._before.rules[reader] is Rule.STATE:
+                    continue
+                choice.never(full=reader, half=node.index, cost=never)
+                alone = alone or not self._graph.nodes[reader].half_inputs[slot]
+        if alone:
+            choice.prefer(node.index, Paint.FULL, never)
+
+    def _price(self, node: Node) -> int:
+        """The cost of another colour than before: the bytes that a move may then move more."""
+        if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
+            return _ROUNDING
+        if node.op in RESHAPES:
+            return 1
+        values = [self._graph.values[v] for v in node.outputs]
+        return 1 + 2 * sum(v.bytes(half=False) - v.bytes(half=True) for v in values if v.paintable)
+
+    def _is_open(self, node: Node) -> bool:
+        """True if either colour is right for a node."""
+        found, rule = self._classes.nodes[node.index], self._before.rules[node.index]
+        if rule.is_decided_before or found.kind not in PASSIVE or not node.paintable:
+            return False
+        if not all(node.half_outputs) or node.op in _CARRIED:
+            return False
+        if found.kind is Kind.CLEAR and (found.entry.commutes or not any(node.half_inputs)):
+            return True
+        if self._before.compute[node.index] is Paint.HALF:
+            return False
+        if rule is Rule.OUTSIDE:
+            return node.index in self._weights or self._may_belong_to_half(node)
+        return rule is Rule.STATE
+
+    def _may_belong_to_half(self, node: Node) -> bool:
+        """True if a node reads a half value, and its sizes do not say which operand decides."""
+        values = [self._graph.values[v] for v in (*node.inputs, *node.outputs)]
+        known = all(isinstance(side, int) for value in values for side in value.shape)
+        return not known and any(self._stored(v) is Paint.HALF for v in node.inputs)
+
+    def _stored(self, value: int) -> Paint:
+        return self._graph.stored(self._before.store, self._graph.values[value])
+
+    def _move_half_values(self) -> set[int]:
+        """Moves of nothing but half values: their results are numbers of half in either colour."""
+        found: set[int] = set()
+        for node in self._graph.nodes:
+            listed = self._classes.nodes[node.index]
+            if listed.kind is not Kind.CLEAR or not listed.entry.commutes:
+                continue
+            read = [self._graph.values[v] for v in node.inputs]
+            floats = [v for v in read if v.paintable]
+            if floats and all(
+                v.producer in found or self._stored(v.index) is Paint.HALF for v in floats
+            ):
+                found.add(node.index)
+        return found
+
+
+def _cost(value: Value) -> int:
+    """The cost of a cast, in bytes."""
+    return BEGINS + value.bytes(half=True) + value.bytes(half=False)
+
+
+def _of_weights(graph: Graph) -> set[int]:
+    """Nodes whose float32 operands are all constants, or made of such alone."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        read = [graph.values[v] for v in node.inputs if graph.values[v].paintable]
+        if read and all(v.producer in found or _is_constant(v) for v in read):
+            found.add(node.index)
+    return found
+
+
+def _is_constant(value: Value) -> bool:
+    return value.producer < 0 and value.constant is not None
