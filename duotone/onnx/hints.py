@@ -34,8 +34,7 @@ class Hints:
         if found is None or not found.HasField("shape"):
             return ("?",)
         return tuple(
-            side.dim_value if side.HasField("dim_value") else side.dim_param or "?"
-            for side in found.shape.dim
+            side.dim_value if _is_known(side) else side.dim_param or "?" for side in found.shape.dim
         )
 
     def inside(self, position: int, number: int) -> Hints:
@@ -47,3 +46,8 @@ class Hints:
                 if number < len(inner):
                     found.append(inner[number])
         return Hints(*found)
+
+
+def _is_known(side: Any) -> bool:
+    """True for a dimension with a size; some exporters write -1 for one without."""
+    return side.HasField("dim_value") and side.dim_value >= 0

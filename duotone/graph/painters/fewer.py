@@ -8,7 +8,7 @@ minimum cut::
                         moves (clear, commutes with casts), joins of branches
                         arithmetic of nothing but weights
                         arithmetic outside of half whose sizes are not known, beside a half operand
-    open, half before : moves and joins
+    open, half before : moves, joins and arithmetic, but for what reads large weights
     never             : a rounding where none was. What becomes half is read half only; but what
                         moves half values may be read by anything, and state by state and results
     choose            : the least cost of casts; ties keep the colour that was
@@ -21,6 +21,8 @@ Who calls this: :mod:`duotone.onnx.road`.
 """
 
 from __future__ import annotations
+
+import math
 
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.lists import PASSIVE, Kind
@@ -35,6 +37,10 @@ _ROUNDING = BEGINS // 64
 """The price of one more rounding on the way to a result: a cast that is saved is worth some."""
 _CARRIED = STRUCTURAL - {"branch.join"}
 """Nodes between a loop and what is around it: another colour would round in each iteration."""
+_GUESS = 32
+"""A dimension that is not known: a batch, a row of tokens."""
+_SMALL_WEIGHT = 4096
+"""Elements up to which a constant in float32 is no loss."""
 _PASSES = 4
 """Times that the choice is made at most: what became half opens what reads it."""
 
@@ -105,13 +111,12 @@ class _Pass:
             choice.prefer(node.index, Paint.FULL, never)
 
     def _price(self, node: Node) -> int:
-        """The cost of another colour than before: the bytes that a move may then move more."""
+        """The cost of another colour than before: the bytes that are then read and written more."""
         if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
             return _ROUNDING
         if node.op in RESHAPES:
             return 1
-        values = [self._graph.values[v] for v in node.outputs]
-        return 1 + 2 * sum(v.bytes(half=False) - v.bytes(half=True) for v in values if v.paintable)
+        return 1 + sum(4 * _elements(self._graph.values[v]) for v in node.outputs)
 
     def _is_open(self, node: Node) -> bool:
         """True if either colour is right for a node."""
@@ -120,13 +125,19 @@ class _Pass:
             return False
         if not all(node.half_outputs) or node.op in _CARRIED:
             return False
+        if self._before.compute[node.index] is Paint.HALF:
+            return not self._reads_weights(node)
         if found.kind is Kind.CLEAR and (found.entry.commutes or not any(node.half_inputs)):
             return True
-        if self._before.compute[node.index] is Paint.HALF:
-            return False
         if rule is Rule.OUTSIDE:
             return node.index in self._weights or self._may_belong_to_half(node)
         return rule is Rule.STATE
+
+    def _reads_weights(self, node: Node) -> bool:
+        """True if a node reads weights, or what is made of them, that would be kept in float32."""
+        read = [self._graph.values[v] for v in node.inputs]
+        made = (v for v in read if v.paintable and (_is_constant(v) or v.producer in self._weights))
+        return any(v.size > _SMALL_WEIGHT for v in made)
 
     def _may_belong_to_half(self, node: Node) -> bool:
         """True if a node reads a half value, and its sizes do not say which operand decides."""
@@ -155,7 +166,13 @@ class _Pass:
 
 def _cost(value: Value) -> int:
     """The cost of a cast, in bytes."""
-    return BEGINS + value.bytes(half=True) + value.bytes(half=False)
+    return BEGINS + 6 * _elements(value)
+
+
+def _elements(value: Value) -> int:
+    """The number of elements of a float32 value."""
+    sides = (side if isinstance(side, int) else _GUESS for side in value.shape)
+    return math.prod(sides) if value.paintable else 0
 
 
 def _of_weights(graph: Graph) -> set[int]:
