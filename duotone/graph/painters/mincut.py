@@ -60,7 +60,7 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
 
 
 def _bytes(value: Value) -> int:
-    """What a cast reads and writes; an unknown dimension counts as 1."""
+    """The bytes that a cast reads and writes; an unknown dimension counts as 1."""
     return max(value.bytes(half=True) + value.bytes(half=False), 1)
 
 
