@@ -357,7 +357,7 @@ VARIABLES: tuple[Variable, ...] = (
         field="painter",
         duotone=PAINTER,
         takes=_PAINTER_TAKES,
-        effect="who paints: duotone's rules or TensorFlow's passes; for saved graphs a minimum cut",
+        effect="who paints: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
         example="tensorflow",
         parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
     ),

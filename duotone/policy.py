@@ -74,7 +74,7 @@ class Policy:
 
     Args:
         painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
-            saved graphs alone, ``"mincut"``: the colours that move the fewest bytes.
+            saved graphs and ONNX models, ``"mincut"``: the colours that move the fewest bytes.
         level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
             deny and clear lists, ``"TREAT_INFER_AS_DENY"`` moves the infer list into the deny
             list, ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.

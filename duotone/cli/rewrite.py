@@ -63,8 +63,8 @@ PainterOption = Annotated[
     PainterChoice | None,
     typer.Option(
         help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut; of ONNX models "
-        "duotone's own, or TensorFlow's. By default what DUOTONE_PAINTER says, or TensorFlow's; "
-        "of ONNX models duotone's."
+        "duotone's own too. By default what DUOTONE_PAINTER says, or TensorFlow's; of ONNX models "
+        "duotone's."
     ),
 ]
 DeviceOption = Annotated[

@@ -76,7 +76,8 @@ def rewrite(
         out: the file to write; ``None`` writes nothing. The data of a model that has external data
             goes to a second file beside it, ``out`` with ``.data`` behind its name.
         dtype: ``"float16"`` or ``"bfloat16"``.
-        painter: ``"duotone"``, or ``"tensorflow"`` for its four passes; ``None`` for the policy's.
+        painter: ``"duotone"``; ``"tensorflow"`` for its four passes; ``"mincut"`` for the fewest
+            bytes of casts under their rules; ``None`` for the policy's.
         keep_io: whether float32 inputs and results of the model stay float32; else they are half.
         keep_full: patterns (``fnmatch``) of the names of nodes, their operations (``"Softmax"``)
             or results, which stay float32.

@@ -9,7 +9,7 @@ they are whole, the data first.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from duotone._files import check_free, write_atomically, write_pieces_atomically
@@ -132,10 +132,19 @@ def check_model(source: Source) -> None:
         )
     for tensor in tensors(model.graph):
         check(tensor, source.folder)
-    _check_graph(model.graph, set())
+    check_values(model.graph)
 
 
-def _check_graph(graph: GraphProto, outer: set[str]) -> None:
+def check_values(graph: GraphProto, outer: Collection[str] = ()) -> None:
+    """Raises unless each value of a graph is made once, and before it is read.
+
+    Args:
+        graph: the graph.
+        outer: names that are known around it.
+
+    Raises:
+        OnnxError: a value is not.
+    """
     made = {value.name for value in graph.input}
     made |= {tensor.name for tensor in graph.initializer}
     made |= {tensor.values.name for tensor in graph.sparse_initializer}
@@ -145,7 +154,7 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
             if name and name not in made and name not in outer:
                 raise OnnxError(_unmade(node, name, later))
         for inner in graphs_in(node):
-            _check_graph(inner, outer | made)
+            check_values(inner, made.union(outer))
         for name in node.output:
             if name and name in made:
                 raise OnnxError(f"{named(node)} makes {name!r}, which there is already.")

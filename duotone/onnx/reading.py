@@ -36,6 +36,7 @@ from duotone.onnx.describe import describe
 from duotone.onnx.hints import Hints
 from duotone.onnx.parts import Built, Constant, Part, Step
 from duotone.onnx.protos import (
+    NO_DTYPE,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -46,7 +47,7 @@ from duotone.onnx.protos import (
     operation,
 )
 from duotone.onnx.schemas import signature
-from duotone.onnx.types import results
+from duotone.onnx.types import check_operands, results
 
 _KEEPS = frozenset(
     "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Expand Tile Neg Abs Gather".split()
@@ -205,6 +206,7 @@ class Reader:
         for said in part.graph.output:
             part.outputs.append(scope[said.name])
             part.readers.append(None)
+        self._check_types(part)
 
     def _default(self, value: int, tensor: Any) -> None:
         """Notes the elements that an input has where the caller gives none: as a weight's."""
@@ -216,6 +218,17 @@ class Reader:
         constant = weights.magnitude(tensor, self.folder)
         self.values[value] = dataclasses.replace(self.values[value], constant=constant)
         self.defaults[value] = tensor
+
+    def _check_types(self, part: Part) -> None:
+        """Raises if inputs and results of a graph are not what the graph says of them."""
+        known = {self.names[v]: v for v in part.inputs}
+        found = [known.get(said.name, -1) for said in part.graph.input]
+        says = (*part.graph.input, *part.graph.output)
+        for said, value in zip(says, (*found, *part.outputs), strict=True):
+            dtype = dtype_of(said.type.tensor_type.elem_type)
+            read = self.values[value].dtype if value >= 0 else NO_DTYPE
+            if NO_DTYPE not in (dtype, read) and dtype != read:
+                raise OnnxError(f"{said.name!r} is {read}, and the file says {dtype}.")
 
     def _initializer(self, part: Part, scope: MutableMapping[str, int], tensor: Any) -> None:
         dtype = dtype_of(tensor.data_type)
@@ -266,6 +279,7 @@ class Reader:
         domain = "" if node.domain == "ai.onnx" else node.domain
         found = signature(node.op_type, domain, self.opsets.get(domain, 1))
         read = [self.values[v] if v >= 0 else None for v in inputs]
+        check_operands(node, found)
         dtypes = results(node, found, [v.dtype if v else "" for v in read], hints.dtype)
         constant = self._kept_constant(node, read)
         outputs = [

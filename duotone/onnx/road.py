@@ -4,7 +4,7 @@
 
     model ─ inline functions, infer shapes ─ Reader ─► Graph ─ classify, pins ─► Classes
           ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes ─ paint ─► Painting
-          ─ one_precision, cast_beforehand ─► Painting
+          ─ one_precision, fewer_casts, cast_beforehand ─► Painting
           ─ Writer ─► model, CastPlan ─ make_record ─► Record
 
 An ONNX operation has one type for operands and results, and a cast is an operation of its own, so
@@ -40,6 +40,7 @@ from duotone.graph.ranges import find_ranges, nearest
 from duotone.graph.ranges.find import Assumptions, Measured
 from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
 from duotone.onnx.addends import allow_small_addends
+from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
 from duotone.onnx.lists import ENTRIES
 from duotone.onnx.parts import Built
@@ -201,9 +202,11 @@ def inlined(model: ModelProto) -> ModelProto:
         for key in leaves:
             del left[key]
     try:
-        return ONNX.inliner.inline_local_functions(model)
+        made = ONNX.inliner.inline_local_functions(model)
     except Exception as error:
         raise OnnxError(f"its functions cannot be inlined: {error}") from error
+    check_values(made.graph)
+    return made
 
 
 def inferred(model: ModelProto) -> GraphProto | None:

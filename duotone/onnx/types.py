@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import OnnxError
-from duotone.onnx.protos import FLOAT, NO_DTYPE, NodeProto, attribute, dtype_of, named
+from duotone.onnx.protos import FLOAT, NO_DTYPE, NodeProto, attribute, dtype_of, graphs_in, named
 from duotone.onnx.schemas import Signature
 
 BY_ATTRIBUTE: Mapping[str, str] = {
@@ -57,6 +57,21 @@ _CONSTANTS = {
     "value_string": "string",
     "value_strings": "string",
 }
+
+
+def check_operands(node: NodeProto, found: Signature | None) -> None:
+    """Raises if a node has no result, or lacks operands that its operation needs.
+
+    Raises:
+        OnnxError: it does.
+    """
+    if not node.output:
+        raise OnnxError(f"{named(node)} has no result.")
+    if found is None or graphs_in(node):  # the first operand of a Scan may be left out
+        return
+    given = sum(bool(name) for name in node.input[: found.fewest])
+    if given < found.fewest:
+        raise OnnxError(f"{named(node)} has {given} of the {found.fewest} operands that it needs.")
 
 
 def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict[str, str]:

@@ -63,3 +63,14 @@ f (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { y = own.twice(x, w) }
 <domain: "own", opset_import: ["" : 17]>
 twice (a, b) => (c) { d = MatMul(a, b)  c = MatMul(d, b) }
 """
+
+OLD = """
+f (float[4, 4] x, float[4, 4] w, float[4] b) => (float[4, 4] y)
+<float[4, 4] w = {W}, float[4] b = {B}>
+{ h = MatMul(x, w)  a = Add(h, b)  y = Relu(a) }
+""".replace("W}", numbers(16) + "}").replace("B}", "FIRST, 0.5, -1, 2}")
+
+
+def old(first="0.25"):
+    """A model of IR version 3, whose weights are inputs too; with the first element of a bias."""
+    return model(OLD.replace("FIRST", first), opset=9, ir=3)

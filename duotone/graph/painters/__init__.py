@@ -1,7 +1,8 @@
 """Painters: each takes a graph and its classes and returns a painting.
 
 ``duotone`` is ours, ``tensorflow`` the reference. One file each, registered in :data:`PAINTERS`.
-(The minimum cut is for saved graphs: ``duotone/tensorflow/mincut.py``.)
+The minimum cut does not paint JAX programs: ``mincut.py`` here is for ONNX models, and
+``duotone/tensorflow/mincut.py`` for saved graphs.
 """
 
 from duotone.graph.painters.dominant import paint_dominant
