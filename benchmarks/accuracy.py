@@ -73,6 +73,7 @@ ROWS = (
     Row("equinox_train", "accuracy", True, 0.002),
     Row("haiku_train", "accuracy", True, 0.002),
     Row("diffusion", "loss", False, 0.001, {"epochs": 20}),
+    Row("fine_tune", "perplexity", False, 0.02, {"base_steps": 100, "steps": 100}),
 )
 COMPARED = {"steps": 120, "batch": 256, "seed": 0}
 

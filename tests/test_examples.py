@@ -29,6 +29,7 @@ TINY = {
     # What these write and refuse: tests/test_examples_frameworks.py.
     "diffusion.py": "--epochs 1 --batch 512",
     "equinox_train.py": "--epochs 1 --batch 512",
+    "fine_tune.py": "--steps 1 --batch 2 --base-steps 1 --data text.txt",
     "flax_nnx.py": "--epochs 1 --batch 512",
     "generate.py": "--steps 1 --batch 2 --tokens 2",
     "haiku_train.py": "--epochs 1 --batch 512",

@@ -6,12 +6,15 @@ Every one trains, resumes from its checkpoint, writes curves, and refuses bad in
 from __future__ import annotations
 
 import importlib.util
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from duotone.errors import ArgumentError
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SMALL = {
@@ -21,6 +24,7 @@ SMALL = {
     "keras_fit": {"epochs": 1, "batch": 512},
     "diffusion": {"epochs": 1, "batch": 512},
     "generate": {"steps": 1, "batch": 2, "tokens": 2},
+    "fine_tune": {"steps": 1, "batch": 2, "base_steps": 1, "data": FOLDER / "README.md"},
     "resnet50": {"steps": 1, "batch": 8, "size": 32, "width": 2, "blocks": (1, 1, 1, 1)},
 }
 
@@ -43,12 +47,13 @@ def test_trains_writes_and_refuses_another_precision(name, tmp_path, capsys):
     assert "'dtype': 'float16'" in capsys.readouterr().out
     assert list(folders["logs"].iterdir())
     assert (folders["checkpoints"] / "1").is_dir()
-    with pytest.raises(example.BadInput, match=r"float16.*this run of.*bfloat16"):
+    bad_input = getattr(example, "BadInput", ArgumentError)
+    with pytest.raises(bad_input, match=r"float16.*this run of.*bfloat16"):
         example.train(precision="bfloat16", **SMALL[name], **folders)
     for file in (folders["checkpoints"] / "1" / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(b"broken")
-    with pytest.raises(example.BadInput, match=r"read"):
+    with pytest.raises(bad_input, match=r"read"):
         example.train(precision="float16", **SMALL[name], **folders)
 
 
@@ -70,3 +75,28 @@ def test_refuses_in_one_line(name, tmp_path, capsys, monkeypatch):
 def test_examples_are_at_most_200_lines():
     for name in SMALL:
         assert len((FOLDER / f"{name}.py").read_text().splitlines()) <= 200, name
+
+
+def test_a_base_is_taken_up_and_one_that_is_none_refused(tmp_path, capsys):
+    """The adapters of a run are no base, nor is a folder of nothing, nor one of other adapters."""
+    example, small = load("fine_tune"), SMALL["fine_tune"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    example.train(precision="float32", checkpoints=one, **small)
+    before = re.search(r"perplexity \d+", capsys.readouterr().out)
+    assert before
+    example.train(precision="float16", base=one / "base", checkpoints=two, **small)
+    said = capsys.readouterr().out
+    assert before[0] in said  # the same base, in another precision
+    assert "14 of 20 arrays in float16" in said  # all projections are cast, once
+    for wrong, words in ((one, "adapters"), (tmp_path / "none", "no checkpoint")):
+        with pytest.raises(ArgumentError, match=words):
+            example.train(precision="float16", base=wrong, **small)
+    with pytest.raises(ArgumentError, match=r"'base': \d+.*this run of"):
+        example.train(precision="float16", checkpoints=two, **small)  # on a base of its own
+
+
+def test_few_bytes_to_fine_tune_on(tmp_path):
+    few = tmp_path / "few.txt"
+    few.write_text("too little")
+    with pytest.raises(ArgumentError, match="10 bytes"):
+        load("fine_tune").train(data=few)
