@@ -50,7 +50,7 @@ def blocks(count: int) -> Any:
     lines = [part.split(":") for line in _BLOCK.splitlines() for part in line.split("  ") if part]
     rows = [(left.split(), right.strip()) for left, right in lines]
     draw = np.random.default_rng(0)
-    shared = {"scale": np.float32(0.125), "eps": np.float32(1e-5)}
+    shared = {"scale": np.asarray(0.125, "f"), "eps": np.asarray(1e-5, "f")}
     tensors = [numpy_helper.from_array(array, name) for name, array in shared.items()]
     nodes, x = [], "x"
     for number in range(-(-count // len(rows))):
