@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from duotone.cli.main import app
 from duotone.errors import ArgumentError
-from tests.onnx.models import MLP, model
+from tests.onnx.models import MLP, model, old
 
 
 @pytest.fixture
@@ -30,6 +30,16 @@ def test_rewrite_then_compare(path, tmp_path):
     assert (tmp_path / "d.json").read_text().startswith("{")
 
 
+def test_weights_that_are_inputs_become_constants_by_any_painter(tmp_path):
+    onnx.save(old(), tmp_path / "old.onnx")
+    out = tmp_path / "half.onnx"
+    said = invoke(
+        *("rewrite", tmp_path / "old.onnx", "--out", out), "--fold-inputs", "--painter", "mincut"
+    )
+    assert said.exit_code == 0
+    assert [value.name for value in onnx.load(out).graph.input] == ["x"]
+
+
 def test_view_and_explain(path, tmp_path):
     assert "MatMul" in invoke("view", path, "--nodes", "*MatMul*").output
     said = invoke("explain", path, "--rule", "allow", "--json", tmp_path / "r.json")
@@ -42,6 +52,7 @@ def test_view_and_explain(path, tmp_path):
     [
         (["rewrite", "PATH", "--out", "x.onnx", "--fetch", "y"], "--fetch"),
         (["rewrite", "graph.pb", "--out", "x.pb", "--provider", "cuda"], "--provider"),
+        (["rewrite", "graph.pb", "--out", "x.pb", "--fold-inputs"], "--fold-inputs"),
         (["compare", "PATH"], "another model"),
         (["compare", "PATH", "PATH", "--targets", "h100"], "--targets"),
         (["compare", "train.py:step"], "--targets"),
