@@ -28,7 +28,7 @@ from benchmarks._common import Bar, Result, table, write
 
 QUESTION = "How long does a large ONNX model take to rewrite, and how much memory?"
 COMMAND = "python -m benchmarks.onnx_size"
-SIZES = (1_000, 10_000, 100_000)
+SIZES = (1_000, 3_000, 10_000)
 LIMITED = 10_000
 PAINTERS = ("duotone", "mincut", "tensorflow")
 WIDTH = 64
