@@ -25,7 +25,7 @@ PYTEST := -m pytest -n $(WORKERS)
 # is about what is refused or about numbers that a painting decides, or it is what a person runs once.
 SAME := cli samples benchmarks graph numerics targets tensorflow views test_advise.py test_compare.py \
 	test_commands_of_docs.py test_docker.py \
-	test_docs.py test_environment.py test_examples.py test_files.py test_identities.py test_imports.py \
+	test_docs.py test_environment.py test_examples.py test_examples_resume.py test_files.py test_identities.py test_imports.py \
 	test_invariants.py test_policy.py test_policy_file.py test_report.py test_traps.py \
 	test_traps_of_operations.py jaxpr/test_instead.py jaxpr/test_trilinear.py \
 	adapters/test_optax_refusals.py adapters/test_keras_applications.py

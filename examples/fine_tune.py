@@ -86,8 +86,8 @@ def cut(text):
     """Blocks of bytes ``[n, LENGTH + 1]``: to train on, and every tenth, held out."""
     if (count := len(text) // (LENGTH + 1)) < 10:
         raise ArgumentError(f"--data: {len(text)} bytes; {10 * (LENGTH + 1)} are needed.")
-    blocks = np.frombuffer(text[: count * (LENGTH + 1)], np.uint8).reshape(count, -1)
-    return np.delete(blocks, np.s_[9::10], axis=0).astype(int), blocks[9::10].astype(int)
+    blocks = np.frombuffer(text, np.uint8, count * (LENGTH + 1)).astype(int).reshape(count, -1)
+    return np.delete(blocks, np.s_[9::10], axis=0), blocks[9::10]
 
 
 def resume(folder, about, state):
@@ -162,7 +162,7 @@ def train(
 
     model = {"base": [WIDTH, HEADS, GROUPS, HIDDEN, LAYERS]}
     run = {"run": ["fine_tune", precision, loss_scale, base_steps, batch, seed]}
-    writer = SummaryWriter(str(logs or ""), write_to_disk=bool(logs))
+    writer = SummaryWriter(str(logs or ""), write_to_disk=bool(logs), flush_secs=1)
     with jax.default_matmul_precision(MATH.get(precision)):
         folder = base or (checkpoints and checkpoints / "base")
         saved, weights, found = resume(folder, model if base else model | run, weights)
@@ -175,7 +175,7 @@ def train(
         given = adapters, optimizer.init(adapters), blocks[:batch]
         frozen = duotone.cast_params(gradients, weights, *given, dtype=half, policy=policy)
         print(f"perplexity {perplexity(adapters, frozen):.2f} before; frozen: {frozen}")
-        of = zlib.crc32(b"".join(map(np.asarray, jax.tree.leaves(weights))))  # one base alone
+        of = zlib.crc32(b"".join(leaf.tobytes() for leaf in jax.tree.leaves(weights)))
         about = {"adapters of rank": RANK, "base": of} | run
         saved, (adapters, state), first = resume(checkpoints, about, given[:2])
         for step in track(range(first, steps), f"fine-tuning in {precision}"):

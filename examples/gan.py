@@ -1,9 +1,8 @@
 """Train a GAN on handwritten digits: two optimizers, two losses, and a loss scale for each.
 
 The gradients of the two losses differ in size, so each optimizer is wrapped by itself and finds a
-scale of its own. ``--picture`` trains in float16 with and without loss scales and draws losses and
-scales on one picture. The metric is the Frechet distance between drawn and held-out digits, by
-pixels. The digits come with scikit-learn.
+scale of its own. ``--picture`` trains in float16 with and without them and draws both. The metric
+is the Frechet distance of drawn and held-out digits, by pixels. The digits are scikit-learn's.
 
     python examples/gan.py --precision float16 --logs runs/gan --checkpoints runs/gan/saved
     python examples/gan.py --picture gan.png
@@ -20,6 +19,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import typer
+from matplotlib.figure import Figure
 from rich.progress import track
 from tensorboardX import SummaryWriter
 
@@ -95,15 +95,16 @@ def read_loss_scale(text):
 
 
 def resume(saved, about, state):
-    """State and step of the last whole checkpoint, or what was given and 0."""
+    """State, step and curve of the last whole checkpoint, or what was given and none."""
     last = saved.latest_step() if saved else None
     if last is None:
-        return state, 0
+        return state, 0, []
     try:
         items = ocp.args.Composite(about=ocp.args.JsonRestore())
         if (of := saved.restore(last, args=items)["about"]) == about:
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(state))
-            return saved.restore(last, args=items)["state"], last
+            items = {"state": ocp.args.StandardRestore(state), "curve": ocp.args.JsonRestore()}
+            kept = saved.restore(last, args=ocp.args.Composite(**items))
+            return kept["state"], last, kept["curve"]["points"]
     except Exception as error:  # Orbax has no error of its own for what is damaged
         raise ArgumentError(f"{saved.directory}/{last} cannot be read: {error}") from error
     raise ArgumentError(f"{saved.directory} is of {of}, this run of {about}")
@@ -130,8 +131,8 @@ def fit(settings, logs=None, checkpoints=None):
     options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
     saved = checkpoints and ocp.CheckpointManager(checkpoints.resolve(), options=options)
     about = {"example": "gan", "settings": list(settings)}
-    state, first = resume(saved, about, (g, d, opt_g.init(g), opt_d.init(d)))
-    writer, curve = SummaryWriter(str(logs)) if logs else None, []
+    state, first, curve = resume(saved, about, (g, d, opt_g.init(g), opt_d.init(d)))
+    writer = SummaryWriter(str(logs), flush_secs=1) if logs else None
     if writer:  # in TensorBoard: Graphs, Color by Device
         one = data.train_images[:batch], jax.random.split(jax.random.key(0))
         duotone.explain(train_step, state, *one).to_tensorboard(str(logs))
@@ -151,8 +152,9 @@ def fit(settings, logs=None, checkpoints=None):
             drawn = draw_images(state[0], jax.random.normal(jax.random.key(0), (16, LATENT)))
             writer.add_images("drawn", np.asarray(drawn), step + 1, dataformats="NHWC")
         if saved:
-            kept = ocp.args.StandardSave(state), ocp.args.JsonSave(about)
-            saved.save(step + 1, args=ocp.args.Composite(state=kept[0], about=kept[1]))
+            notes = [ocp.args.JsonSave(each) for each in (about, {"points": curve})]
+            items = {"state": ocp.args.StandardSave(state), "about": notes[0], "curve": notes[1]}
+            saved.save(step + 1, args=ocp.args.Composite(**items))
     [each.close() for each in (writer, saved) if each]
     z = jax.random.normal(jax.random.key(0), (2000, LATENT))
     reached = distance(draw_images(state[0], z), data.test_images)
@@ -162,8 +164,6 @@ def fit(settings, logs=None, checkpoints=None):
 
 def draw(curves, file):
     """Losses and loss scales, ``{name: [steps, 4]}``, as one picture."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(10, 6), layout="constrained")
     for column, axes in enumerate(figure.subplots(2, 2).flat):
         for name, curve in curves.items():

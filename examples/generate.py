@@ -157,7 +157,7 @@ def train(
     text, half = np.frombuffer(text, np.uint8).astype(np.int32), HALF.get(precision, precision)
     if len(text) < 1000 or (checkpoints and checkpoints.is_file()):
         raise BadInput(f"--data: {len(text)} bytes; 1000 are needed. --checkpoints: a folder.")
-    scale = float(loss_scale) if loss_scale[:1].isdigit() else loss_scale
+    scale = float(loss_scale) if loss_scale.replace(".", "", 1).isdigit() else loss_scale
     policy = duotone.Policy(ignore_performance=precision != "mixed")  # as asked, on CPUs too
     optimizer = duotone.enable_mixed_precision_graph_rewrite(
         optax.adam(2e-3), None if scale == "none" else scale, dtype=half, policy=policy

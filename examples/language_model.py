@@ -103,15 +103,16 @@ def read_loss_scale(text):
 
 
 def resume(saved, about, state):
-    """State and step of the last whole checkpoint, or what was given and 0."""
+    """State, step and curve of the last whole checkpoint, or what was given and none."""
     last = saved.latest_step() if saved else None
     if last is None:
-        return state, 0
+        return state, 0, []
     try:
         items = ocp.args.Composite(about=ocp.args.JsonRestore())
         if (of := saved.restore(last, args=items)["about"]) == about:
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(state))
-            return saved.restore(last, args=items)["state"], last
+            items = {"state": ocp.args.StandardRestore(state), "curve": ocp.args.JsonRestore()}
+            kept = saved.restore(last, args=ocp.args.Composite(**items))
+            return kept["state"], last, kept["curve"]["points"]
     except Exception as error:  # Orbax has no error of its own for what is damaged
         raise ArgumentError(f"{saved.directory}/{last} cannot be read: {error}") from error
     raise ArgumentError(f"{saved.directory} is of {of}, this run of {about}")
@@ -133,9 +134,9 @@ def fit(about, blocks, logs=None, checkpoints=None, every=10):
     options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
     saved = checkpoints and ocp.CheckpointManager(checkpoints.resolve(), options=options)
     params = init_params(jax.random.key(seed), model)
-    (params, state), first = resume(saved, about, (params, optimizer.init(params)))
+    (params, state), first, curve = resume(saved, about, (params, optimizer.init(params)))
     print(f"{precision} here: {optimizer.metrics(state)['dtype']}, {jax.devices()[0].device_kind}")
-    writer, curve = SummaryWriter(str(logs)) if logs else None, []
+    writer = SummaryWriter(str(logs), flush_secs=1) if logs else None
     if writer:  # in TensorBoard: Graphs, Color by Device
         duotone.explain(train_step, params, state, blocks[0][:batch]).to_tensorboard(str(logs))
     for step in track(range(first, steps), f"{precision}, loss scale {loss_scale}"):
@@ -150,10 +151,9 @@ def fit(about, blocks, logs=None, checkpoints=None, every=10):
             for name in ("loss", "perplexity", "loss_scale", "skipped_steps"):
                 writer.add_scalar(name, float(numbers[name]), step + 1)
         if saved:
-            items = {
-                "state": ocp.args.StandardSave((params, state)),
-                "about": ocp.args.JsonSave(about),
-            }
+            notes = [ocp.args.JsonSave(each) for each in (about, {"points": curve})]
+            kept = params, state
+            items = {"state": ocp.args.StandardSave(kept), "about": notes[0], "curve": notes[1]}
             saved.save(step + 1, args=ocp.args.Composite(**items))
     [each.close() for each in (writer, saved) if each]
     print(f"perplexity {perplexity(params):.2f}, {optimizer.metrics(state)}")

@@ -61,7 +61,7 @@ def test_trains_writes_and_refuses_another_precision(name, tmp_path, capsys):
 def test_refuses_in_one_line(name, tmp_path, capsys, monkeypatch):
     taken = tmp_path / "file"
     taken.write_text("no folder")
-    for wrong in (["--loss-scale", "wax"], ["--checkpoints", str(taken)]):
+    for wrong in (["--loss-scale", "wax"], ["--loss-scale", "1x"], ["--checkpoints", str(taken)]):
         small = ["--size", "32", "--width", "2"] if name == "resnet50" else []
         monkeypatch.setattr(sys, "argv", [name, "--batch", "8", *small, *wrong])
         with pytest.raises(SystemExit) as stop:
