@@ -158,7 +158,7 @@ def train(
     devices, about = jax.devices(), {"resnet50": [width, *blocks, precision, loss_scale]}
     if batch % len(devices) or (checkpoints and checkpoints.is_file()):
         raise BadInput(f"--batch {batch} must divide by {len(devices)}, --checkpoints be a folder")
-    scale = float(loss_scale) if loss_scale[:1].isdigit() else loss_scale
+    scale = float(loss_scale) if loss_scale.replace(".", "", 1).isdigit() else loss_scale
     options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
     saved = ocp.CheckpointManager(checkpoints.resolve(), options=options) if checkpoints else None
     images, classes = open_data(data, size, batch // jax.process_count(), seed)
