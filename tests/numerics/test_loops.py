@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,36 @@ def test_the_residual_stream_of_a_scan_over_layers_is_half(program: Any, count: 
     sums = [o for o in seen.operations if o.operation == "add" and o.runs == count and o.shape]
     assert sums
     assert {o.stored for o in sums} == {"half"}
+
+
+def memory(gates: Callable[[Any, Any], tuple[Any, Any]], w: Any, x: Any) -> Any:
+    """A linear recurrence that forgets a thousandth of its state at each of 200 steps."""
+    terms = jnp.sin(jnp.arange(200 * 4, dtype=x.dtype)).reshape(200, 4, 1) + x
+
+    def step(state: Any, gate: tuple[Any, Any]) -> tuple[Any, Any]:
+        state = gate[0] * state + gate[1]
+        return state, state
+
+    states = jax.lax.scan(step, jnp.zeros_like(x), gates(terms @ w + 7, jnp.tanh(terms @ w)))[1]
+    return jnp.mean((states @ w) ** 2)
+
+
+def gates_of_exponentials(z: Any, u: Any) -> tuple[Any, Any]:
+    a = jnp.exp(jax.nn.log_sigmoid(z))
+    return a, (1 - a) * u
+
+
+def gates_kept_full(z: Any, u: Any) -> tuple[Any, Any]:
+    with duotone.keep_full():
+        a = jax.nn.sigmoid(z)
+        return a, (1 - a) * u
+
+
+@pytest.mark.parametrize("gates", [gates_of_exponentials, gates_kept_full])
+def test_a_long_memory_as_the_limits_page_advises_to_write_it(gates: Any) -> None:
+    gradient = jax.grad(functools.partial(memory, gates))
+    got = mixed(gradient, "bfloat16", W, X)
+    assert relative(got, reference(gradient, W, X)) < 0.02
 
 
 def fixed_point(w: Any, *, limit: int = 200) -> Any:
