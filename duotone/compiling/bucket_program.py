@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from duotone.jaxpr.reading.signature import flatten_call
+from duotone.jaxpr.reading.signature import Signature, flatten_call
 
 
 class BucketProgram:
@@ -55,14 +55,19 @@ class BucketProgram:
         with self._lock:  # threads that need one program wait for one compilation
             jitted = self._jitted.get(signature)
             if jitted is None:
-                jitted = self._jitted[signature] = (
-                    jax.jit(
-                        lambda leaves: (lambda a, k: self._fn(*a, **k))(*signature.restore(leaves))
-                    )
-                    .lower(arrays)
-                    .compile()
-                )
+                program = jax.jit(of_arrays(self._fn, signature))
+                jitted = self._jitted[signature] = program.lower(arrays).compile()
         return jitted(arrays)
+
+
+def of_arrays(fn: Callable[..., Any], signature: Signature) -> Callable[[Sequence[Any]], Any]:
+    """The function of the arrays of a call alone; they are its arguments, not constants in it."""
+
+    def program(arrays: Sequence[Any]) -> Any:
+        args, kwargs = signature.restore(arrays)
+        return fn(*args, **kwargs)
+
+    return program
 
 
 def _at(slopes: Sequence[tuple[Any, Any]], less: int) -> list[tuple[int, ...]]:

@@ -30,7 +30,7 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone._arguments import check_callable
-from duotone.compiling.bucket_program import BucketProgram
+from duotone.compiling.bucket_program import BucketProgram, of_arrays
 from duotone.compiling.padding import checked_sizes, cut, difference, resized
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
@@ -121,7 +121,8 @@ class Bucketed:
     def _check(self, args: Any, kwargs: Any, length: int, result: Any) -> None:
         """Raises unless the function gives the same without padding."""
         args, kwargs = self._own_mask(args, kwargs, length)
-        expected = jax.jit(lambda: self._fn(*args, **kwargs))()
+        arrays, signature = flatten_call(self._name, args, kwargs)
+        expected = jax.jit(of_arrays(self._fn, signature))(arrays)
         axes = ", ".join(f"axis {axis} of {self._called(arg)}" for arg, axis in self._axes.items())
         for (path, mine), theirs in zip(
             jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(expected), strict=True
