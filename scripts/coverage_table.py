@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,17 @@ def _version() -> str:
     return ".".join(jax.__version__.split(".")[:2])
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def _written_for() -> tuple[int, ...]:
+    """The version of JAX for which the committed page of primitives was written."""
+    page = FOLDER / "primitives.md"
+    found = re.search(r"JAX (\d+\.\d+)", page.read_text(encoding="utf-8")) if page.exists() else None
+    return _numbers(found[1]) if found else (0,)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "primitives.md": primitives,
     "transformations.md": transformations,
@@ -166,6 +178,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
     check = parser.parse_args(arguments).check
+    if not check and (newer := _written_for()) > _numbers(_version()):
+        print(f"the pages are of JAX {newer[0]}.{newer[1]}; write them under it, not {_version()}")
+        return 2
     FOLDER.mkdir(parents=True, exist_ok=True)
     stale = []
     for name, page in PAGES.items():
