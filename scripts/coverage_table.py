@@ -162,7 +162,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _written_for() -> tuple[int, ...]:
     """The version of JAX for which the committed page of primitives was written."""
     page = FOLDER / "primitives.md"
-    found = re.search(r"JAX (\d+\.\d+)", page.read_text(encoding="utf-8")) if page.exists() else None
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    found = re.search(r"JAX (\d+\.\d+)", text)
     return _numbers(found[1]) if found else (0,)
 
 
