@@ -16,6 +16,7 @@ logged (WARNING) and the function runs as it is.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,8 +31,10 @@ from duotone._road import Painted, carry_out, paint_for_device
 from duotone._saying import hearer
 from duotone._weights import Weights, WeightsRunner
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
+from duotone.graph.removable import BACKWARD
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
+from duotone.jaxpr.running.backward import with_backward
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.run import Runner
 from duotone.policy import Policy
@@ -114,6 +117,22 @@ class Settings:
         if half is None and merged.float32_math is None and merged.convolution_math is None:
             return self._plain
 
+        def rewritten(
+            traced: Traced, painted: Painted, whole: _jax.ClosedJaxpr, count: int
+        ) -> Callable[..., list[Any]]:
+            """Rewrites the differentiated program; its last arguments are cotangents."""
+            names = argument_names(traced, merged)
+            with rewrite_range(self.name):
+                found = paint_for_device(
+                    whole,
+                    merged,
+                    half,
+                    chosen=self.chosen,
+                    arguments=names and (*names, *[f"cotangents[{i}]" for i in range(count)]),
+                    given=(*painted.given, *[Paint.FULL] * count),
+                )
+                return carry_out(whole, found, merged)
+
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
             with rewrite_range(self.name):
                 painted = paint_for_device(
@@ -127,6 +146,9 @@ class Settings:
                 if (collection := collection_now()) is not None:
                     collection.latest = painted
                 run = carry_out(traced.jaxpr, painted, merged)
+                if has_backward(painted, merged):
+                    again = functools.partial(rewritten, traced, painted)
+                    run = with_backward(traced.jaxpr, run, again)
             return painted.given, self._announced(run, painted) if half else run
 
         if weights is not None:
@@ -156,6 +178,21 @@ class Settings:
         if traced or collection_now() is not None or _jax.is_jitted(self.function):
             return self.function(*args, **kwargs)
         return self._whole(args, kwargs)
+
+
+def has_backward(painted: Painted, policy: Policy) -> bool:
+    """True if the backward pass of a function is painted together with its forward pass.
+
+    What a policy knows of the function's own values says nothing of its derivative's.
+
+    Args:
+        painted: the function.
+        policy: merged with the environment.
+    """
+    by_rules = policy.painter != "tensorflow" and policy.level is None
+    on = BACKWARD not in policy.rules_remove and not painted.forms.worth.only_allow
+    of_this_program = policy.ranges or policy.calibration is not None or policy.tuned is not None
+    return by_rules and on and not of_this_program and painted.painting.changed
 
 
 _LINES: set[str] = set()

@@ -169,6 +169,7 @@ def paint_for_device(
     chosen: bool = False,
     arguments: Sequence[str] | None = None,
     weights: int = 0,
+    given: Sequence[Paint] | None = None,
 ) -> Painted:
     """Paints a program in the forms of the device.
 
@@ -179,6 +180,7 @@ def paint_for_device(
         chosen: whether duotone chose it; what does not gain on the device then stays as it is.
         arguments: as for :func:`paint_jaxpr`.
         weights: likewise.
+        given: likewise.
     """
     forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
     if policy.tuned is not None and half is not None:
@@ -186,7 +188,7 @@ def paint_for_device(
     if half is None:
         half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
         policy = dataclasses.replace(policy, reduce_dtype=None)
-    painted = paint_jaxpr(jaxpr, policy, half, forms=forms, arguments=arguments, weights=weights)
+    painted = paint_jaxpr(jaxpr, policy, half, given, None, forms, arguments, weights)
     warn_of_idle_patterns(policy, painted.built.graph)
     return painted
 

@@ -36,7 +36,8 @@ words.
 `Policy(rules_remove={"distance"})` or `DUOTONE_RULES_REMOVE=distance` switches a rule off; the
 third column names what to write. The stage of `mixed` decides most of `inner` too. Where the
 column says "no", the rule has no stage of its own: edit the lists, or use `keep_full` and
-`keep_half`.
+`keep_half`. `backward` is no operation's rule: removed, it leaves the derivatives of a rewritten
+function to JAX.
 
 | rule | what it says | switched off by | decided by |
 | --- | --- | --- | --- |

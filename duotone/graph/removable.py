@@ -12,9 +12,12 @@ from duotone.graph.classify.amendments import AMENDMENTS
 from duotone.graph.painters.dominant import STEPS
 from duotone.graph.reforms.registry import REFORMS
 
+BACKWARD = "backward"
+"""No rule of an operation: the backward pass of a function is painted with its forward pass."""
+
 REMOVABLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "rules_remove": tuple(rule.value for rule in (*AMENDMENTS, *STEPS)),
+        "rules_remove": (*(rule.value for rule in (*AMENDMENTS, *STEPS)), BACKWARD),
         "reforms_remove": tuple(REFORMS),
     }
 )

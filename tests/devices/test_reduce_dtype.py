@@ -48,7 +48,7 @@ def placed(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("asked", "whole", "forward"),
-    [(None, "float32", "float16"), ("float32", "float32", "float32"), ("float16",) * 3],
+    [(None, "float32", "float32"), ("float32", "float32", "float32"), ("float16",) * 3],
 )
 def test_sums_by_hand(asked: Any, whole: str, forward: str) -> None:
     loss, weights, batch = placed("partly by hand")

@@ -16,7 +16,8 @@ from duotone import _road as road
 from duotone.jaxpr.rules.dots import rows_dot
 from duotone.jaxpr.rules.weights import DotForm, of_halves, of_weight
 from duotone.targets.forms import TABLE
-from tests.jaxpr.programs import dtypes, half, named, traced
+from tests.jaxpr.programs import dtypes, named, traced
+from tests.jaxpr.programs import half as rewritten
 from tests.numerics.oracle import ulps
 
 FORMS = (("plain", "float16"), ("rows", "bfloat16"), ("widened", "bfloat16"))
@@ -25,6 +26,11 @@ X = jax.random.normal(KEYS[0], (96, 24))
 W = jax.random.normal(KEYS[1], (24, 16)) / 5
 
 Function = Callable[[Any, Any], Any]
+
+
+def half(function: Callable[..., Any], dtype: Any = "float16") -> Any:
+    """``function`` rewritten, its derivatives left to JAX."""
+    return rewritten(function, dtype, rules_remove=["backward"])
 
 
 def heads(x: Any, w: Any) -> Any:
