@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone import _jax
+from duotone import _jax, _mixed
+from duotone.errors import RewriteError
 from duotone.jaxpr.running import backward
 from tests.jaxpr.programs import half, named
 
@@ -146,3 +147,24 @@ def test_weights_that_are_cast_once() -> None:
     frozen = duotone.autocast(model, dtype="float16", weights=WEIGHTS)
     got = jax.grad(lambda x: frozen(x)[0])(X)
     close(got, jax.grad(lambda x: loss(WEIGHTS, x))(X))
+
+
+def test_a_backward_pass_that_cannot_be_rewritten_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fault: carrying out the differentiated program fails. JAX derives it then."""
+    carry_out = _mixed.carry_out
+    count: list[int] = []
+
+    def fails(*args: Any) -> Any:
+        count.append(1)
+        if len(count) > 1:
+            raise RewriteError("planted")
+        return carry_out(*args)
+
+    monkeypatch.setattr(_mixed, "carry_out", fails)
+    with caplog.at_level("WARNING", "duotone"):
+        got = jax.grad(half(loss))(WEIGHTS, X)
+    assert len(count) == 2
+    assert "planted" in caplog.text
+    close(got, jax.grad(loss)(WEIGHTS, X))

@@ -10,18 +10,19 @@ has a derivative of its own instead::
                backward: all the rest; it reads what forward made: the residuals
 
 It is a :class:`jax.custom_jvp` rule whose tangents are one linear equation, and the transpose of
-that equation is the backward pass. So ``jvp``, ``vmap``, ``checkpoint``, ``hessian`` and
-``shard_map`` take the function as they take any other. Forward mode transposes the backward pass
-once more.
+that equation is the backward pass. So ``jvp``, ``vmap``, ``checkpoint`` and ``hessian`` take the
+function as they take any other. Forward mode transposes the backward pass once more.
 
 Who calls this: :mod:`duotone._mixed`. What goes wrong: a function that JAX cannot differentiate
-backward has the derivatives of its rewritten program, errors included.
+backward has the derivatives of its rewritten program, errors included; so has one whose backward
+pass could not be rewritten, which is logged (WARNING).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from duotone import _jax
+
+logger = logging.getLogger("duotone")
 
 Run = Callable[..., list[Any]]
 """Takes and returns arrays."""
@@ -134,8 +137,16 @@ def _passes(
     place = iter(var in used for var in cotangents)
     reached = tuple(is_float and next(place) for is_float in floats)
     given = [jax.typeof(leaf) for leaf in leaves] + [var.aval for var in cotangents]
-    rewritten = jax.make_jaxpr(rewrite(whole, len(cotangents)))(*given)
-    if _jax.open_jaxpr(rewritten).effects:
+    try:
+        rewritten = jax.make_jaxpr(rewrite(whole, len(cotangents)))(*given)
+    except Exception as error:
+        logger.warning(
+            "%s: JAX derives its backward pass from its forward pass, since the two could not be "
+            "rewritten together (%s: %s); this is a fault of duotone, please report the program",
+            _jax.function_name(jaxpr) or "a function",
+            type(error).__name__,
+            error,
+        )
         return None
     return _cut(rewritten, len(types), floats, reached)
 
@@ -167,13 +178,19 @@ def _differentiated(
 
 def _cut(
     whole: _jax.ClosedJaxpr, count: int, floats: Sequence[bool], reached: tuple[bool, ...]
-) -> Passes:
-    """Cuts a rewritten program in two: forward is what its results need and nothing else."""
+) -> Passes | None:
+    """Cuts a rewritten program in two: forward is what its results need and nothing else.
+
+    Returns:
+        ``None`` if it cannot be cut: something has effects, or makes both at once.
+    """
     opened = _jax.open_jaxpr(whole)
     leaves, cotangents = opened.invars[:count], opened.invars[count:]
     results, gradients = opened.outvars[: len(floats)], opened.outvars[len(floats) :]
     consts = dict(zip(opened.constvars, _jax.consts_of(whole), strict=True))
     in_forward = _needed(opened, results)
+    if opened.effects or not in_forward.isdisjoint(cotangents):
+        return None
     in_backward = _needed(opened, gradients, known=in_forward)
     first = [eqn for eqn in opened.eqns if any(out in in_forward for out in eqn.outvars)]
     taken = set(map(id, first))
