@@ -81,6 +81,13 @@ seen.second = rows();
 seen.hidden = get("more").hidden;
 seen.over = document.documentElement.scrollWidth - innerWidth;
 """
+WAIT = """
+const use = () => {USE};
+const wait = (tries) => tries && document.querySelector(".curve:not(:has(path))")
+  ? setTimeout(() => requestAnimationFrame(() => wait(tries - 1)), 50) : use();
+setTimeout(() => wait(60), 200);
+"""
+"""Curves are drawn when the page is laid out, which a busy machine does late."""
 SHOW = """
 document.body.replaceChildren(Object.assign(document.createElement("pre"),
   {id: "seen", textContent: JSON.stringify(seen)}));
@@ -91,7 +98,7 @@ def used(page: str, folder: Path, script: str, width: int = 1280) -> dict[str, A
     """What a script that uses the page has seen."""
     file = folder / "report.html"
     catch = "<script>window.errors = []; onerror = (what) => errors.push(what)</script></head>"
-    use = f"<script>setTimeout(() => {{{script}{SHOW}}}, 200)</script></body>"
+    use = f"<script>{WAIT.replace('USE', script + SHOW)}</script></body>"
     file.write_text(page.replace("</head>", catch, 1).replace("</body>", use), "utf-8")
     assert CHROMIUM is not None
     command = [
