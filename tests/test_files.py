@@ -179,6 +179,10 @@ KILLED = """
     from pathlib import Path
     from duotone import _files
 
+    # As in a shell's foreground, should the tests run under nohup or in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     def killed(handle, data, old, write=_files._fill):
         write(handle, data, old)
         os.kill(os.getpid(), {number})

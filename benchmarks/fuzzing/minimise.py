@@ -86,13 +86,13 @@ def _renamed(program: Program, index: int, name: str) -> Program:
 _HEAD = """\
 import jax, jax.numpy as jnp, jax.scipy as jsp, numpy as np
 from jax import lax
+from typing import Any
 import duotone
 """
 
 
 def reproducer(case: Case) -> str:
     """A program that stands alone: prints the errors of float32 and of duotone against float64."""
-    half = "float16" if case.way == "default" else case.way
     lines = [_HEAD, case.program.blocks(), "", case.program.source(), ""]
     lines.append("random = np.random.default_rng(0)")
     drawn = {
@@ -110,20 +110,28 @@ def reproducer(case: Case) -> str:
         text = drawn.get(given.kind, "random.normal(size={0}).astype('f')")
         lines.append(f"{name} = {text.format(given.shape, round(fan_in, 3))}")
     lines.append(f"args = [{', '.join(case.program.inputs)}]")
-    lines.append(_FORMS[case.form].format(positions=case.program.floats(), half=half))
+    lines.append((_AS_CHOSEN if case.way == "default" else _FORCED).format(half=case.way))
+    lines.append(_FORMS[case.form].format(positions=case.program.floats()))
     lines.append(_TAIL)
     return "\n".join(lines)
 
 
-_PAINT = """\
+_FORCED = """\
 policy = duotone.Policy(ignore_performance=True)
 paint = lambda f: duotone.autocast(f, dtype='{half}', policy=policy)"""
-_LOSS = f"""{_PAINT}
+_AS_CHOSEN = """\
+from duotone.targets.assumed import AssumedDevice, assuming
+def paint(f):
+    def on_an_h200(*args):
+        with assuming(AssumedDevice('h200', 'cuda', '9.0')):
+            return duotone.autocast(f)(*args)
+    return on_an_h200"""
+_LOSS = """\
 factors = [np.random.default_rng(7).normal(size=o.shape).astype('f') for o in program(*args)]
 loss = lambda *args: sum((o * c).sum() for o, c in zip(program(*args), factors))
-plain = jax.value_and_grad(loss, {{positions}})"""
+plain = jax.value_and_grad(loss, {positions})"""
 _FORMS = {
-    "forward": f"{_PAINT}\nplain, painted = program, paint(program)",
+    "forward": "plain, painted = program, paint(program)",
     "autocast(value_and_grad(f))": f"{_LOSS}\npainted = paint(plain)",
     "value_and_grad(autocast(f))": (
         f"{_LOSS}\npainted = jax.value_and_grad(paint(loss), {{positions}})"

@@ -85,6 +85,27 @@ def test_what_is_not_finite_is_a_finding(monkeypatch):
     assert judge(Case(SUMS, "forward", "float16", 0)).kind == "not finite"
 
 
+def test_a_pole_that_naive_half_hits_as_often_is_no_finding():
+    def verdict(painted: int, naive: int) -> str:
+        def errors(not_finite: int) -> np.ndarray:
+            return np.where(np.arange(15) < not_finite, np.inf, 1e-3)[:, None, None]
+
+        draws = zip(errors(painted), errors(naive), strict=True)
+        return judging._verdict(
+            [judging._Draw(p, n, np.full_like(n, 1e-7), True) for p, n in draws]
+        ).kind
+
+    assert verdict(painted=7, naive=5) == "good"
+    assert verdict(painted=4, naive=0) == "not finite"
+    assert verdict(painted=15, naive=5) == "not finite"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_reproducer_of_what_is_chosen_by_default_runs(form, capsys):
+    exec(compile(reproducer(Case(SUMS, form, "default", 3)), "<reproducer>", "exec"), {})
+    assert "painted" in capsys.readouterr().out
+
+
 def test_a_program_is_the_same_for_the_same_seed():
     assert random_program(12) == random_program(12)
     assert random_program(12) != random_program(13)
