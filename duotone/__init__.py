@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         optimizer_from_environment,
     )
     from duotone.errors import DuotoneError
+    from duotone.exporting.export import export
+    from duotone.exporting.exported import Exported, read_export
     from duotone.gradients import grad, value_and_grad
     from duotone.inference import cast_params
     from duotone.policy import Policy
@@ -77,6 +79,7 @@ __all__ = [
     "DuotoneError",
     "DynamicLossScale",
     "Explanation",
+    "Exported",
     "FixedLossScale",
     "LossScale",
     "LossScaleMonitor",
@@ -104,6 +107,7 @@ __all__ = [
     "dynamic_loss_scale",
     "enable_mixed_precision_graph_rewrite",
     "explain",
+    "export",
     "fixed_loss_scale",
     "grad",
     "keep_full",
@@ -111,6 +115,7 @@ __all__ = [
     "log_compilations",
     "optimizer_from_environment",
     "profile",
+    "read_export",
     "read_profile",
     "report",
     "reroll",
@@ -139,6 +144,8 @@ _NAMES_BY_MODULE = {
     "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite "
     "optimizer_from_environment",
     "errors": "DuotoneError",
+    "exporting.export": "export",
+    "exporting.exported": "Exported read_export",
     "gradients": "grad value_and_grad",
     "inference": "cast_params",
     "_measuring": "calibrate",

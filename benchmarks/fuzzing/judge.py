@@ -235,9 +235,26 @@ def judge(case: Case, draws: int = DRAWS) -> Verdict:
             return verdict
         return _verdict([*first, *traced.draws(range(_FIRST_DRAWS, draws))])
     except Exception as error:  # every one is what is looked for
+        if case.compiled and _plain_fails(case):
+            return Verdict("skipped", "float32 cannot be compiled or run either")
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = str(error).strip().split("\n")[0][:200]
         return Verdict("exception", f"{type(error).__name__} in {where.name}: {message}")
+
+
+def _plain_fails(case: Case) -> bool:
+    """Whether JAX cannot run the program without duotone, compiled for this machine.
+
+    XLA's CPU compiler (JAX 0.10.2) sometimes gives ``fft`` an operand in another layout than it
+    can read.
+    """
+    arguments = draw(case.program, [case.seed, 0])
+    plain = jax.jit(_formed(case, lambda f: f))
+    try:
+        jax.block_until_ready(plain.lower(*arguments).compile(_OPTIMIZED)(*arguments))
+    except Exception:  # whichever it is
+        return True
+    return False
 
 
 def _verdict(draws: list[_Draw]) -> Verdict:

@@ -26,11 +26,10 @@ from typing import Any, Literal
 from google.protobuf import text_format, unknown_fields
 from google.protobuf.message import DecodeError, EncodeError
 
-from duotone._files import check_writable, explained, write_atomically
+from duotone._files import check_new_folder, check_writable, explained, write_atomically
 from duotone.errors import GraphDefError, WriteError
 from duotone.tensorflow.protos import GraphDef, new_graph
 from duotone.tensorflow.saved_model import (
-    check_new_folder,
     find_saved_model,
     new_meta_graph,
     new_saved_model,

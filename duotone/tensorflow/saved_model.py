@@ -21,7 +21,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, message_factory
 from tensorboard.compat.proto import meta_graph_pb2
 
-from duotone._files import folder_in_one_step, write_atomically
+from duotone._files import check_new_folder, folder_in_one_step, write_atomically
 from duotone.errors import GraphDefError
 
 MetaGraphDef = Any
@@ -129,39 +129,17 @@ def find_saved_model(folder: Path) -> Path:
     )
 
 
-def check_new_folder(folder: Path) -> None:
-    """Raises unless a SavedModel can be written to ``folder``, before any work is done for it.
-
-    A link is followed: the folder that it leads to is meant.
-
-    Raises:
-        GraphDefError: it exists and is not an empty folder, or there is nothing to put it into.
-    """
-    folder = Path(os.path.realpath(folder))
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise GraphDefError(
-            f"{folder} exists: a SavedModel is written to a new folder. Remove it or name another."
-        )
-    if not folder.parent.is_dir():
-        raise GraphDefError(
-            f"cannot write {folder}: there is no folder {folder.parent}. "
-            f"Make it with: mkdir -p {folder.parent}"
-        )
-
-
 def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) -> None:
     """Copies a SavedModel folder with other graphs; the new folder appears in one step.
 
     Args:
-        folder: the new folder; :func:`check_new_folder` has passed it.
+        folder: the new folder; :func:`duotone._files.check_new_folder` has passed it.
         source: the SavedModel folder with variables and assets.
         graph_file: name of the file that holds the graphs.
         content: the new content of that file.
 
     Raises:
-        GraphDefError: as :func:`check_new_folder`.
+        ArgumentError: as :func:`duotone._files.check_new_folder`.
         WriteError: the file system refuses it.
     """
     check_new_folder(folder)

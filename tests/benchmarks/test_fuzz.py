@@ -74,9 +74,19 @@ def test_an_exception_and_a_changed_type_are_findings(monkeypatch):
 
     monkeypatch.setattr(judging, "painter", lambda way: fails)
     assert "planted" in judge(Case(SUMS, "forward", "float16", 0)).text
+    assert "planted" in judge(Case(SUMS, "forward", "float16", 0, compiled=True)).text
     narrow = lambda way: lambda f: lambda *args: tuple(x.astype(way) for x in f(*args))  # noqa: E731
     monkeypatch.setattr(judging, "painter", narrow)
     assert judge(Case(SUMS, "forward", "float16", 0)).kind == "changed type"
+
+
+def test_what_float32_cannot_do_either_is_no_finding(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Program, "function", lambda self: fails)
+    assert judge(Case(SUMS, "forward", "float16", 0)).kind == "exception"
+    assert judge(Case(SUMS, "forward", "float16", 0, compiled=True)).kind == "skipped"
 
 
 def test_what_is_not_finite_is_a_finding(monkeypatch):

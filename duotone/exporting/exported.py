@@ -1,0 +1,137 @@
+"""An exported program: a folder, its description, and the program in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.export
+
+from duotone.errors import ArgumentError
+
+FORMAT = 1
+PROGRAM, STABLEHLO, RECORD, DESCRIPTION = (
+    "program.jax",
+    "program.stablehlo",
+    "explain.json",
+    "export.json",
+)
+"""The files of a folder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """A program that :func:`duotone.export` wrote.
+
+    Attributes:
+        path: the folder.
+        description: what ``export.json`` says: ``function``, ``half_dtype``, ``platforms``,
+            ``painted_for``, ``policy``, ``arguments`` and ``results`` (types), ``fixed`` (arguments
+            that are part of the program), ``difference`` (the largest from the function's own
+            results, relative to the largest value of the result, or null), ``versions`` and
+            ``files`` (SHA-256 of each).
+    """
+
+    path: Path
+    description: Mapping[str, Any]
+
+    @functools.cached_property
+    def program(self) -> jax.export.Exported:
+        """The program, as ``jax.export.deserialize`` reads it.
+
+        Raises:
+            ArgumentError: this JAX does not read it.
+        """
+        data = bytearray((self.path / PROGRAM).read_bytes())
+        try:
+            return jax.export.deserialize(data)
+        except Exception as error:  # of JAX, and of what it reads the file with
+            by = self.description["versions"]["jax"]
+            raise ArgumentError(
+                f"JAX {jax.__version__} cannot read {self.path / PROGRAM}, which JAX {by} wrote: "
+                f"{error}. Read it with that version, or export it again."
+            ) from error
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the program: compiled at the first call of each shape.
+
+        Args:
+            *args: the arguments of the function that hold arrays.
+            **kwargs: likewise, by name, where they were exported so.
+
+        Returns:
+            What the function returned.
+        """
+        return self._compiled(*args, **kwargs)
+
+    @functools.cached_property
+    def _compiled(self) -> Any:
+        return jax.jit(self.program.call)
+
+    def __repr__(self) -> str:
+        seen = self.description
+        difference = seen["difference"]
+        compared = "not compared" if difference is None else f"differs by {difference:.2g}"
+        return (
+            f"Exported({seen['function']}, {seen['half_dtype'] or 'nothing in half'}, for "
+            f"{'/'.join(seen['platforms'])}, painted for {seen['painted_for']}; {compared}; "
+            f"{self.path})"
+        )
+
+
+def read_export(path: str | Path) -> Exported:
+    """Reads what :func:`duotone.export` wrote, and checks that it is whole.
+
+    ``jax.export.deserialize`` reads ``program.jax`` too, where there is no duotone.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        The exported program.
+
+    Raises:
+        ArgumentError: no such folder, a file is missing or was changed, or a later version of
+            duotone wrote it.
+
+    Example:
+        >>> import tempfile, jax.numpy as jnp, duotone
+        >>> double = duotone.autocast(lambda x: x + x)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = duotone.export(double, jnp.ones(3), path=f"{folder}/double")
+        ...     duotone.read_export(f"{folder}/double").call(jnp.ones(3))
+        Array([2., 2., 2.], dtype=float32)
+    """
+    folder = Path(path)
+    about = folder / DESCRIPTION
+    try:
+        description = json.loads(about.read_text())
+        known = description["format"]
+        files: Mapping[str, str] = description["files"]
+    except OSError as error:
+        raise ArgumentError(
+            f"{about} cannot be read ({error.strerror}); name a folder that duotone.export wrote."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(
+            f"{about} is not what duotone.export writes; export it again."
+        ) from error
+    if known != FORMAT:
+        raise ArgumentError(
+            f"{about} has format {known!r}, and this duotone reads {FORMAT}; update duotone."
+        )
+    for name, digest in files.items():
+        file = folder / name
+        if not file.is_file():
+            raise ArgumentError(f"{file} is missing; copy the whole folder, or export it again.")
+        with file.open("rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != digest:
+                raise ArgumentError(
+                    f"{file} was changed after it was written, or is cut short; export it again."
+                )
+    return Exported(folder, description)
