@@ -18,6 +18,7 @@ from duotone.cli.clusters import clusters, flags
 from duotone.cli.compare import compare
 from duotone.cli.demo import demo
 from duotone.cli.explain import explain
+from duotone.cli.export import export
 from duotone.cli.profile import profile
 from duotone.cli.report import report
 from duotone.cli.rewrite import rewrite
@@ -53,6 +54,8 @@ _EPILOG = """
   duotone profile train.py           where the time goes
 
   duotone report train.py:step       all of it as a page, with a graph to zoom into
+
+  duotone export serve.py:model --out model   files that JAX runs without duotone
 
   duotone rewrite graph.pb --out half.pb --fetch logits
 
@@ -195,6 +198,16 @@ _DEMO_EPILOG = """
   duotone demo --out reports/mine       where the report goes
 """
 
+_EXPORT_EPILOG = """
+[bold]Examples[/bold]
+
+  duotone export serve.py:example --out model            example() returns (fn, *arguments)
+
+  duotone export serve.py:example --out model --target h100 --platforms cpu,cuda
+
+  duotone export model.py:apply --shapes 'f32[512,10] f32[32,512]' --batch 1 --out model
+"""
+
 _REWRITE_EPILOG = """
 [bold]Examples[/bold]
 
@@ -261,6 +274,7 @@ app.command(
     epilog=_PROFILE_EPILOG,
 )(profile)
 app.command(epilog=_REPORT_EPILOG)(report)
+app.command(epilog=_EXPORT_EPILOG)(export)
 app.command(epilog=_REWRITE_EPILOG)(rewrite)
 app.command(epilog=_VIEW_EPILOG)(view)
 app.command(epilog=_VERSION_EPILOG)(version)

@@ -13,20 +13,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 
 from duotone import api
 from duotone._arguments import check_callable
 from duotone._files import check_new_folder, folder_in_one_step
 from duotone._version import __version__
-from duotone.errors import ArgumentError, RewriteError
+from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, RewriteError
 from duotone.exporting.exported import (
     DESCRIPTION,
     FORMAT,
@@ -42,15 +42,18 @@ from duotone.targets.specifications import Target, find_target
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _BATCH = "batch"
+_LARGEST = 2**31 - 2**20
+"""Bytes of a program: FlatBuffers, in which JAX writes it, ends at 2 GiB, with types and trees."""
 _ANOTHER_PROGRAM = 0.1
 """A relative difference that no order of additions explains: two programs, not two roundings."""
-_log = logging.getLogger("duotone")
 
 
 def export(
     fn: Callable[..., Any],
     *args: Any,
     path: str | Path,
+    dtype: Any = None,
+    policy: Policy | None = None,
     target: str | Target | None = None,
     platforms: Sequence[str] | None = None,
     batch_argnums: int | Sequence[int] = (),
@@ -67,26 +70,30 @@ def export(
     are arrays and the device at hand is one of the platforms.
 
     Args:
-        fn: what :func:`autocast` returned. Any other function is exported as it is, with a warning.
+        fn: what :func:`autocast` returned; any other function is given to it.
         *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place, also with
             ``jax.export.symbolic_shape``. One that holds no array (``False``, ``"relu"``) becomes
             part of the program, which is called without it.
         path: the folder; it does not exist or is empty.
+        dtype: as for :func:`autocast`; ``"float32"`` exports the function as it is written.
+        policy: as for :func:`autocast`.
         target: paint for this device, which need not be here: a name that :func:`compile_for`
             knows, or a :class:`Target`. By default the device at hand.
         platforms: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; by default that of the
             target and that of the device at hand.
         batch_argnums: positions of arguments whose arrays have the batch as axis 0: the program
             takes any number there.
-        **kwargs: its keyword arguments, likewise.
+        **kwargs: its keyword arguments, likewise. For a function that has one named ``target``
+            itself, say, pass ``functools.partial(fn, target=...)``.
 
     Returns:
         The exported program; ``.call`` runs it.
 
     Raises:
         ArgumentError: the folder is not empty; no such platform; a position without an array with
-            axes; JAX cannot export the function or write its pytrees.
-        ArgumentTypeError: ``fn`` is not callable.
+            axes; settings for a function that has its weights; JAX cannot export the function or
+            write its pytrees.
+        ArgumentTypeError: ``fn`` is not callable, ``dtype`` no dtype, ``policy`` no policy.
         UnknownTargetError: no such target.
         RewriteError: the program does not compute what ``fn`` does.
         WriteError: the file system refuses the folder.
@@ -102,27 +109,29 @@ def export(
         (['float32[batch,8]'], (5, 4))
     """
     check_callable("export", fn)
+    fn = _painted(fn, dtype, policy)
+    settings = api.settings_of(fn)
+    assert settings is not None, "autocast returned it"
     folder = Path(path)
     check_new_folder(folder)
     found = None if target is None else find_target(target)
     device = None if found is None else found.device()
-    call = _divided(fn, args, kwargs)
+    call = _divided(settings.name, fn, args, kwargs)
     lowered_for = _platforms(platforms, found)
     with assuming(device):
         types = _types(call, _positions(batch_argnums, args))
         program = _exported(call, types, lowered_for)
         files = {PROGRAM: _serialized(call.name, program)}
         files[STABLEHLO] = program.mlir_module_serialized
-        half, policy, explanation = _painting(fn, args, kwargs)
-    if explanation is not None:
-        files[RECORD] = explanation.encode()
+        seen = api.explain(fn, *args, **kwargs)
+    files[RECORD] = seen.to_json().encode()
     description = {
         "format": FORMAT,
         "function": call.name,
-        "half_dtype": half,
+        "half_dtype": seen.summary.half_dtype if seen.summary.operations_half else None,
         "painted_for": device.name if device is not None else f"{jax.default_backend()} at hand",
         "platforms": list(program.platforms),
-        "policy": policy,
+        "policy": (settings.policy or Policy()).merged_with_environment().describe(),
         "arguments": [_type_text(a) for a in program.in_avals],
         "results": [_type_text(a) for a in program.out_avals],
         "fixed": {name: repr(value) for name, value in call.fixed.items()},
@@ -137,6 +146,24 @@ def export(
         description["difference"] = _difference(call, made, device)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
     return Exported(folder, description)
+
+
+def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Callable[..., Any]:
+    """The function in mixed precision.
+
+    Raises:
+        ArgumentError: it has its weights, and settings of its own.
+    """
+    settings = api.settings_of(fn)
+    if settings is not None and dtype is None and policy is None:
+        return fn
+    if settings is not None and settings.weights is not None:
+        raise ArgumentError(
+            f"export: {describe_callable(fn)} has its weights already; give dtype and policy to "
+            "duotone.autocast."
+        )
+    fn, dtype, policy = api.unwrapped(fn, dtype, policy)
+    return api.autocast(fn, dtype=dtype, policy=policy)
 
 
 # ------------------------------------------------------------ arguments
@@ -163,11 +190,13 @@ class _Call:
     fixed: Mapping[str, Any]
 
 
-def _divided(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+def _divided(
+    name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Call:
     positions = tuple(i for i, value in enumerate(args) if _holds_arrays(value))
-    given = {name: value for name, value in kwargs.items() if _holds_arrays(value)}
+    given = {key: value for key, value in kwargs.items() if _holds_arrays(value)}
     fixed: dict[str, Any] = {str(i): v for i, v in enumerate(args) if i not in positions}
-    fixed |= {name: value for name, value in kwargs.items() if name not in given}
+    fixed |= {key: value for key, value in kwargs.items() if key not in given}
 
     def call(*arrays: Any, **named: Any) -> Any:
         whole = list(args)
@@ -175,7 +204,6 @@ def _divided(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
             whole[position] = value
         return fn(*whole, **{**kwargs, **named})
 
-    name = describe_callable(fn)
     return _Call(name, call, tuple(args[i] for i in positions), positions, given, fixed)
 
 
@@ -213,7 +241,8 @@ def _types(call: _Call, with_batch: frozenset[int]) -> tuple[tuple[Any, ...], di
         if not _is_array(leaf):
             return leaf
         shape = (batch, *leaf.shape[1:]) if has_batch and leaf.shape else leaf.shape
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+        dtype = leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype)
         return jax.ShapeDtypeStruct(shape, dtype)
 
     pairs = zip(call.positions, call.args, strict=True)
@@ -253,6 +282,7 @@ def _exported(
 
     Raises:
         ArgumentError: JAX cannot export it.
+        ArgumentTypeError: it takes or returns what is no array, or fails with a type error itself.
     """
     args, kwargs = types
     leaves = jax.tree.leaves(types)
@@ -266,21 +296,27 @@ def _exported(
             f"export: {call.name} decides something by a size that is left open: "
             f"{_first_line(error)} Export it for fixed sizes (without batch_argnums)."
         ) from error
-    except (NotImplementedError, ValueError) as error:
-        if isinstance(error, ArgumentError):
-            raise
+    except DuotoneError:
+        raise
+    except (NotImplementedError, TypeError, ValueError) as error:
         hint = " It may be possible for fixed sizes." if is_symbolic else ""
-        raise ArgumentError(
-            f"export: JAX cannot export {call.name}: {_first_line(error)}{hint}"
-        ) from error
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        raise kind(f"export: JAX cannot export {call.name}: {_first_line(error)}{hint}") from error
 
 
 def _serialized(name: str, program: jax.export.Exported) -> bytes:
     """The program as bytes.
 
     Raises:
-        ArgumentError: arguments or results are of types that JAX does not write.
+        ArgumentError: arguments or results are of types that JAX does not write, or it is too
+            large.
     """
+    size = len(program.mlir_module_serialized)
+    if size > _LARGEST:
+        raise ArgumentError(
+            f"export: {name} has {size:,} bytes with its weights, and JAX writes {_LARGEST:,}. "
+            "Leave the weights an argument: duotone.autocast without weights=."
+        )
     try:
         return bytes(program.serialize())
     except (ValueError, KeyError, NotImplementedError) as error:
@@ -293,24 +329,6 @@ def _serialized(name: str, program: jax.export.Exported) -> bytes:
 def _first_line(error: Exception) -> str:
     line = str(error).strip().split("\n")[0]
     return line if line.endswith(".") else f"{line}."
-
-
-def _painting(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str | None, str | None, str | None]:
-    """The half type, the policy in words and the explanation; nothing of a foreign function."""
-    settings = api.settings_of(fn)
-    if settings is None:
-        _log.warning(
-            "duotone.export: %s is not what duotone.autocast returned; it is exported as it is, "
-            "without explain.json",
-            describe_callable(fn),
-        )
-        return None, None, None
-    seen = api.explain(fn, *args, **kwargs)
-    is_half = seen.summary.operations_half > 0
-    policy = (settings.policy or Policy()).describe()
-    return (seen.summary.half_dtype if is_half else None), policy, seen.to_json()
 
 
 def _type_text(kind: Any) -> str:

@@ -104,6 +104,17 @@ def test_arguments_without_arrays_are_part_of_the_program(tmp_path):
     np.testing.assert_allclose(made.call(X, scale=scale)["scores"], own, rtol=1e-2)
 
 
+def test_a_random_key_is_an_argument(tmp_path):
+    def dropped(key, x):
+        return jax.random.bernoulli(key, 0.5, x.shape) * (x @ x.T @ x)
+
+    key = jax.random.key(3)
+    made = duotone.export(dropped, key, X, path=tmp_path / "model", dtype="bfloat16")
+    other = jax.random.key(4)
+    own = duotone.autocast(dropped, dtype="bfloat16")(other, X)
+    np.testing.assert_array_equal(made.call(other, X), own)
+
+
 def test_shapes_in_place_of_arrays_are_not_compared(tmp_path):
     shape = jax.ShapeDtypeStruct((8, 64), jnp.float32)
     made = duotone.export(fast(), shape, path=tmp_path / "model")
@@ -123,11 +134,33 @@ def test_integers_and_results_that_are_not_finite(tmp_path):
     assert made.description["results"] == ["float32[8,8]", "int32[4]", "bool[8,64]"]
 
 
-def test_a_function_of_somebody_else_is_exported_as_it_is(tmp_path, caplog):
-    made = duotone.export(lambda x: x @ x.T, X, path=tmp_path / "model")
-    assert "not what duotone.autocast returned" in caplog.text
+def test_any_function_is_painted_unless_float32_is_asked_for(tmp_path):
+    function = lambda x: x @ x.T  # noqa: E731
+    half = duotone.export(function, X, path=tmp_path / "half", dtype="bfloat16")
+    full = duotone.export(function, X, path=tmp_path / "full", dtype="float32")
+    assert half.description["half_dtype"] == "bfloat16"
+    assert full.description["half_dtype"] is None
+    np.testing.assert_array_equal(full.call(X), jax.jit(function)(X))
+    assert (half.call(X) != full.call(X)).any()
+
+
+def test_settings_given_here_win(tmp_path):
+    policy = duotone.Policy(keep_full=("*",))
+    own = duotone.autocast(lambda x: x @ x.T, dtype="bfloat16")
+    made = duotone.export(own, X, path=tmp_path / "model", dtype="float16")
+    assert made.description["half_dtype"] == "float16"
+    made = duotone.export(own, X, path=tmp_path / "full", policy=policy)
     assert made.description["half_dtype"] is None
-    assert RECORD not in made.description["files"]
+    assert made.description["policy"] == "policy: keeps full *"
+    with pytest.raises(ArgumentError, match="has its weights already"):
+        duotone.export(fast(), X, path=tmp_path / "other", dtype="float16")
+
+
+def test_functions_around_a_painted_one(tmp_path):
+    mapped = jax.jit(jax.vmap(duotone.autocast(lambda x: x @ x.T, dtype="bfloat16")))
+    many = jnp.stack([X, X])
+    made = duotone.export(mapped, many, path=tmp_path / "model", dtype="bfloat16")
+    np.testing.assert_array_equal(made.call(many), mapped(many))
 
 
 def test_another_program_is_not_written(tmp_path, monkeypatch):
@@ -136,6 +169,13 @@ def test_another_program_is_not_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(duotone.Exported, "call", wrong)
     with pytest.raises(RewriteError, match=r"differs from the function by 0\.2"):
+        duotone.export(fast(), X, path=tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_larger_than_its_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("duotone.exporting.export._LARGEST", 1000)
+    with pytest.raises(ArgumentError, match="Leave the weights an argument"):
         duotone.export(fast(), X, path=tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
@@ -150,6 +190,9 @@ def test_what_cannot_be_exported_is_an_error_and_leaves_nothing(tmp_path):
     pairs = duotone.autocast(lambda x: Pair(x @ x.T, x), dtype="bfloat16")
     with pytest.raises(ArgumentError, match="dicts, lists and tuples"):
         duotone.export(pairs, X, path=path)
+
+    with pytest.raises(ArgumentTypeError, match="cannot export"):
+        duotone.export(lambda x: ("text", x @ x.T), X, path=path, dtype="bfloat16")
 
     by_size = duotone.autocast(lambda x: x @ x.T if x.shape[0] > 4 else x, dtype="bfloat16")
     with pytest.raises(ArgumentError, match="decides something by a size"):

@@ -1,0 +1,62 @@
+"""``duotone export``: a function as files that JAX runs without duotone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duotone.cli.program import (
+    ChosenHalfOption,
+    PaintTargetOption,
+    ProgramArgument,
+    ShapesOption,
+    load,
+    names,
+    settings,
+)
+from duotone.cli.run import PolicyFileOption
+from duotone.errors import ArgumentError
+
+
+def export(
+    program: ProgramArgument,
+    out: Annotated[Path, typer.Option(help="The new folder.", metavar="FOLDER")],
+    shapes: ShapesOption = None,
+    dtype: ChosenHalfOption = None,
+    target: PaintTargetOption = None,
+    policy_file: PolicyFileOption = None,
+    platforms: Annotated[
+        str | None,
+        typer.Option(
+            help="Where it is to run: cpu,cuda,rocm,tpu; by default here and on the target.",
+            metavar="NAME,NAME",
+        ),
+    ] = None,
+    batch: Annotated[
+        str,
+        typer.Option(
+            help="Positions of the arguments that begin with the batch, from 0: any size is taken.",
+            metavar="N,N",
+        ),
+    ] = "",
+) -> None:
+    """Write a function in mixed precision as files, for servers without duotone."""
+    import duotone
+
+    if not all(name.isdigit() for name in names(batch)):
+        raise ArgumentError(f"--batch: {batch!r} holds no positions; write --batch 0,2.")
+    function, arguments = load(program, shapes)
+    made = duotone.export(
+        function,
+        *arguments,
+        path=out,
+        target=target,
+        platforms=None if platforms is None else names(platforms),
+        batch_argnums=[int(name) for name in names(batch)],
+        **settings(dtype, policy_file),
+    )
+    for name in sorted(p.name for p in made.path.iterdir()):
+        typer.echo(f"{(made.path / name).stat().st_size:>13,} bytes  {made.path / name}")
+    typer.echo(made)
