@@ -183,11 +183,11 @@ def test_nothing_to_paint_needs_no_cast() -> None:
 
 
 def _held(read: str, readers: int, *, hold: str = HOLD_WIDENED) -> list[bool]:
-    """Whether the casts of a value are held: of a dot, or of a relu behind it."""
+    """Whether the casts of a value are held: of a dot, or of a relu or gather behind it."""
     t = Tiny()
     value = t.dot()
-    if read == "relu":
-        value = t.op("relu", value)
+    if read != "dot":
+        value = t.op(read, value)
     t.goes_on(value, *[t.op("exp", value) for _ in range(readers)])
     painted = t.paint()
     nodes = [
@@ -212,6 +212,11 @@ def test_a_half_value_that_several_read_in_full_is_held_where_the_device_gains()
 def test_what_is_read_once_or_comes_from_a_pointwise_operation_is_not_held() -> None:
     assert _held("dot", 1) == [False]
     assert _held("relu", 2) == [False]
+
+
+def test_a_gather_is_not_held_since_every_reader_picks_for_itself() -> None:
+    assert _held("gather", 2) == [False]
+    assert _held("pad", 2) == [True]
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ HOLD_WIDENED, HOLD_PARTS = "hold_widened", "hold_parts"
 """The reforms by which half values are read where they are in memory, see :class:`Cast`.
 
 By the first, what dots or copies gave in half and several operations widen, and operands of dots: a
-compiler would rather widen it once, in memory, for all of them. By the second, what is put together
-of parts (the gradient of slices: padded and added up), where dots read it in half and sums in full
-(the gradient of the bias): a compiler drops the rounding for a sum, so it would put the parts
-together twice, once for the sum alone. Likewise what several dots add up to (the gradient behind
+compiler would rather widen it once, in memory, for all of them. What a gather gives is not meant:
+each reader's kernel picks for itself from what is in memory, and would only have it written. By the
+second, what is put together of parts (the gradient of slices: padded and added up), where dots read
+it in half and sums in full (the gradient of the bias): a compiler drops the rounding for a sum, so
+it would put the parts together twice, once for the sum alone. Likewise what several dots add up to (the gradient behind
 queries, keys and values), if several operations widen it and none reads it half: the last dot's
 kernel would write the sum in float32."""
 
@@ -159,6 +160,10 @@ def _is_operand(graph: Graph, painting: Painting, value: int) -> bool:
     return producer >= 0 and painting.rules[producer] is Rule.OPERAND
 
 
+_INSIDE_READERS = frozenset({"gather"})
+"""Not pointwise, and yet calculated by each kernel that reads it: its operand is in memory."""
+
+
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
     """True if a value comes, moved at most, from an operation that no kernel reaches across."""
     held = graph.values[value]
@@ -166,7 +171,7 @@ def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
         node = graph.nodes[held.producer]
         entry = classes.nodes[node.index].entry
         if entry.pointwise is Pointwise.NO:
-            return True
+            return node.op not in _INSIDE_READERS
         source = graph.values[node.inputs[0]]
         if node.op not in RESHAPES or source.size != held.size:
             return False
