@@ -23,12 +23,13 @@ HOLD_WIDENED, HOLD_PARTS = "hold_widened", "hold_parts"
 
 By the first, what dots or copies gave in half and several operations widen, and operands of dots: a
 compiler would rather widen it once, in memory, for all of them. What a gather gives is not meant:
-each reader's kernel picks for itself from what is in memory, and would only have it written. By the
-second, what is put together of parts (the gradient of slices: padded and added up), where dots read
-it in half and sums in full (the gradient of the bias): a compiler drops the rounding for a sum, so
-it would put the parts together twice, once for the sum alone. Likewise what several dots add up to (the gradient behind
-queries, keys and values), if several operations widen it and none reads it half: the last dot's
-kernel would write the sum in float32."""
+each reader's kernel picks for itself from what is in memory, and would only have it written.
+
+By the second, what is put together of parts (the gradient of slices: padded and added up), where
+dots read it in half and sums in full (the gradient of the bias): a compiler drops the rounding for
+a sum, so it would put the parts together twice, once for the sum alone. Likewise what several dots
+add up to (the gradient behind queries, keys and values), if several operations widen it and none
+reads it half: the last dot's kernel would write the sum in float32."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
