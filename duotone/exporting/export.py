@@ -355,13 +355,18 @@ def _difference(call: _Call, made: Exported, device: AssumedDevice | None) -> fl
         expected = jax.jit(call.function)(*call.args, **call.kwargs)
     found = made.call(*call.args, **call.kwargs)
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
-    worst = max((_relative(np.asarray(a), np.asarray(b)) for a, b in pairs), default=0.0)
+    worst = max((_relative(_numbers(a), _numbers(b)) for a, b in pairs), default=0.0)
     if not worst < _ANOTHER_PROGRAM:
         raise RewriteError(
             f"export: the exported program of {call.name} differs from the function by {worst:.2g} "
             "of its largest value; nothing was written. Please report it, with the function."
         )
     return worst
+
+
+def _numbers(result: Any) -> np.ndarray:
+    is_key = jnp.issubdtype(result.dtype, jax.dtypes.extended)
+    return np.asarray(jax.random.key_data(result) if is_key else result)
 
 
 def _relative(found: np.ndarray, expected: np.ndarray) -> float:

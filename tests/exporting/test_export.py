@@ -106,13 +106,16 @@ def test_arguments_without_arrays_are_part_of_the_program(tmp_path):
 
 def test_a_random_key_is_an_argument(tmp_path):
     def dropped(key, x):
-        return jax.random.bernoulli(key, 0.5, x.shape) * (x @ x.T @ x)
+        now, later = jax.random.split(key)
+        return later, jax.random.bernoulli(now, 0.5, x.shape) * (x @ x.T @ x)
 
     key = jax.random.key(3)
     made = duotone.export(dropped, key, X, path=tmp_path / "model", dtype="bfloat16")
     other = jax.random.key(4)
-    own = duotone.autocast(dropped, dtype="bfloat16")(other, X)
-    np.testing.assert_array_equal(made.call(other, X), own)
+    _, own = duotone.autocast(dropped, dtype="bfloat16")(other, X)
+    later, found = made.call(other, X)
+    np.testing.assert_array_equal(found, own)
+    assert jax.random.key_impl(later) == jax.random.key_impl(key)
 
 
 def test_shapes_in_place_of_arrays_are_not_compared(tmp_path):
