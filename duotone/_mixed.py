@@ -146,7 +146,7 @@ class Settings:
                 if (collection := collection_now()) is not None:
                     collection.latest = painted
                 run = carry_out(traced.jaxpr, painted, merged)
-                if has_backward(painted, merged):
+                if painted.painting.changed and not leaves_backward(painted, merged):
                     again = functools.partial(rewritten, traced, painted)
                     run = with_backward(traced.jaxpr, run, again)
             return painted.given, self._announced(run, painted) if half else run
@@ -180,19 +180,27 @@ class Settings:
         return self._whole(args, kwargs)
 
 
-def has_backward(painted: Painted, policy: Policy) -> bool:
-    """True if the backward pass of a function is painted together with its forward pass.
+def leaves_backward(painted: Painted, policy: Policy) -> str:
+    """Why the backward pass of a function is not painted together with its forward pass.
 
     What a policy knows of the function's own values says nothing of its derivative's.
 
     Args:
         painted: the function.
         policy: merged with the environment.
+
+    Returns:
+        The reason, empty if there is none.
     """
-    by_rules = policy.painter != "tensorflow" and policy.level is None
-    on = BACKWARD not in policy.rules_remove and not painted.forms.worth.only_allow
-    of_this_program = policy.ranges or policy.calibration is not None or policy.tuned is not None
-    return by_rules and on and not of_this_program and painted.painting.changed
+    if policy.painter == "tensorflow" or policy.level is not None:
+        return "TensorFlow's painter paints one pass"
+    if BACKWARD in policy.rules_remove:
+        return f"rule {BACKWARD} is removed"
+    if painted.forms.worth.only_allow:
+        return "only dots gain on this device"
+    if policy.ranges or policy.calibration is not None or policy.tuned is not None:
+        return "what is known is of the forward pass"
+    return ""
 
 
 _LINES: set[str] = set()

@@ -23,7 +23,14 @@ from duotone._arguments import (
 )
 from duotone._dtypes import OFF
 from duotone._explanation import Explanation
-from duotone._mixed import Settings, argument_names, fast_half, half_of_device, settings_of
+from duotone._mixed import (
+    Settings,
+    argument_names,
+    fast_half,
+    half_of_device,
+    leaves_backward,
+    settings_of,
+)
 from duotone._records import halves_inside, record_of
 from duotone._renamed import refuses_old_arguments
 from duotone._road import paint_for_device, paint_full
@@ -33,6 +40,7 @@ from duotone.errors import ArgumentError
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
+from duotone.jaxpr.running import backward
 from duotone.jaxpr.running.inside import collecting, holds_rewritten
 from duotone.policy import Policy
 from duotone.targets import assumed
@@ -287,7 +295,11 @@ def explain(
             weights=count,
         )
     record = record_of(painted, collection)
-    summary = dataclasses.replace(record.summary, half_dtype=OFF if half is None else half.name)
+    left = ""
+    if painted.painting.changed:
+        left = leaves_backward(painted, merged) or backward.leaves_backward(traced.jaxpr)
+    name = OFF if half is None else half.name
+    summary = dataclasses.replace(record.summary, half_dtype=name, backward=left)
     return Explanation(record.operations, record.casts, summary)
 
 

@@ -115,7 +115,8 @@ class CastRecord:
 class Summary:
     """Totals. FLOPs and bytes are split by the precision an operation computes in.
 
-    ``reforms`` counts the operations that each reform concerns.
+    ``reforms`` counts the operations that each reform concerns; ``backward`` says why the backward
+    pass is not painted with the forward pass in ``grad(autocast(f))``, if it is not.
     """
 
     half_dtype: str
@@ -132,6 +133,7 @@ class Summary:
     unlisted: dict[str, int]
     rewritten: int = 0
     reforms: dict[str, int] = dataclasses.field(default_factory=dict)
+    backward: str = ""
 
     @property
     def flops_half_share(self) -> float:

@@ -104,6 +104,8 @@ def notes_of(record: Record) -> Iterator[str]:
         yield f"{asked} of {s.allow_total} on the allow list are left alone: {ASKED}"
     if s.rewritten:
         yield f"{s.rewritten} operations stand in programs that are rewritten inside of this one"
+    if s.backward:
+        yield f"backward pass in jax.grad left to JAX: {s.backward}"
     if s.unlisted:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(s.unlisted.items()))
         yield f"left alone, on no list: {names}"

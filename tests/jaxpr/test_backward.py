@@ -168,3 +168,24 @@ def test_a_backward_pass_that_cannot_be_rewritten_is_told(
     assert len(count) == 2
     assert "planted" in caplog.text
     close(got, jax.grad(loss)(WEIGHTS, X))
+
+
+def test_explain_says_where_the_backward_pass_is_left_to_jax():
+    x = jnp.ones((32, 32))
+
+    def prints(x):
+        jax.debug.print("{}", x[0, 0])
+        return (x @ x).sum()
+
+    def said(function, **settings):
+        seen = duotone.explain(function, x, dtype="bfloat16", policy=duotone.Policy(**settings))
+        line = "backward pass in jax.grad left to JAX: "
+        assert (line + seen.summary.backward in str(seen)) == bool(seen.summary.backward)
+        return seen.summary.backward
+
+    assert said(lambda x: (x @ x).sum()) == ""
+    assert said(prints) == "its effects must not happen twice"
+    assert said(lambda x: (x @ x).sum(), rules_remove={"backward"}) == "rule backward is removed"
+    assert "TensorFlow" in said(lambda x: (x @ x).sum(), painter="tensorflow")
+    assert "forward pass" in said(lambda x: (x @ x).sum(), ranges={"x": (0, 1)})
+    assert said(lambda x: x + 1.0) == ""

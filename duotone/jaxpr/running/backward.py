@@ -51,14 +51,11 @@ def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
         rewrite: rewrites the differentiated one.
 
     Returns:
-        ``run``, with derivatives of its own; ``run`` itself if it has effects, which must not
-        happen twice, stands in a mesh with explicit or manual axes, reads values of a trace around
-        it, or has no derivative.
+        ``run``, with derivatives of its own; ``run`` itself if it has none, or for a reason of
+        :func:`leaves_backward`.
     """
     opened = _jax.open_jaxpr(jaxpr)
-    outside = opened.effects or any(map(_jax.has_sharded_type, opened.in_avals))
-    outside = outside or any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr))
-    if outside or not any(map(_is_float, opened.in_avals)):
+    if leaves_backward(jaxpr) or not any(map(_is_float, opened.in_avals)):
         return run
     passes: dict[tuple[bool, ...], Passes | None] = {}
 
@@ -84,6 +81,25 @@ def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
 
     program.defjvp(rule, symbolic_zeros=True)
     return program
+
+
+def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
+    """Why the backward pass of a program is not painted together with its forward pass.
+
+    Args:
+        jaxpr: the program before it is rewritten.
+
+    Returns:
+        The reason, empty if there is none.
+    """
+    opened = _jax.open_jaxpr(jaxpr)
+    if opened.effects:
+        return "its effects must not happen twice"
+    if any(map(_jax.has_sharded_type, opened.in_avals)):
+        return "its mesh has explicit or manual axes"
+    if any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr)):
+        return "it reads values of a trace around it"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
