@@ -189,7 +189,7 @@ def test_another_function_is_painted_without_it() -> None:
 
     plain = duotone.explain(other, W, X, dtype="float16")
     tuned = duotone.explain(other, W, X, dtype="float16", policy=policy)
-    assert tuned.to_json() == plain.to_json()
+    assert (tuned.operations, tuned.casts) == (plain.operations, plain.casts)
 
 
 def test_classes_of_scopes_move_together() -> None:
