@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from duotone.compiled import CompiledRecord, compile_for
     from duotone.compiling.bucketed import bucketed
     from duotone.compiling.cache import use_cache
+    from duotone.compiling.cluster_jit import cluster_jit, cluster_scope
     from duotone.compiling.clusters import clusters
     from duotone.compiling.flags import check_xla_flags
     from duotone.compiling.log import log_compilations
@@ -101,6 +102,8 @@ __all__ = [
     "calibrate",
     "cast_params",
     "check_xla_flags",
+    "cluster_jit",
+    "cluster_scope",
     "clusters",
     "compare",
     "compile_for",
@@ -137,6 +140,7 @@ _NAMES_BY_MODULE = {
     "compiled": "CompiledRecord compile_for",
     "compiling.bucketed": "bucketed",
     "compiling.cache": "use_cache",
+    "compiling.cluster_jit": "cluster_jit cluster_scope",
     "compiling.clusters": "clusters",
     "compiling.flags": "check_xla_flags",
     "compiling.log": "log_compilations",

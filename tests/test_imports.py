@@ -311,6 +311,8 @@ PUBLIC_NAMES = [
     "calibrate",
     "cast_params",
     "check_xla_flags",
+    "cluster_jit",
+    "cluster_scope",
     "clusters",
     "compare",
     "compile_for",

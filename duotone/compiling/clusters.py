@@ -1,4 +1,4 @@
-"""``duotone clusters``: the repeated parts of a function, what rolling them saves, and its memory.
+"""``duotone clusters``: the repeated parts of a function, what can be saved there, and its memory.
 
 Who calls this: the command line, and users as :func:`clusters`.
 """
@@ -15,6 +15,8 @@ import numpy as np
 
 from duotone import _jax
 from duotone._arguments import check_callable
+from duotone.compiling.cluster_parts import LEAST, Sizes
+from duotone.compiling.cluster_program import clusters_of
 from duotone.compiling.listing import Listing, list_program
 from duotone.compiling.plan import Line
 from duotone.compiling.program import rolled
@@ -48,6 +50,7 @@ class ClustersRecord:
         live_bytes: the most that is alive at one moment, in the order of the program, arguments
             included; a compiler may find a better order and keeps less of what it fuses.
         live_at: the user's source line of that moment.
+        in_clusters: what :func:`duotone.cluster_jit` would do, in words.
         whole: the traced program compiled, if that was asked for.
         ours: the rolled one.
     """
@@ -59,6 +62,7 @@ class ClustersRecord:
     plan_seconds: float
     live_bytes: int
     live_at: str
+    in_clusters: str
     whole: CompileTimes | None = None
     ours: CompileTimes | None = None
 
@@ -108,7 +112,14 @@ def clusters(
     live, position = _largest_live_set(listing)
     where = _jax.source_line(listing.eqns[position]) if listing.eqns else ""
     record = ClustersRecord(
-        tuple(lines), _count(traced.jaxpr), _count(ours), seconds, planned, live, where
+        tuple(lines),
+        _count(traced.jaxpr),
+        _count(ours),
+        seconds,
+        planned,
+        live,
+        where,
+        _in_clusters(traced.jaxpr),
     )
     if compile:
         pair = (_compiled(traced.jaxpr, arrays), _compiled(ours, arrays))
@@ -118,6 +129,11 @@ def clusters(
 
 def _count(jaxpr: _jax.ClosedJaxpr) -> int:
     return int(sum(list_program(jaxpr).weights))
+
+
+def _in_clusters(jaxpr: _jax.ClosedJaxpr) -> str:
+    found = clusters_of(jaxpr, Sizes(LEAST, None, frozenset()))
+    return f"the whole program, since {found.declined}" if found.declined else str(found)
 
 
 def _compiled(jaxpr: _jax.ClosedJaxpr, arrays: Any) -> CompileTimes:
@@ -161,6 +177,7 @@ def _text(record: ClustersRecord) -> list[str]:
             lines.append(f"declined  {what}: {line.reason}")
     if not record.lines:
         lines.append("no part is repeated; duotone.reroll leaves the program as it is")
+    lines.append(f"duotone.cluster_jit: {record.in_clusters}")
     lines.append(
         f"tracing took {record.trace_seconds:.3g} s, finding repeats {record.plan_seconds:.3g} s"
     )

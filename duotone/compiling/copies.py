@@ -87,7 +87,7 @@ def find_copies(listing: Listing, run: Run) -> Copies | None:
         ``None`` if fewer than :data:`FEWEST` copies do.
     """
     period = run.period * _multiple(listing, run)
-    start = run.start + _phase(listing, run, period)
+    start = run.start + phase(listing, run, period)
     count = (run.start + run.length - start) // period
     if count < FEWEST:
         return None
@@ -174,7 +174,7 @@ class _Reads:
         return found
 
 
-def _phase(listing: Listing, run: Run, period: int) -> int:
+def phase(listing: Listing, run: Run, period: int) -> int:
     """Where in a run the first copy begins, so that copies hand on the fewest bytes.
 
     Counted over the second copy: the bytes that are made before an equation and read from it on.

@@ -52,13 +52,12 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_min_cluster_size",
         _NUMBER,
-        "JAX makes no clusters: one program for each jax.jit",
+        "JAX makes one program of each jax.jit; duotone.cluster_jit takes min_cluster_size",
     ),
     TensorFlowFlag(
         "tf_xla_max_cluster_size",
         _NUMBER,
-        "JAX makes no clusters: split a program with several jax.jit, or shrink it with "
-        "duotone.reroll",
+        "JAX makes one program of each jax.jit; duotone.cluster_jit takes max_cluster_size",
     ),
     TensorFlowFlag(
         "tf_xla_always_defer_compilation",
@@ -73,12 +72,12 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_async_compilation",
         _BOOLEAN,
-        "JAX has no background compilation; jax.jit(f).lower(x).compile() in a thread is one",
+        "duotone.cluster_jit(f, background=True) compiles the whole program while clusters run",
     ),
     TensorFlowFlag(
         "tf_xla_clustering_fuel",
         _NUMBER,
-        "JAX makes no clusters; to bisect, take functions out of jax.jit, or jax.disable_jit()",
+        "to bisect, duotone.cluster_jit takes exclude_ops; jax.disable_jit() leaves all out",
     ),
     TensorFlowFlag(
         "tf_xla_clustering_debug",

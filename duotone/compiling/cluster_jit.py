@@ -1,0 +1,278 @@
+"""``duotone.cluster_jit``: equal parts of a program are compiled once, as programs of their own.
+
+::
+
+    trace ─ inline jit functions ─ list ─ cut into parts ─ equal parts are one cluster
+                                                │
+               would clusters win? no ─ jax.jit of the whole, and one line that says why
+                                                │ yes
+               compile each cluster in a thread; a call runs the parts in order
+               background=True: the whole is compiled meanwhile and takes over between calls
+
+Who calls this: users. Inside of a trace the function is part of the program around it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from duotone import _jax
+from duotone._arguments import check_callable
+from duotone.compiling.cluster_parts import LEAST, SCOPE, Sizes
+from duotone.compiling.cluster_program import clusters_of, compile_clusters
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.jaxpr.reading.signature import Results, Signature
+from duotone.jaxpr.reading.trace import trace
+from duotone.jaxpr.running.run import Runner
+
+logger = logging.getLogger("duotone")
+_NUMBERS = itertools.count()
+
+
+def cluster_jit(
+    fn: Callable[..., Any],
+    *,
+    min_cluster_size: int = LEAST,
+    max_cluster_size: int | None = None,
+    exclude_ops: Collection[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    threads: int | None = None,
+    background: bool = False,
+) -> Callable[..., Any]:
+    """A ``jax.jit`` that compiles the equal parts of a program once, in place of each by itself.
+
+    Layers and time steps that Python writes out one by one leave copies in the program. Where
+    :func:`duotone.reroll` declines, since each copy has weights of its own, the copies are clusters
+    here: one compiled program, launched once for each copy. What stands between them are clusters
+    as well. Compilation takes a fraction of the time; a step may take longer on an accelerator,
+    since nothing is fused across clusters, and more memory, since what goes from one to the next is
+    stored. Where clusters would not win, the whole program is compiled, and one line on the logger
+    ``duotone`` says why.
+
+    Args:
+        fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
+        min_cluster_size: operations; copies of fewer are taken together until they are as many.
+        max_cluster_size: operations; larger parts are cut. ``None``: they are not.
+        exclude_ops: names of primitives, such as ``"dot_general"``, each a cluster of its own.
+        donate_argnums: positions of arguments whose buffers may be used again, as of ``jax.jit``.
+        threads: how many compile at the same time; by default as many as there are processors, at
+            most 8.
+        background: also compiles the whole program, in one thread, and calls that as soon as it is
+            ready. What goes wrong there is raised by the next call.
+
+    Returns:
+        A function of the same arguments and results, compiled at its first call with a signature.
+        Inside of a trace (``jax.grad`` of it, ``jit`` around it) it is ``fn``. Where arguments lie
+        on several devices, the whole is compiled.
+
+    Raises:
+        ArgumentTypeError: ``fn`` is not callable, or an option has the wrong type.
+        ArgumentError: sizes are not positive or contradict each other.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, duotone
+        >>> def layers(weights, x):
+        ...     for w in weights:
+        ...         with duotone.cluster_scope("layer"):
+        ...             x = x + jnp.tanh(x @ w)
+        ...     return x
+        >>> weights = [jnp.eye(4)] * 8
+        >>> bool(jnp.allclose(duotone.cluster_jit(layers)(weights, jnp.ones(4)),
+        ...                   layers(weights, jnp.ones(4))))
+        True
+    """
+    check_callable("cluster_jit", fn)
+    _check_size("min_cluster_size", min_cluster_size)
+    if max_cluster_size is not None:
+        _check_size("max_cluster_size", max_cluster_size)
+        if max_cluster_size < min_cluster_size:
+            raise ArgumentError(
+                f"cluster_jit: max_cluster_size is {max_cluster_size}, below min_cluster_size, "
+                f"{min_cluster_size}; pass min_cluster_size={max_cluster_size} as well"
+            )
+    if isinstance(exclude_ops, str) or not all(isinstance(name, str) for name in exclude_ops):
+        raise ArgumentTypeError(
+            f"cluster_jit: exclude_ops is {shown(exclude_ops)}; pass names of primitives: "
+            'exclude_ops=["dot_general"]'
+        )
+    if threads is not None:
+        _check_size("threads", threads)
+    numbers = _argument_numbers(donate_argnums)
+    sizes = Sizes(min_cluster_size, max_cluster_size, frozenset(exclude_ops))
+    runner = _Runner(fn, sizes, numbers, threads or min(os.cpu_count() or 1, 8), background)
+
+    @functools.wraps(fn, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return runner(args, kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def cluster_scope(name: str) -> Iterator[None]:
+    """Makes what is traced inside one cluster of :func:`cluster_jit`, its backward pass another.
+
+    Elsewhere it does nothing.
+
+    Args:
+        name: shown where the cluster is named. Scopes need no names of their own: equal ones share
+            a program, whatever their names.
+
+    Example:
+        >>> import jax.numpy as jnp, duotone
+        >>> with duotone.cluster_scope("head"):
+        ...     logits = jnp.ones((2, 4)) @ jnp.ones((4, 3))
+    """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"cluster_scope: name is {shown(name)}; pass a string")
+    with jax.named_scope(f"{SCOPE}.{next(_NUMBERS)}.{name}"):
+        yield
+
+
+def _check_size(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"cluster_jit: {name} is {shown(value)}; pass a whole number")
+    if value < 1:
+        raise ArgumentError(f"cluster_jit: {name} is {value}; pass at least 1")
+
+
+def _argument_numbers(value: Any) -> tuple[int, ...]:
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ArgumentTypeError(
+                f"cluster_jit: donate_argnums is {shown(value)}; pass positions: (0, 1)"
+            )
+        if number < 0:
+            raise ArgumentError(
+                f"cluster_jit: donate_argnums holds {number}; count arguments from 0"
+            )
+    return numbers
+
+
+class _Runner(Runner):
+    """A function and its clusters, by signature and types."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        sizes: Sizes,
+        donated: tuple[int, ...],
+        threads: int,
+        background: bool,
+    ) -> None:
+        super().__init__(function, lambda traced: _jax.jaxpr_as_fun(traced.jaxpr))
+        self._sizes, self._numbers = sizes, donated
+        self._threads, self._background = threads, background
+        self._lock = threading.Lock()
+        self._called = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+            return self._function(*args, **kwargs)
+        return super().__call__(args, kwargs)
+
+    def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
+        types = tuple([(jax.typeof(array), _devices(array)) for array in arrays])
+        return signature.tree, signature.statics, types, _jax.trace_context()
+
+    def _first(self, key: Any, signature: Signature, arrays: Sequence[Any]) -> Any:
+        with self._lock:
+            if key not in self._compiled:
+                self._compiled[key] = self._compile(signature, arrays)
+        return self._compiled[key](*arrays)
+
+    def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
+        self._warn_of_many(signature)
+        traced = trace(self._function, signature, arrays)
+        donated = self._donated(signature, arrays)
+        whole = jax.jit(_jax.jaxpr_as_fun(traced.jaxpr), donate_argnums=donated)
+        if len({device for array in arrays for device in _devices(array)}) > 1:
+            return self._declined(whole, traced.results, "its arguments lie on several devices")
+        clusters = clusters_of(traced.jaxpr, self._sizes)
+        if clusters.declined:
+            return self._declined(whole, traced.results, clusters.declined)
+        program = compile_clusters(clusters, arrays, frozenset(donated), self._threads)
+        logger.info("cluster_jit %s: %s", self._called, clusters)
+        if not self._background:
+            return lambda *leaves: (program(*leaves), traced.results)
+        swapped = Swapped(self._called, program, lambda: whole.lower(*arrays).compile())
+        return lambda *leaves: (swapped(*leaves), traced.results)
+
+    def _declined(
+        self, whole: Callable[..., Any], results: Results, reason: str
+    ) -> Callable[..., Any]:
+        logger.warning("cluster_jit %s: compiled whole, since %s", self._called, reason)
+        return lambda *leaves: (whole(*leaves), results)
+
+    def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Positions of the arrays that belong to the arguments that are donated."""
+        own = super()._donated(signature, arrays)
+        if not self._numbers:
+            return own
+        count = signature.tree.num_leaves
+        args, _ = jax.tree.unflatten(signature.tree, range(count))
+        leaves = {
+            leaf
+            for number in self._numbers
+            if number < len(args)
+            for leaf in jax.tree.leaves(args[number])
+        }
+        fixed = {position for position, _ in signature.statics}
+        places = [place for place in range(count) if place not in fixed]
+        return tuple(i for i, place in enumerate(places) if place in leaves or i in own)
+
+
+class Swapped:
+    """A program that is ready, and a better one that takes over once it is compiled.
+
+    Args:
+        name: of the function, for errors.
+        ready: called until then.
+        compile: makes the other; runs in a thread of its own, which the end of the process awaits.
+    """
+
+    def __init__(
+        self, name: str, ready: Callable[..., Any], compile: Callable[[], Callable[..., Any]]
+    ) -> None:
+        self._name, self._program = name, ready
+        self._future: concurrent.futures.Future[Any] | None = _BACKGROUND.submit(compile)
+
+    def __call__(self, *leaves: Any) -> Any:
+        """Calls whichever program is ready.
+
+        Raises:
+            Exception: what the compilation in the background raised, once.
+        """
+        future = self._future
+        if future is not None and future.done():
+            self._future = None
+            try:
+                self._program = future.result()
+            except Exception as error:
+                error.add_note(f"{self._name}: while compiling the whole program in the background")
+                raise
+            logger.info("%s: the whole program is compiled and takes over", self._name)
+        return self._program(*leaves)
+
+
+_BACKGROUND = concurrent.futures.ThreadPoolExecutor(1, "duotone_background")
+"""One thread compiles what all functions ask for in the background."""
+
+
+def _devices(array: Any) -> Any:
+    """The devices of an array, hashable; none of one that JAX may put anywhere."""
+    if isinstance(array, jax.Array) and array.committed:
+        return frozenset(array.devices())
+    return ()

@@ -1,0 +1,264 @@
+"""Cluster program: compiles each distinct cluster once, in threads, and runs all parts in order.
+
+A value lives from the part that makes it to the last one that reads it; a part that reads a value
+last, in all its copies, is given its buffer, if it makes a value of that type.
+
+Who calls this: :mod:`duotone.compiling.cluster_jit`. What goes wrong: what the compiler raises,
+with a note that names the part.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from duotone import _jax
+from duotone.compiling.cluster_parts import Cluster, Clusters, Part, Sizes, find_clusters
+from duotone.compiling.listing import LITERALS, Listing, count_equations, list_program
+
+_INLINED_FROM = 32
+"""Operations from which on a ``jit`` function inside of the program is looked into."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One part of a run.
+
+    Attributes:
+        program: its cluster, compiled.
+        reads: numbers of the values that it takes.
+        makes: numbers of the values that it returns.
+        drops: numbers of the values that nothing reads any more.
+    """
+
+    program: Callable[..., Any]
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    drops: tuple[int, ...]
+
+
+class ClusterProgram:
+    """A program whose parts are compiled, ready to run."""
+
+    def __init__(self, listing: Listing, steps: Sequence[Step], fixed: dict[int, Any]) -> None:
+        self._listing, self._steps, self._fixed = listing, tuple(steps), fixed
+        given = _jax.open_jaxpr(listing.jaxpr)
+        self._first_argument = -1 - len(given.constvars)
+
+    def __call__(self, *leaves: Any) -> list[Any]:
+        """Runs the parts on the arguments of the program; returns its results."""
+        values = dict(self._fixed)
+        for place, leaf in enumerate(leaves):
+            values[self._first_argument - place] = leaf
+        for step in self._steps:
+            made = step.program(*[values[number] for number in step.reads])
+            values.update(zip(step.makes, made, strict=True))
+            for number in step.drops:
+                del values[number]
+        return [values[number] for number in self._listing.outputs]
+
+
+def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
+    """A program in clusters, the ``jit`` functions that it calls looked into.
+
+    Args:
+        jaxpr: the program.
+        sizes: what the user asks of clusters.
+    """
+    return find_clusters(list_program(inlined(jaxpr)), sizes)
+
+
+def compile_clusters(
+    clusters: Clusters, arrays: Sequence[Any], donated: frozenset[int], threads: int
+) -> ClusterProgram:
+    """Compiles each cluster once.
+
+    Args:
+        clusters: of the program.
+        arrays: the arguments of a call.
+        donated: positions of those whose buffers may be used again.
+        threads: compile at the same time at most.
+    """
+    listing = clusters.listing
+    given = len(_jax.open_jaxpr(listing.jaxpr).constvars)
+    mine = frozenset(-1 - given - place for place in donated)
+    last = _last_parts(clusters, mine)
+    device = _device(arrays)
+    fixed = _fixed(clusters, device)
+    jobs = []
+    for cluster in clusters.clusters:
+        program, given_away = _program(listing, cluster), _given_away(listing, cluster, last)
+        types = [_type(listing, number, device) for number in cluster.operands(cluster.parts[0])]
+        jobs.append(jax.jit(program, donate_argnums=given_away).lower(*types))
+    compiled: dict[int, Callable[..., Any]] = {}
+    with concurrent.futures.ThreadPoolExecutor(threads, "duotone_cluster") as pool:
+        waiting = [pool.submit(job.compile) for job in jobs]
+        for cluster, future in zip(clusters.clusters, waiting, strict=True):
+            try:
+                program = future.result()
+            except Exception as error:
+                for other in waiting:
+                    other.cancel()
+                error.add_note(f"cluster_jit: while compiling {describe(listing, cluster)}")
+                raise
+            compiled.update({part.start: program for part in cluster.parts})
+    return ClusterProgram(listing, list(_steps(clusters, compiled, last)), fixed)
+
+
+def describe(listing: Listing, cluster: Cluster) -> str:
+    """A cluster in words."""
+    part = cluster.parts[0]
+    where = _jax.source_line(listing.eqns[part.start])
+    size = int(listing.weights[part.start : part.end].sum())
+    count = len(cluster.parts)
+    return f"{count} {'copy' if count == 1 else 'copies'} of {size} operations at {where}"
+
+
+def inlined(jaxpr: _jax.ClosedJaxpr) -> _jax.ClosedJaxpr:
+    """A program without the ``jit`` functions that it calls, except small ones."""
+    opened = _jax.open_jaxpr(jaxpr)
+    if not any(_looked_into(eqn) for eqn in opened.eqns):
+        return jaxpr
+    types = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+        for v in opened.invars
+    ]
+    return jax.make_jaxpr(lambda *leaves: _evaluated(jaxpr, leaves))(*types)
+
+
+def _looked_into(eqn: _jax.Eqn) -> bool:
+    if eqn.primitive.name not in ("jit", "pjit") or _jax.jit_options(eqn):
+        return False
+    return count_equations(eqn) >= _INLINED_FROM
+
+
+def _evaluated(jaxpr: _jax.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
+    opened = _jax.open_jaxpr(jaxpr)
+    given = zip(
+        (*opened.constvars, *opened.invars), (*_jax.consts_of(jaxpr), *arguments), strict=True
+    )
+    values: dict[Any, Any] = dict(given)
+
+    def read(atom: Any) -> Any:
+        return atom.val if _jax.is_literal(atom) else values[atom]
+
+    for eqn in opened.eqns:
+        operands = [read(atom) for atom in eqn.invars]
+        if _looked_into(eqn):
+            with _jax.inlined_call(eqn):
+                results = _evaluated(eqn.params["jaxpr"], operands)
+        else:
+            results = _jax.bind_again(eqn, operands)
+        values.update(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in opened.outvars]
+
+
+def _program(listing: Listing, cluster: Cluster) -> Callable[..., list[Any]]:
+    """The function of a cluster: takes its operands, returns its results."""
+    part = cluster.parts[0]
+    base = int(listing.first[part.start])
+
+    def program(*operands: Any) -> list[Any]:
+        count = len(part.reads)
+        values = dict(zip(part.reads, operands[:count], strict=True))
+        passed = dict(zip(cluster.passed, operands[count:], strict=True))
+        literals = 0
+        for position in range(part.start, part.end):
+            read = []
+            for number in listing.reads(position):
+                if number > LITERALS:
+                    read.append(values[number])
+                else:
+                    read.append(passed.get(literals, listing.atoms[number].val))
+                    literals += 1
+            results = _jax.bind_again(listing.eqns[position], read)
+            values.update(zip(listing.results(position), results, strict=True))
+        return [values[base + offset] for offset in part.results]
+
+    return _jax.named(program, "duotone_cluster")
+
+
+def _steps(
+    clusters: Clusters, compiled: dict[int, Callable[..., Any]], last: dict[int, int]
+) -> Iterator[Step]:
+    listing = clusters.listing
+    for part, cluster in _in_order(clusters):
+        base = int(listing.first[part.start])
+        makes = tuple(base + offset for offset in part.results)
+        drops = [n for n in dict.fromkeys(part.reads) if last.get(n) == part.start]
+        yield Step(compiled[part.start], cluster.operands(part), makes, tuple(drops))
+
+
+def _in_order(clusters: Clusters) -> list[tuple[Part, Cluster]]:
+    pairs = [(part, cluster) for cluster in clusters.clusters for part in cluster.parts]
+    return sorted(pairs, key=lambda pair: pair[0].start)
+
+
+def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
+    """By value that may go, the first equation of the part that reads it last."""
+    kept, last = set(clusters.listing.outputs), {}
+    for part, _ in _in_order(clusters):
+        for number in part.reads:
+            if number not in kept and (number >= 0 or number in donated):
+                last[number] = part.start
+    return last
+
+
+def _given_away(listing: Listing, cluster: Cluster, last: dict[int, int]) -> tuple[int, ...]:
+    """The operands whose buffers all parts may use for a result of the same type."""
+    first = cluster.parts[0]
+    base = int(listing.first[first.start])
+    wanted = collections.Counter(_kind(listing, base + offset) for offset in first.results)
+    found = []
+    for place in range(len(first.reads)):
+        if all(last.get(part.reads[place]) == part.start for part in cluster.parts):
+            kind = _kind(listing, first.reads[place])
+            if wanted[kind]:
+                wanted[kind] -= 1
+                found.append(place)
+    return tuple(found)
+
+
+def _kind(listing: Listing, number: int) -> Any:
+    aval = listing.atoms[number].aval
+    return aval.shape, aval.dtype
+
+
+def _fixed(clusters: Clusters, device: Any) -> dict[int, Any]:
+    """The constants of the program, and the literals that are operands, on the device."""
+    listing = clusters.listing
+    consts = _jax.consts_of(listing.jaxpr)
+    values = {-1 - place: const for place, const in enumerate(consts)}
+    for cluster in clusters.clusters:
+        for part in cluster.parts:
+            for number in cluster.operands(part)[len(part.reads) :]:
+                values[number] = np.asarray(
+                    listing.atoms[number].val, listing.atoms[number].aval.dtype
+                )
+    for number in listing.outputs:
+        if number <= LITERALS:
+            atom = listing.atoms[number]
+            values[number] = _jax.convert(
+                np.asarray(atom.val, atom.aval.dtype), atom.aval.dtype, atom.aval.weak_type
+            )
+    return {number: jax.device_put(value, device) for number, value in values.items()}
+
+
+def _device(arrays: Sequence[Any]) -> Any:
+    """The device that arguments are committed to; ``None`` if none is."""
+    for array in arrays:
+        if isinstance(array, jax.Array) and array.committed:
+            return next(iter(array.devices()))
+    return None
+
+
+def _type(listing: Listing, number: int, device: Any) -> jax.ShapeDtypeStruct:
+    aval = listing.atoms[number].aval
+    where = None if device is None else jax.sharding.SingleDeviceSharding(device)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=where)
