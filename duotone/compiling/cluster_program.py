@@ -87,15 +87,23 @@ def compile_clusters(
     """
     listing = clusters.listing
     given = len(_jax.open_jaxpr(listing.jaxpr).constvars)
-    mine = frozenset(-1 - given - place for place in donated)
-    last = _last_parts(clusters, mine)
+    last = _last_parts(clusters, frozenset(-1 - given - place for place in donated))
     device = _device(arrays)
     fixed = _fixed(clusters, device)
+    types = [
+        [_type(listing, number, device) for number in cluster.operands(cluster.parts[0])]
+        for cluster in clusters.clusters
+    ]
+    programs = [
+        jax.make_jaxpr(_program(listing, cluster))(*operands)
+        for cluster, operands in zip(clusters.clusters, types, strict=True)
+    ]
+    shared = _shared(clusters, programs)
     jobs = []
-    for cluster in clusters.clusters:
-        program, given_away = _program(listing, cluster), _given_away(listing, cluster, last)
-        types = [_type(listing, number, device) for number in cluster.operands(cluster.parts[0])]
-        jobs.append(jax.jit(program, donate_argnums=given_away).lower(*types))
+    for cluster, program, operands in zip(clusters.clusters, programs, types, strict=True):
+        run = _jax.named(_as_function(program), "duotone_cluster")
+        given_away = _given_away(listing, cluster, last, shared)
+        jobs.append(jax.jit(run, donate_argnums=given_away).lower(*operands))
     compiled: dict[int, Callable[..., Any]] = {}
     with concurrent.futures.ThreadPoolExecutor(threads, "duotone_cluster") as pool:
         waiting = [pool.submit(job.compile) for job in jobs]
@@ -181,7 +189,32 @@ def _program(listing: Listing, cluster: Cluster) -> Callable[..., list[Any]]:
             values.update(zip(listing.results(position), results, strict=True))
         return [values[base + offset] for offset in part.results]
 
-    return _jax.named(program, "duotone_cluster")
+    return program
+
+
+def _as_function(jaxpr: _jax.ClosedJaxpr) -> Callable[..., list[Any]]:
+    run = _jax.jaxpr_as_fun(jaxpr)
+    return lambda *operands: run(*operands)
+
+
+def _shared(clusters: Clusters, programs: Sequence[_jax.ClosedJaxpr]) -> frozenset[int]:
+    """The values that may have their buffer in common with another, so that nobody may use it.
+
+    ``jit`` returns an argument that a program hands through, and one array for equal results.
+    """
+    found: set[int] = set()
+    for cluster, program in zip(clusters.clusters, programs, strict=True):
+        opened = _jax.open_jaxpr(program)
+        takes = {id(var): place for place, var in enumerate(opened.invars)}
+        counts = collections.Counter(map(id, opened.outvars))
+        for place, var in enumerate(opened.outvars):
+            if id(var) not in takes and counts[id(var)] == 1:
+                continue
+            for part in cluster.parts:
+                found.add(int(clusters.listing.first[part.start]) + part.results[place])
+                if id(var) in takes:
+                    found.add(cluster.operands(part)[takes[id(var)]])
+    return frozenset(found)
 
 
 def _steps(
@@ -210,14 +243,19 @@ def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
     return last
 
 
-def _given_away(listing: Listing, cluster: Cluster, last: dict[int, int]) -> tuple[int, ...]:
+def _given_away(
+    listing: Listing, cluster: Cluster, last: dict[int, int], shared: frozenset[int]
+) -> tuple[int, ...]:
     """The operands whose buffers all parts may use for a result of the same type."""
     first = cluster.parts[0]
     base = int(listing.first[first.start])
     wanted = collections.Counter(_kind(listing, base + offset) for offset in first.results)
     found = []
     for place in range(len(first.reads)):
-        if all(last.get(part.reads[place]) == part.start for part in cluster.parts):
+        if all(
+            last.get(part.reads[place]) == part.start and part.reads[place] not in shared
+            for part in cluster.parts
+        ):
             kind = _kind(listing, first.reads[place])
             if wanted[kind]:
                 wanted[kind] -= 1

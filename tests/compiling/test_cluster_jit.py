@@ -197,6 +197,37 @@ def test_arguments_that_are_donated_are_gone() -> None:
     assert_same(again, jax.jit(step)(jax.jit(step)(kept, X)[0], X), 1e-4)
 
 
+def test_a_value_that_is_handed_through_is_nobodys_to_use() -> None:
+    """A small ``jit`` function gives its argument back, and one result twice."""
+
+    @jax.jit
+    def twice(x: Any) -> Any:
+        y = jnp.sin(x)
+        return jax.lax.optimization_barrier(x), y, y
+
+    def fn(x: Any) -> Any:
+        total = x
+        for _ in range(60):
+            a, b, c = twice(total)
+            total = jnp.tanh(a + b) * 0.5 + jnp.cos(c)
+        return total, x
+
+    x = jnp.array(X)
+    mine = duotone.cluster_jit(fn, min_cluster_size=2)
+    for _ in range(2):
+        assert_same(mine(x), jax.jit(fn)(X))
+    leaves = run_parts(fn, (x,), Sizes(1, 1, frozenset()))
+    assert not x.is_deleted()
+    assert_same(leaves, list(jax.jit(fn)(X)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "float16"])
+def test_numpy_arrays_of_any_type(dtype: str) -> None:
+    fn = duotone.cluster_jit(lambda w, x: network(w, x * 1.0), min_cluster_size=16)
+    w, x = weights(), X.astype(dtype)
+    assert_same(fn(w, x), jax.jit(lambda w, x: network(w, x * 1.0))(w, x), 1e-2)
+
+
 def test_arguments_that_are_not_donated_stay() -> None:
     w = weights()
     duotone.cluster_jit(step, min_cluster_size=16)(w, X)
