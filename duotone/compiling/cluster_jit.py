@@ -204,7 +204,8 @@ class _Runner(Runner):
         if clusters.declined:
             return self._declined(whole, traced.results, clusters.declined)
         program = compile_clusters(clusters, arrays, frozenset(donated), self._threads)
-        logger.info("cluster_jit %s: %s", self._called, clusters)
+        megabytes = f"{program.most_bytes / 1e6:.3g} MB"
+        logger.info("cluster_jit %s: %s; at most %s live", self._called, clusters, megabytes)
         if not self._background:
             return lambda *leaves: (program(*leaves), traced.results)
         swapped = Swapped(self._called, program, lambda: whole.lower(*arrays).compile())

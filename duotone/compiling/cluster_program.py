@@ -44,9 +44,15 @@ class Step:
 
 
 class ClusterProgram:
-    """A program whose parts are compiled, ready to run."""
+    """A program whose parts are compiled, ready to run.
+
+    Attributes:
+        most_bytes: the most that is held at one moment: arguments, constants, what goes from part
+            to part, and what the running part needs besides, as far as the compiler says.
+    """
 
     def __init__(self, listing: Listing, steps: Sequence[Step], fixed: dict[int, Any]) -> None:
+        self.most_bytes = _most_bytes(listing, steps)
         self._listing, self._steps, self._fixed = listing, tuple(steps), fixed
         given = _jax.open_jaxpr(listing.jaxpr)
         self._first_argument = -1 - len(given.constvars)
@@ -117,6 +123,18 @@ def compile_clusters(
                 raise
             compiled.update({part.start: program for part in cluster.parts})
     return ClusterProgram(listing, list(_steps(clusters, compiled, last)), fixed)
+
+
+def _most_bytes(listing: Listing, steps: Sequence[Step]) -> int:
+    live = {number: listing.bytes_of(number) for number in listing.atoms if LITERALS < number < 0}
+    most = sum(live.values())
+    for step in steps:
+        live.update({number: listing.bytes_of(number) for number in step.makes})
+        analysis = getattr(step.program, "memory_analysis", lambda: None)()
+        most = max(most, sum(live.values()) + getattr(analysis, "temp_size_in_bytes", 0))
+        for number in step.drops:
+            del live[number]
+    return most
 
 
 def describe(listing: Listing, cluster: Cluster) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import itertools
 import logging
 import threading
@@ -106,6 +107,18 @@ def test_a_random_program_gives_the_same(seed: int) -> None:
     expected = jax.tree.leaves(jax.jit(fn)(*args))
     assert_same(run_parts(fn, args), expected)
     assert_same(run_parts(fn, args, Sizes(1, 5, frozenset({"mul", "tanh"}))), expected)
+
+
+def test_the_memory_is_what_is_alive() -> None:
+    """Ten steps of one array each: the argument, what a step reads and what it makes."""
+    x = jnp.ones((1000,))
+    jaxpr = jax.make_jaxpr(lambda x: [x := jnp.sin(x) for _ in range(10)][-1])(x)
+    single = Sizes(1, 1, frozenset())
+    program = compile_clusters(clusters_of(jaxpr, single), [x], frozenset(), 2)
+    assert 2 * x.nbytes <= program.most_bytes <= 4 * x.nbytes
+    keep = jax.make_jaxpr(lambda x: [x := jnp.sin(x) for _ in range(10)])(x)
+    program = compile_clusters(clusters_of(keep, single), [x], frozenset(), 2)
+    assert program.most_bytes >= 11 * x.nbytes
 
 
 def test_the_turn_of_a_loop_is_an_operand() -> None:
@@ -279,6 +292,15 @@ def test_a_program_that_repeats_nothing_is_compiled_whole(caplog: pytest.LogCapt
         assert_same(fn(X), jnp.sin(X) + 1.0)
         fn(X)
     assert said(caplog).count("compiled whole, since clusters would save") == 1
+
+
+def test_many_programs_that_save_little_are_declined() -> None:
+    """Each program costs the compiler something of its own."""
+    found = clusters_of(jax.make_jaxpr(step)(weights(), X), Sizes(16, None, frozenset()))
+    few = dataclasses.replace(found, operations=2000, compiled=700, clusters=found.clusters[:1] * 9)
+    many = dataclasses.replace(few, clusters=found.clusters[:1] * 10)
+    assert not few.declined
+    assert many.declined.startswith("700 of 2000 operations in 10 programs would take half as long")
 
 
 def test_the_whole_program_takes_over(caplog: pytest.LogCaptureFixture) -> None:
