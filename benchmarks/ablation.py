@@ -2,18 +2,23 @@
 """What is each rule and each reform worth?
 
 Each is switched off by its name (``Policy(rules_remove=…)``, ``Policy(reforms_remove=…)``), one at
-a time, on the whole training steps of the zoo. Rules change colours, so the figure is the bytes of
-operands and results as painted, without the rule over with it (above 1: the rule saves bytes;
-below: it spends them on exactness), and of how many models it changes the painting. Reforms change
-no colour: ``--compiled`` compiles the steps (extras ``cuda``, ``tpu``) and gives the bytes and the
-temporary memory of the compiled programs for rules and reforms alike.
+a time, on the whole training steps of the zoo. Rules change colours, so their first figure is the
+bytes of operands and results as painted, without the rule over with it (above 1: the rule saves
+bytes; below: it spends them on exactness), and of how many models it changes the painting. Reforms
+change no colour: ``--compiled`` compiles the steps (extras ``cuda``, ``tpu``) without each rule and
+reform that is in effect in them, for the bytes and the temporary memory of the compiled programs.
+
+Each model is written as soon as it is there, beside what was measured before; ``--resume`` leaves
+out what was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +26,8 @@ import jax.numpy as jnp
 from rich.progress import track
 
 import duotone
-from benchmarks._common import Result, table, write
-from benchmarks.zoo import MODELS, names_of
+from benchmarks._common import RESULTS, Result, table, write
+from benchmarks.zoo import MODELS
 from duotone._records import record_of
 from duotone._road import paint_for_device
 from duotone.graph.graph import HALF_TYPES
@@ -32,45 +37,72 @@ from duotone.jaxpr.reading.trace import trace
 from duotone.targets import assuming, find_target
 
 QUESTION = "What is each rule and each reform worth?"
+COMMAND = "python -m benchmarks.ablation"
 COLUMNS = (("h200", "float16"), ("h200", "bfloat16"), ("v5e", "bfloat16"))
 """Targets and half types."""
+Figures = dict[str, dict[str, dict[str, Any]]]
+"""``painted`` and ``compiled``: by model, by target and half type, by name."""
 
 
-def policies(fields: Sequence[str]) -> dict[str, duotone.Policy]:
-    """The default policy, and for each name of some fields one without it."""
-    names = [(field, name) for field in fields for name in REMOVABLE[field]]
-    without = {name: duotone.Policy().replace(**{field: [name]}) for field, name in names}
-    return {"": duotone.Policy(), **without}
+def policies() -> dict[str, duotone.Policy]:
+    """For each rule and reform, a policy without it."""
+    return {
+        name: duotone.Policy().replace(**{field: [name]})
+        for field, names in REMOVABLE.items()
+        for name in names
+    }
 
 
-def painted(model: str) -> dict[tuple[str, str, str], tuple[int, Any]]:
-    """Bytes and colours of a model's step, by target, half type and what is switched off."""
+def painted(model: str) -> dict[str, Any]:
+    """Bytes of a model's step as painted, without each rule over with it, and what is in effect.
+
+    Returns:
+        By target and half type: ``bytes``, a ratio for each rule that changes a colour, and
+        ``reforms``, the names of the reforms that the step is carried out in.
+    """
     case = MODELS[model](None, "full")
     arrays, signature = flatten_call("benchmark", case.step_shapes(), {})
     jaxpr = trace(case.step, signature, arrays).jaxpr
     found = {}
     for target, half in COLUMNS:
         with assuming(find_target(target).device()):
-            for name, policy in policies(["rules_remove"]).items():
-                seen = paint_for_device(jaxpr, policy, HALF_TYPES[half])
-                s = record_of(seen).summary
-                colours = seen.painting.compute, seen.painting.store
-                found[target, half, name] = s.bytes_half + s.bytes_full, colours
+            plain = paint_for_device(jaxpr, duotone.Policy(), HALF_TYPES[half])
+            record = record_of(plain)
+            ratios = {}
+            for name in REMOVABLE["rules_remove"]:
+                seen = paint_for_device(jaxpr, policies()[name], HALF_TYPES[half])
+                if colours(seen) != colours(plain):
+                    ratios[name] = _bytes(record_of(seen)) / _bytes(record)
+            reforms = sorted({name for o in record.operations for name, _ in o.reforms})
+            found[f"{target} {half}"] = {"bytes": ratios, "reforms": reforms}
     return found
 
 
-def rule_rows(models: Sequence[str]) -> list[list[Any]]:
-    """For each rule: geometric means of bytes without over with, and models it changes."""
-    by_model = [painted(model) for model in track(models, description="painting")]
-    rows = []
-    for name in REMOVABLE["rules_remove"]:
-        row: list[Any] = [name]
-        for target, half in COLUMNS:
-            ratios = [m[target, half, name][0] / m[target, half, ""][0] for m in by_model]
-            changed = sum(m[target, half, name][1] != m[target, half, ""][1] for m in by_model)
-            row += [geometric_mean(ratios), changed]
-        rows.append(row)
-    return rows
+def colours(seen: Any) -> tuple[Any, Any]:
+    """The painting's two precisions of each node."""
+    return seen.painting.compute, seen.painting.store
+
+
+def _bytes(record: Any) -> int:
+    return record.summary.bytes_half + record.summary.bytes_full
+
+
+def compiled(model: str, target: str, half: str, names: Sequence[str]) -> dict[str, list[float]]:
+    """Bytes and temporary memory of a compiled step without each name, over those with it."""
+    case = MODELS[model](None, "full")
+    step = _compiled(case, target, half, duotone.Policy())
+    found = {}
+    for name in track(names, f"{model} for {target}, {half}"):
+        without = _compiled(case, target, half, policies()[name])
+        kept = without.temporary_bytes / max(step.temporary_bytes, 1)
+        found[name] = [without.bytes / step.bytes, kept]
+    return found
+
+
+def _compiled(case: Any, target: str, half: str, policy: duotone.Policy) -> Any:
+    step = duotone.autocast(case.step, dtype=jnp.dtype(half), policy=policy)
+    step = jax.jit(step, donate_argnums=0)
+    return duotone.compile_for(step, *case.step_shapes(), target=target)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
@@ -83,65 +115,88 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
 
 
-def in_effect(model: str, target: str, half: str) -> frozenset[str]:
-    """The rules and reforms that decide something in a model's step."""
-    case = MODELS[model](None, "full")
-    arrays, signature = flatten_call("benchmark", case.step_shapes(), {})
-    jaxpr = trace(case.step, signature, arrays).jaxpr
-    with assuming(find_target(target).device()):
-        record = record_of(paint_for_device(jaxpr, duotone.Policy(), HALF_TYPES[half]))
-    rules = {operation.rule for operation in record.operations}
-    return frozenset(rules | {name for o in record.operations for name, _ in o.reforms})
+def painted_rows(records: dict[str, dict[str, Any]]) -> Iterator[list[Any]]:
+    """For each rule: geometric means of bytes without over with, and models it changes."""
+    for name in REMOVABLE["rules_remove"]:
+        row: list[Any] = [name]
+        for target, half in COLUMNS:
+            ratios = [model[f"{target} {half}"]["bytes"].get(name) for model in records.values()]
+            row.append(geometric_mean([ratio or 1.0 for ratio in ratios]))
+            row.append(sum(ratio is not None for ratio in ratios))
+        yield row
 
 
-def compiled_rows(models: Sequence[str], names: Sequence[str]) -> list[list[Any]]:
-    """Bytes and temporary memory of compiled steps without each name, over those with it.
-
-    A step is compiled only without what is in effect in it: without the rest it is the same. The
-    last rows are the geometric means over all models.
-    """
-    every = policies(list(REMOVABLE))
-    rows, means = [], []
-    for target, half in COLUMNS:
-        ratios = {name: [(1.0, 1.0)] * len(models) for name in names}
-        for position, model in enumerate(models):
-            case = MODELS[model](None, "full")
-            without = [name for name in names if name in in_effect(model, target, half)]
-            seen = {}
-            for name in track(["", *without] if without else [], f"{model} for {target}, {half}"):
-                step = duotone.autocast(case.step, dtype=jnp.dtype(half), policy=every[name])
-                step = jax.jit(step, donate_argnums=0)
-                seen[name] = duotone.compile_for(step, *case.step_shapes(), target=target)
-            for name in without:
-                moved = seen[name].bytes / seen[""].bytes
-                kept = seen[name].temporary_bytes / max(seen[""].temporary_bytes, 1)
-                ratios[name][position] = moved, kept
-                rows.append([f"{model}, {target}, {half}", name, moved, kept])
-        means += [
-            [f"all, {target}, {half}", name, *map(geometric_mean, zip(*pairs, strict=True))]
-            for name, pairs in ratios.items()
+def compiled_rows(records: dict[str, dict[str, Any]], column: str) -> Iterator[list[Any]]:
+    """For each rule and reform in effect: means over all models, and the model it gains most on."""
+    measured = {model: row[column] for model, row in records.items() if column in row}
+    for name in policies():
+        ratios = {model: row[name] for model, row in measured.items() if name in row}
+        if not ratios:
+            continue
+        others = [1.0] * (len(measured) - len(ratios))
+        moved, kept = zip(*ratios.values(), strict=True)
+        most = max(ratios, key=lambda model: ratios[model][0])
+        yield [
+            name,
+            f"{len(ratios)} of {len(measured)}",
+            f"{geometric_mean([*moved, *others]):.3f}",
+            f"{geometric_mean([*kept, *others]):.3f}",
+            f"{min(moved):.3f}",
+            f"{max(moved):.3f}, {most}",
         ]
-    return rows + means
+
+
+def text_of(figures: Figures) -> str:
+    """The tables."""
+    head = [f"painted, {len(figures['painted'])} models, without"]
+    for target, half in COLUMNS:
+        head += [f"bytes, {target} {half}", "models"]
+    tables = [table(head, list(painted_rows(figures["painted"])))]
+    for target, half in COLUMNS:
+        rows = list(compiled_rows(figures["compiled"], f"{target} {half}"))
+        if rows:
+            head = [f"compiled, {target} {half}, without", "in effect in"]
+            head += ["bytes, mean", "memory, mean", "least bytes", "most bytes"]
+            tables.append(table(head, rows))
+    return "\n\n".join(tables)
+
+
+def load(folder: Path = RESULTS) -> Figures:
+    """What has been measured."""
+    file = folder / "ablation.json"
+    found = json.loads(file.read_text())["figures"] if file.exists() else {}
+    return {"painted": found.get("painted", {}), "compiled": found.get("compiled", {})}
+
+
+def save(figures: Figures) -> None:
+    """Writes the result."""
+    write(Result("ablation", QUESTION, COMMAND, [], text_of(figures), figures))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures and writes the result; with ``--compiled`` it only prints."""
+    """Measures and writes the result."""
     parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("--models", default=",".join(names_of("first")), help="of the zoo")
-    parser.add_argument("--compiled", metavar="NAMES", help="rules and reforms to compile without")
+    parser.add_argument("--models", default=",".join(MODELS), help="of the zoo")
+    parser.add_argument("--compiled", action="store_true", help="compile, not only paint")
+    parser.add_argument("--target", default="h200", help="to compile for")
+    parser.add_argument("--dtype", default="bfloat16", help="the half type to compile with")
+    parser.add_argument("--without", help="names of rules and reforms; by default all in effect")
+    parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     given = parser.parse_args(arguments)
-    models = given.models.split(",")
-    if given.compiled:
-        rows = compiled_rows(models, given.compiled.split(","))
-        print(table(["step", "without", "bytes", "temporary memory"], rows))
-        return
-    rows = rule_rows(models)
-    head = ["without the rule"]
-    for target, half in COLUMNS:
-        head += [f"bytes, {target} {half}", "models"]
-    figures = {"rules": rows, "models": models}
-    command = "python -m benchmarks.ablation"
-    write(Result("ablation", QUESTION, command, [], table(head, rows), figures))
+    column = f"{given.target} {given.dtype}"
+    for model in given.models.split(","):
+        figures = load()
+        if not (given.resume and model in figures["painted"]):
+            figures["painted"][model] = painted(model)
+            save(figures)
+        if given.compiled and not (given.resume and column in figures["compiled"].get(model, {})):
+            seen = figures["painted"][model][column]
+            names = [*seen["bytes"], *seen["reforms"]]
+            if given.without:
+                names = [name for name in names if name in given.without.split(",")]
+            found = compiled(model, given.target, given.dtype, names)
+            figures["compiled"].setdefault(model, {}).setdefault(column, {}).update(found)
+            save(figures)
 
 
 if __name__ == "__main__":
