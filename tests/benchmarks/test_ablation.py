@@ -1,4 +1,4 @@
-"""``benchmarks.ablation``: a name that changes nothing counts as 1; tables say in how many it does."""
+"""``benchmarks.ablation``: what changes nothing counts as 1, and tables say in how many it does."""
 
 from __future__ import annotations
 
