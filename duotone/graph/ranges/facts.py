@@ -5,6 +5,7 @@
     m = max(x)              x - m <= 0, and it is 0 somewhere
     e = exp(x - max(x))     in (0, 1], and sum(e) >= 1
     t / sum(t), t >= 0      in [0, 1]                                      (softmax)
+    where(x > c, a, x)      at most c where it is x                        (ELU, a safe logarithm)
     c / sqrt(k sum(c^2) + eps), c * rsqrt(…)     at most k^-1/2 in size    (norms)
 
 A :class:`~duotone.graph.ranges.relations.Relation` travels with a value through operations that
@@ -23,13 +24,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Node
-from duotone.graph.ranges.interval import SMALLEST_NORMAL, Known
+from duotone.graph.ranges.interval import SMALLEST_NORMAL, Known, hull, meet
 from duotone.graph.ranges.relations import Findings, Relation
 from duotone.graph.ranges.rules import DTYPE_RANGES, count
 
 _ROOM = 2.0**-10
 _GUARD = 2.0**-80
 """A sum of squares below this may have lost its terms to underflow, and bounds nothing."""
+
+_MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
+"""Comparisons, and what they are with their operands exchanged."""
 
 Fact = Callable[[Findings, Node], Known]
 FACTS: dict[str, Fact] = {}
@@ -247,6 +251,34 @@ def _difference(findings: Findings, node: Node) -> Known:
         axes = tuple(axis for axis, origin in enumerate(order) if origin in found.axes)
         findings.relations[result] = Relation("shifted", result, labels, axes)
     return -math.inf, 0.0
+
+
+@_fact(*_MIRRORED)
+def _compared(findings: Findings, node: Node) -> Known:
+    """A comparison with a number; on both of its sides, for selects, one is bounded by it."""
+    for (x, other), op in ((node.inputs, node.op), (node.inputs[::-1], _MIRRORED[node.op])):
+        number = findings.number(other)
+        if number is not None and findings.number(x) is None:
+            above, below = (number, math.inf), (-math.inf, number)
+            sides = (below, above) if op in ("gt", "ge") else (above, below)
+            findings.compared[node.outputs[0]] = findings.same(x), sides
+    return None
+
+
+@_fact("select_n")
+def _selected(findings: Findings, node: Node) -> Known:
+    """What is selected by a comparison of its own keeps to that side of the number."""
+    which, *cases = node.inputs
+    found = findings.compared.get(findings.same(which))
+    if found is None or len(cases) != 2:
+        return None
+    source, sides = found
+    known = [
+        meet(findings.known.get(case), side) if findings.same(case) == source else None
+        for case, side in zip(cases, sides, strict=True)
+    ]
+    others = [k or findings.known.get(case) for k, case in zip(known, cases, strict=True)]
+    return hull(others) if any(known) else None
 
 
 @_fact("div")

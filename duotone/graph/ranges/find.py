@@ -51,6 +51,7 @@ _PASSES = 6
 
 _SATURATING = frozenset("tanh erf erfc logistic sin cos".split())
 """Functions with results of about 1, which are used for their absolute value."""
+_EXPONENTIALS = ("exp", "exp2", "expm1")
 _ABOUT_ZERO = 2.0**-10
 _KEEPS_UNIT = frozenset(
     "reshape transpose squeeze rev copy slice split unstack broadcast_in_dim "
@@ -245,8 +246,8 @@ class _Pass:
                     unit and op in _KEEPS_UNIT and not unit.isdisjoint(inputs)
                 ):
                     self._spread_unit(node)
-                elif op == "exp" and operands[0] is not None and operands[0][1] <= _ABOUT_ZERO:
-                    unit.update(node.outputs)  # 1 where its operand is 0: a bell, a softmax
+                elif op in _EXPONENTIALS and operands[0] and operands[0][1] <= _ABOUT_ZERO:
+                    unit.update(node.outputs)  # of scale 1: a bell, a softmax, an ELU
             if given:
                 self._assume(node)
 

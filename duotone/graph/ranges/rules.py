@@ -104,6 +104,13 @@ def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
     return hull(known[1:])
 
 
+@_interval_rule("gt", "ge", "lt", "le")
+def _compares(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """True or false; :mod:`duotone.graph.ranges.facts` keeps of what."""
+    del node, known, values
+    return UNIT
+
+
 @_interval_rule("gather")
 def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """A gather from outside of the operand gives NaN, or ``fill``."""
