@@ -441,6 +441,26 @@ def test_a_square_is_lifted_in_bfloat16_unless_it_is_summed() -> None:
     assert gradient["integer_pow"].stores_half
 
 
+def test_what_a_comparison_selects_keeps_to_its_side() -> None:
+    assert found(lambda x: jnp.where(x > 2.0, 0.0, x)) == (-math.inf, 2.0)
+    assert found(lambda x: jnp.where(x <= 2.0, x, 0.0)) == (-math.inf, 2.0)
+    assert found(lambda x: jnp.where(jnp.less(2.0, x), x, 3.0)) == (2.0, math.inf)
+    assert found(lambda x: jnp.where(x > 2.0, x, 0.0)) == (0.0, math.inf)
+    assert found(lambda x: jnp.where(x > 0.0, 0.0, x)) == (-math.inf, 2.0**-126), "compared as 0"
+    assert found(lambda x: jnp.where(x[::-1] > 2.0, 0.0, x)) is None
+    assert found(lambda x: jnp.where(x == 2.0, 0.0, x)) is None
+
+
+def test_the_exponential_of_an_elu_is_stored_half() -> None:
+    for activation in (jax.nn.elu, jax.nn.selu, jax.nn.celu):
+        classes = refined(lambda x, f=activation: (x @ W + f(x @ W)) @ W, X, half="float16")
+        assert classes["expm1"].stores_half
+        assert classes["expm1"].entry.taint is Taint.NONE
+    assert not refined(lambda x: jnp.expm1(x) @ W, X)["expm1"].stores_half
+    logged = refined(lambda x: jnp.log(1.0 + jax.nn.elu(x @ W)) @ W, X)
+    assert not logged["expm1"].stores_half
+
+
 def test_small_scales_and_scalars_of_the_user_are_left_alone() -> None:
     tiny = refined(lambda x: jnp.exp(x - jnp.max(x, 1, keepdims=True)) * 1e-3, X)
     assert tiny["exp"].stores_half

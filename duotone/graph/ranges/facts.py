@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Node
-from duotone.graph.ranges.interval import SMALLEST_NORMAL, Known, hull, meet
+from duotone.graph.ranges.interval import SMALLEST_NORMAL, Interval, Known, hull, meet
 from duotone.graph.ranges.relations import Findings, Relation
 from duotone.graph.ranges.rules import DTYPE_RANGES, count
 
@@ -255,30 +255,36 @@ def _difference(findings: Findings, node: Node) -> Known:
 
 @_fact(*_MIRRORED)
 def _compared(findings: Findings, node: Node) -> Known:
-    """A comparison with a number; on both of its sides, for selects, one is bounded by it."""
+    """On both sides of a comparison, for selects, one operand is bounded by the other.
+
+    Devices compare subnormal numbers as 0.
+    """
+    sides: dict[int, tuple[Interval, Interval]] = {}
     for (x, other), op in ((node.inputs, node.op), (node.inputs[::-1], _MIRRORED[node.op])):
-        number = findings.number(other)
-        if number is not None and findings.number(x) is None:
-            above, below = (number, math.inf), (-math.inf, number)
-            sides = (below, above) if op in ("gt", "ge") else (above, below)
-            findings.compared[node.outputs[0]] = findings.same(x), sides
+        bounds = findings.known.get(other)
+        if bounds is not None:
+            most = SMALLEST_NORMAL if abs(bounds[1]) < SMALLEST_NORMAL else bounds[1]
+            least = -SMALLEST_NORMAL if abs(bounds[0]) < SMALLEST_NORMAL else bounds[0]
+            below, above = (-math.inf, most), (least, math.inf)
+            false_first = (below, above) if op in ("gt", "ge") else (above, below)
+            sides[findings.same(x)] = false_first
+    findings.compared[node.outputs[0]] = sides
     return None
 
 
 @_fact("select_n")
 def _selected(findings: Findings, node: Node) -> Known:
-    """What is selected by a comparison of its own keeps to that side of the number."""
+    """What a comparison selects of what it compares keeps to its side."""
     which, *cases = node.inputs
-    found = findings.compared.get(findings.same(which))
-    if found is None or len(cases) != 2:
+    sides = findings.compared.get(findings.same(which), {})
+    if len(cases) != 2 or sides.keys().isdisjoint(map(findings.same, cases)):
         return None
-    source, sides = found
-    known = [
-        meet(findings.known.get(case), side) if findings.same(case) == source else None
-        for case, side in zip(cases, sides, strict=True)
-    ]
-    others = [k or findings.known.get(case) for k, case in zip(known, cases, strict=True)]
-    return hull(others) if any(known) else None
+    known = [findings.known.get(case) for case in cases]
+    for place, case in enumerate(cases):
+        bounds = sides.get(findings.same(case))
+        if bounds is not None:
+            known[place] = meet(known[place], bounds[place])
+    return hull(known)
 
 
 @_fact("div")

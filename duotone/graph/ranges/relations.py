@@ -54,8 +54,8 @@ class Findings:
             of a value and its mean is looked at.
         sums: values that are sums of others, perhaps scaled and broadcast.
         moved: transposed values: of what, and which of its axes each of theirs is.
-        compared: comparisons with a number: of what value, and the intervals of its elements where
-            the comparison is false and where it is true.
+        compared: comparisons: by value compared, the intervals of its elements where the comparison
+            is false and where it is true.
     """
 
     def __init__(self, values: Sequence[Value]) -> None:
@@ -67,7 +67,7 @@ class Findings:
         self.numbered: dict[tuple[object, ...], int] = {}
         self.sums: set[int] = set()
         self.moved: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self.compared: dict[int, tuple[int, tuple[Interval, Interval]]] = {}
+        self.compared: dict[int, dict[int, tuple[Interval, Interval]]] = {}
 
     def same(self, value: int) -> int:
         """The first value that ``value`` is the same as."""
