@@ -5,8 +5,10 @@ Who calls this: :func:`duotone.explain`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from duotone._files import write_atomically
 from duotone.graph.record import Record
 from duotone.views.lines import Viewed
 from duotone.views.overview import Overview
@@ -21,7 +23,8 @@ class Explanation(Viewed, Record):
 
     ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
     :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_html` a page
-    and :meth:`to_tensorboard` a coloured graph. A notebook shows the overview too.
+    and :meth:`to_tensorboard` and :meth:`to_model_explorer` coloured graphs. A notebook shows the
+    overview too.
     """
 
     def rows(
@@ -65,3 +68,19 @@ class Explanation(Viewed, Record):
         from duotone.views import tensorboard  # of an extra
 
         tensorboard.write_record(logdir, self)
+
+    def to_model_explorer(self, file: str | Path) -> None:
+        """Writes the graph for Model Explorer, to open with ``model-explorer FILE``.
+
+        Args:
+            file: a JSON file; another one there is replaced.
+
+        Example:
+            >>> import tempfile, jax.numpy as jnp, duotone
+            >>> seen = duotone.explain(lambda x: x @ x, jnp.ones((8, 8)), dtype="float16")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     seen.to_model_explorer(f"{folder}/graph.json")
+        """
+        from duotone.views.model_explorer import collection_of_record
+
+        write_atomically(Path(file), collection_of_record(self))

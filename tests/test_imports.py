@@ -179,7 +179,7 @@ MAY_IMPORT = {
     "_dumps": {"_files", "_jax", "errors", "graph"},
     "_road": {"_by_policy", "_jax", "_dumps", "errors", "graph", "jaxpr", "policy", "targets"},
     "gradients": {"_arguments", "_renamed", "api", "calibration", "errors", "policy", "scale"},
-    "_explanation": {"graph", "views"},
+    "_explanation": {"_files", "graph", "views"},
     "inference": {"api", "policy", "_weights", "targets"},
     "_weights": {"_jax", "errors", "graph", "jaxpr", "policy"},
     "api": {

@@ -6,7 +6,7 @@ Nothing is compiled or run but the module that the function stands in.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from duotone.cli.program import (
     settings,
 )
 from duotone.cli.run import PolicyFileOption
+
+if TYPE_CHECKING:
+    from duotone.graph.record import Record
 
 WhereOption = Annotated[
     str | None,
@@ -49,12 +52,14 @@ def explain(
     json: Annotated[
         Path | None, typer.Option(help="Write all of it as JSON, for duotone view.", metavar="FILE")
     ] = None,
+    model_explorer: Annotated[
+        Path | None, typer.Option(help="Write the graph for Model Explorer.", metavar="FILE")
+    ] = None,
 ) -> None:
     """Show what mixed precision does to a function or ONNX model: totals, reasons, scopes."""
     from rich.console import Console
 
     import duotone
-    from duotone._files import write_atomically
     from duotone.targets import assuming, find_target
 
     one_by_one = where is not None or rule is not None or most is not None
@@ -70,13 +75,21 @@ def explain(
             program, dtype=options["dtype"] or "float16", policy=options["policy"]
         )
         Console().print(Rows(record, where, rule, most) if one_by_one else Overview(record))
-        if json is not None:
-            write_atomically(json, record.to_json())
+        _write(record, json, model_explorer)
         return
     function, arguments = load(program, shapes)
     device = None if target is None else find_target(target).device()
     with assuming(device):
         seen = duotone.explain(function, *arguments, **settings(dtype, policy_file))
     Console().print(seen.rows(where, rule=rule, most=most) if one_by_one else seen)
+    _write(seen, json, model_explorer)
+
+
+def _write(record: Record, json: Path | None, model_explorer: Path | None) -> None:
+    from duotone._files import write_atomically
+    from duotone.views.model_explorer import collection_of_record
+
     if json is not None:
-        write_atomically(json, seen.to_json())
+        write_atomically(json, record.to_json())
+    if model_explorer is not None:
+        write_atomically(model_explorer, collection_of_record(record))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import io
 import itertools
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping
@@ -29,7 +28,8 @@ from typing import Any, NamedTuple
 
 from duotone._files import prepare_folder, write_atomically
 from duotone.errors import MissingExtraError
-from duotone.graph.record import CastRecord, OperationRecord, Record
+from duotone.graph.record import Record
+from duotone.views.drawn import CAST, drawn_nodes
 
 try:
     from tensorboard.compat.proto import event_pb2, graph_pb2
@@ -40,7 +40,6 @@ except ImportError as error:
 _EVENT: Any = event_pb2
 _GRAPH: Any = graph_pb2
 
-CAST = "cast"
 _LARGEST_ATTRIBUTE = 1024
 _numbers = itertools.count()
 
@@ -155,74 +154,14 @@ def write_record(logdir: str | Path, record: Record, *, run: str = "duotone") ->
 
 def graph_of_record(record: Record) -> Any:
     """The graph of a record as a GraphDef for display."""
-    names = {o.index: _name(o.scope, f"{o.operation}.{o.index}") for o in record.operations}
-    between: dict[tuple[int, int], str] = {}
-    beforehand: dict[int, list[str]] = {}  # casts of what no operation makes, by their readers
     graph = _GRAPH.GraphDef()
-    for number, cast in enumerate(record.casts):
-        name = _add_cast(graph, number, cast, names)
-        for target in cast.targets:
-            between.update({(source, target): name for source in cast.sources})
-            if not cast.sources:
-                beforehand.setdefault(target, []).append(name)
-    for operation in record.operations:
-        index = operation.index
-        reads = [between.get((source, index), names[source]) for source in operation.reads]
-        reads += beforehand.get(index, [])
-        _add_operation(graph, operation, names[index], reads, record.summary.half_dtype)
+    for drawn in drawn_nodes(record):
+        node = graph.node.add(name=drawn.name, op=drawn.operation, input=drawn.reads)
+        _paint(node, Shown(drawn.precision, drawn.list, drawn.why))
+        if drawn.shape and all(dimension.isdigit() for dimension in drawn.shape):
+            shape = node.attr["_output_shapes"].list.shape.add()
+            for dimension in drawn.shape:
+                shape.dim.add(size=int(dimension))
     graph.versions.producer = 1
     _fix_colours(graph)
     return graph
-
-
-def _add_cast(graph: Any, number: int, cast: CastRecord, names: Mapping[int, str]) -> str:
-    """Adds a cast beside the first operation that reads it."""
-    first = next((names[target] for target in cast.targets), "")
-    name = _name(first.rpartition("/")[0], f"cast.{number}_to_{cast.to}")
-    node = graph.node.add(name=name, op="cast", device=CAST)
-    node.input.extend(names[source] for source in cast.sources)
-    node.attr["to"].s = cast.to.encode()
-    node.attr["value"].s = f"{cast.maker}[{','.join(cast.shape)}]".encode()
-    return name
-
-
-def _add_operation(
-    graph: Any, operation: OperationRecord, name: str, reads: list[str], half: str
-) -> None:
-    o = operation
-    node = graph.node.add(name=name, op=o.operation, input=dict.fromkeys(reads))
-    _paint(
-        node,
-        Shown(
-            _precision(o.paint, o.stored, half),
-            f"{o.list} list" if o.list != "unlisted" else o.list,
-            {
-                "rule": o.rule,
-                "reason": o.reason,
-                "source": o.source,
-                "result": f"{o.dtype}[{','.join(o.shape)}]",
-                "runs": str(o.runs),
-                "FLOPs": f"{o.flops:.6g}",
-                "bytes": f"{o.bytes} ({o.bytes_full} in float32)",
-                **dict(o.reforms),
-            },
-        ),
-    )
-    if all(dimension.isdigit() for dimension in o.shape):
-        shape = node.attr["_output_shapes"].list.shape.add()
-        for dimension in o.shape:
-            shape.dim.add(size=int(dimension))
-
-
-def _precision(compute: str, stored: str, half: str) -> str:
-    """The words by which a node is coloured."""
-    words = {"half": f"half ({half})", "full": "full (float32)"}
-    if compute == stored:
-        return words[compute]
-    return f"computes {compute}, stores {stored}"
-
-
-def _name(scope: str, last: str) -> str:
-    """A name as TensorBoard takes it: no spaces, no colons, groups by slashes."""
-    parts = [part for part in scope.split("/") if part]
-    return "/".join(re.sub(r"[^A-Za-z0-9_.()\-]", "_", part) for part in (*parts, last))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,14 @@ def test_json_is_for_view(program: Path, tmp_path: Path) -> None:
     assert shown.output.startswith("float16: ")
     rows = CliRunner().invoke(app, ["view", str(out), "--nodes", "*dot_general"])
     assert rows.output.count("dot_general") == 1
+
+
+def test_a_graph_for_model_explorer(program: Path, tmp_path: Path) -> None:
+    out = tmp_path / "graph.json"
+    arguments = ("--shapes", "f32[16,16] f32[4,16]", "--dtype", "float16")
+    output(f"{program}:step", *arguments, "--model-explorer", str(out))
+    (graph,) = json.loads(out.read_text())["graphs"]
+    assert "dot_general" in [node["label"] for node in graph["nodes"]]
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def _compared(findings: Findings, node: Node) -> Known:
 
 @_fact("select_n")
 def _selected(findings: Findings, node: Node) -> Known:
-    """What a comparison selects of what it compares keeps to its side."""
+    """A compared value, where the comparison selects it, keeps to its side."""
     which, *cases = node.inputs
     sides = findings.compared.get(findings.same(which), {})
     if len(cases) != 2 or sides.keys().isdisjoint(map(findings.same, cases)):
