@@ -2,9 +2,10 @@
 """How much longer does a step take when ``duotone.blame`` looks at it?
 
 Whole steps of value and gradient of small models in float16, and the same under ``blame``, whose
-program runs each value twice, in half and in float32, and notes what becomes of it. The compiled
-programs run in turn; a figure is the median over rounds of their ratio. What the first look
-compiles is beside it.
+program runs each value twice, in half and in float32, and notes what becomes of it. One step
+overflows, as those do for which blame is called; one is finite, and there blame runs a second
+program for the errors. The compiled programs run in turn; a figure is the median over rounds of
+their ratio. What the first look compiles is beside it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,16 @@ COMMAND = "python -m benchmarks.blame_cost"
 MODELS = {"resnet": small_resnet, "transformer": small_transformer, "unet": small_unet}
 ROUNDS = 11
 _LIMIT = 3.0
+_OVERFLOWS = 1e9
+KINDS = {"overflow": _OVERFLOWS, "finite": 1.0}
+"""By what the loss is multiplied."""
 
 
 def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     """Seconds of a step, plain and looked at, and of their first calls.
+
+    The first look at a step that is finite compiles the second program: it comes after a look at
+    one that overflows.
 
     Args:
         name: a key of :data:`MODELS`.
@@ -34,23 +41,30 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     case = MODELS[name]()
     params = case.init(jax.random.key(0))
     batch = case.batch(jax.random.key(1), "ordinary")
-    step = jax.jit(duotone.value_and_grad(case.loss, dtype="float16"))
+    scaled = duotone.value_and_grad(
+        lambda params, batch, factor: factor * case.loss(params, batch), dtype="float16"
+    )
+    step = jax.jit(scaled)
 
-    def plain() -> None:
-        jax.block_until_ready(step(params, batch))
+    def plain(factor: float) -> float:
+        return seconds(lambda: jax.block_until_ready(step(params, batch, factor)))[0]
 
-    def looked() -> None:
-        duotone.blame(step, params, batch)
+    def looked(factor: float) -> float:
+        return seconds(lambda: duotone.blame(step, params, batch, factor))[0]
 
-    first = [seconds(call)[0] for call in (plain, looked)]
-    pairs = [(seconds(plain)[0], seconds(looked)[0]) for _ in range(rounds)]
-    return {
-        "plain": median([pair[0] for pair in pairs]),
-        "looked": median([pair[1] for pair in pairs]),
-        "ratio": median([b / a for a, b in pairs]),
-        "first plain": first[0],
-        "first looked": first[1],
-    }
+    first = {"plain": plain(_OVERFLOWS), "overflow": looked(_OVERFLOWS), "finite": looked(1.0)}
+    found: dict[str, Any] = {f"first {kind}": took for kind, took in first.items()}
+    for kind, factor in KINDS.items():
+        verdict = duotone.blame(step, params, batch, factor).verdict
+        if (verdict == "finite") != (kind == "finite"):
+            raise AssertionError(f"{name}: the {kind} step is {verdict}")
+        pairs = [(plain(factor), looked(factor)) for _ in range(rounds)]
+        found[kind] = {
+            "plain": median([pair[0] for pair in pairs]),
+            "looked": median([pair[1] for pair in pairs]),
+            "ratio": median([b / a for a, b in pairs]),
+        }
+    return found
 
 
 def main() -> None:
@@ -58,19 +72,26 @@ def main() -> None:
     found = {name: measure(name) for name in MODELS}
     rows = [
         [
-            name,
-            f"{1e3 * row['plain']:.1f}",
-            f"{1e3 * row['looked']:.1f}",
-            f"{row['ratio']:.2f}",
+            f"{name}, {kind}",
+            f"{1e3 * row[kind]['plain']:.1f}",
+            f"{1e3 * row[kind]['looked']:.1f}",
+            f"{row[kind]['ratio']:.2f}",
             f"{row['first plain']:.1f}",
-            f"{row['first looked']:.1f}",
+            f"{row['first overflow'] + (row['first finite'] if kind == 'finite' else 0):.1f}",
         ]
         for name, row in found.items()
+        for kind in KINDS
     ]
     head = ["float16", "step ms", "looked ms", "ratio", "first call s", "first look s"]
     bars = [
-        Bar(f"{name}: a step under blame over a plain one", row["ratio"], _LIMIT, "times")
+        Bar(
+            f"{name}, {kind}: a step under blame over a plain one",
+            row[kind]["ratio"],
+            _LIMIT,
+            "times",
+        )
         for name, row in found.items()
+        for kind in KINDS
     ]
     write(Result("blame_cost", QUESTION, COMMAND, bars, table(head, rows), found))
 

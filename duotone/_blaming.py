@@ -5,6 +5,7 @@
     rewrite the function, unless it is or holds a rewritten one; mark every node in its scopes
     run the rewritten program and its twin as one compiled program, note a row for each value
     read the rows: what overflows first and why, or what loses most
+    where all is finite run both once more, in a second program, which notes the errors
 
 Who calls this: users, as :func:`duotone.blame`. What goes wrong: an argument without data, a
 function in which nothing is to be half.
@@ -13,12 +14,12 @@ function in which nothing is to be half.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -27,12 +28,13 @@ from duotone._mixed import settings_of
 from duotone._suspects import Run, blamed
 from duotone.api import autocast, check_settings, function_inside
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.graph.blame import BlameRecord
+from duotone.graph.blame import BlameRecord, Verdict
 from duotone.jaxpr.reading.signature import Signature, describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.inside import Collection, collecting, holds_rewritten
 from duotone.jaxpr.twins import loops  # noqa: F401  (registers the forms)
 from duotone.jaxpr.twins.run import Twins, twin_of
+from duotone.jaxpr.twins.statistics import ERRORS, LOOK, SIZE, WIDTH, Kind
 from duotone.policy import Policy
 from duotone.targets import assumed
 from duotone.views.blame import BlameView
@@ -63,7 +65,8 @@ def blame(
 
     The step runs once, compiled, with each of its values calculated as it is painted and once more
     in float32. What it returns is thrown away; nothing is changed by it. Where all is finite,
-    operations are ranked by what half loses: numbers that become 0, and error.
+    operations are ranked by what half loses: numbers that become 0, and error, for which the step
+    runs once more.
 
     Args:
         step: a function; one that :func:`duotone.autocast` returned; or one that holds rewritten
@@ -106,7 +109,10 @@ def blame(
         _keep(key, program)
     else:
         _check_data(describe_callable(step), program.arguments, arrays)
-    record = program.blamed(program.rows(arrays))
+    rows = program.rows(arrays)
+    record = program.blamed(rows)
+    if record.verdict is Verdict.FINITE:
+        record = program.blamed(rows, program.errors(arrays))
     return Blame(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
 
 
@@ -163,7 +169,7 @@ def _holds(step: Callable[..., Any], signature: Any, arrays: Sequence[Any]) -> b
 
 
 class Instrumented:
-    """A traced step that runs beside its twin; compiled once.
+    """A traced step that runs beside its twin; compiled once, and once more for its errors.
 
     Attributes:
         arguments: their names.
@@ -176,33 +182,43 @@ class Instrumented:
         self._jaxpr, self._collection = traced.jaxpr, collection
         self.holds = bool(collection.marked)
         self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
-        self._twins, self._results = Twins(), list[int]()
-        self._run = jax.jit(self._noted)
+        self._twins, self._results = Twins(LOOK), list[int]()
+        self._look = jax.jit(functools.partial(self._noted, LOOK))
+        self._errors = jax.jit(functools.partial(self._noted, ERRORS))
 
     def rows(self, arrays: Sequence[Any]) -> jax.Array:
         """Runs it: the rows of all sites."""
-        return self._run(list(arrays))
+        return self._look(list(arrays))
 
-    def blamed(self, rows: Any) -> BlameRecord:
+    def errors(self, arrays: Sequence[Any]) -> jax.Array:
+        """Runs it once more: the errors at all sites."""
+        return self._errors(list(arrays))
+
+    def blamed(self, rows: Any, errors: Any = None) -> BlameRecord:
         """Reads from the rows what is to blame.
 
         Args:
             rows: that were calculated; waits for them.
+            errors: likewise; ``None`` if they were not: none are ranked then.
         """
-        read = np.asarray(jax.device_get(rows), np.float64)
+        read = np.zeros((len(rows), SIZE + 1))
+        read[:, :WIDTH] = jax.device_get(rows)
+        if errors is not None:
+            read[:, WIDTH:] = jax.device_get(errors)
         sites, readers = self._twins.sites, self._twins.readers
         marked = self._collection.marked
         return blamed(Run(sites, read, readers, marked, self.arguments, self._results), self.half)
 
-    def _noted(self, arrays: list[Any]) -> Any:
-        """The rows of all sites; traced once."""
-        twins = self._twins = Twins()
+    def _noted(self, kind: Kind, arrays: list[Any]) -> Any:
+        """The rows of all sites; traced once for each kind, which gives the same sites."""
+        twins = self._twins = Twins(kind)
         operands = [
             twins.note(("argument", k), None, ((name, False),), twin_of(array), ())
             for k, (name, array) in enumerate(zip(self.arguments, arrays, strict=True))
         ]
         self._results = [twin.site for twin in twins.run(self._jaxpr, operands)]
-        return jnp.stack([twins.rows[k] for k in range(len(twins.sites))])
+        sites, rows = twins.rows()
+        return rows[np.argsort(sites)]
 
 
 _KEPT: OrderedDict[Any, Instrumented] = OrderedDict()

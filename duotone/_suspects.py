@@ -90,6 +90,12 @@ class Run:
         """The share of elements that became 0."""
         return float(self.rows[site, ZERO] / max(self.rows[site, COUNT], 1))
 
+    def error(self, site: int) -> float:
+        """The root mean square of the difference to a twin, relative to that of the twin."""
+        error, size = self.rows[site, [ERROR, SIZE]]
+        relative = math.sqrt(error / size) if 0 < size < math.inf and error >= 0 else 0.0
+        return relative if math.isfinite(relative) else 0.0
+
     def backward(self, site: int) -> bool:
         """True if a site stands in a backward pass."""
         return any(name == "transpose" and by for name, by in self.sites[site].names)
@@ -268,8 +274,6 @@ def suspect(run: Run, site: int) -> Suspect:
         reader = "" if same else reads[1].op
     operation, scope, source, rule = _described(run, at)
     count = max(float(row[COUNT]), 1.0)
-    relative = math.sqrt(row[ERROR] / row[SIZE]) if 0 < row[SIZE] < math.inf else 0.0
-    relative = relative if math.isfinite(relative) else 0.0
     return Suspect(
         operation,
         scope,
@@ -283,7 +287,7 @@ def suspect(run: Run, site: int) -> Suspect:
         int(row[BAD]),
         int(row[ITERATION]) if run.sites[site].loop and row[BAD] else None,
         float(row[UNDERFLOW]) / count,
-        relative,
+        run.error(site),
         run.backward(site),
     )
 
@@ -304,12 +308,10 @@ def _described(run: Run, at: Site) -> tuple[str, str, str, str]:
 
 def _ranked(run: Run, by: str) -> tuple[Suspect, ...]:
     """Operations by underflow or error, each once, most first."""
-    with np.errstate(all="ignore"):
-        if by == "underflow":
-            size = run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
-        else:
-            size = np.sqrt(run.rows[:, ERROR] / run.rows[:, SIZE])
-    size = np.where(np.isfinite(size), size, 0)
+    if by == "underflow":
+        size = run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
+    else:
+        size = np.array([run.error(k) for k in range(len(run.sites))])
     found: dict[Any, Suspect] = {}
     for k in np.argsort(-size, kind="stable").tolist():
         if size[k] <= 0 or len(found) == MOST:

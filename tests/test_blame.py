@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import jax
@@ -322,10 +323,8 @@ def test_a_notebook_shows_it():
     assert "planted/mul" in found._repr_html_()
 
 
-def test_a_second_look_compiles_nothing():
-    params = {"w": normal(16, 32, scale=0.05), "v": normal(32, 16, scale=0.05)}
-    x, y = normal(8, 16), normal(8, 16)
-    step = duotone.value_and_grad(loss, dtype="float16")
+@contextlib.contextmanager
+def compilations():
     compiled = []
 
     def listen(event, duration, **_):
@@ -334,11 +333,32 @@ def test_a_second_look_compiles_nothing():
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
+        yield compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_second_look_compiles_nothing():
+    params = {"w": normal(16, 32, scale=0.05), "v": normal(32, 16, scale=0.05)}
+    x, y = normal(8, 16), normal(8, 16)
+    step = duotone.value_and_grad(loss, dtype="float16")
+    with compilations() as compiled:
         first = duotone.blame(step, params, x, y)
         assert compiled
         compiled.clear()
         second = duotone.blame(step, params, y, x)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
     assert first.verdict == second.verdict == "finite"
     assert not compiled
+
+
+def test_errors_are_compiled_only_where_all_is_finite():
+    a, b = normal(16, 16), normal(16, 16)
+    with compilations() as compiled:
+        bad = duotone.blame(overflowing, a * 200.0, b * 200.0, dtype="float16")
+        assert bad.verdict == "overflow"
+        assert not bad.errors
+        compiled.clear()
+        fine = duotone.blame(overflowing, a * 1e-2, b * 1e-2, dtype="float16")
+    assert fine.verdict == "finite"
+    assert fine.errors
+    assert compiled

@@ -54,7 +54,8 @@ class Suspect:
         nonfinite: elements that are not finite while the twin's are.
         iteration: of the innermost loop, the first at which that was so; ``None`` outside of loops.
         underflow: share of the elements that are 0 or subnormal in half while the twin is normal.
-        error: root mean square of the difference to the twin, relative to that of the twin.
+        error: root mean square of the difference to the twin, relative to that of the twin; 0 where
+            the verdict is not ``finite``, for it is not calculated then.
         backward: whether it stands in the backward pass.
     """
 
@@ -97,7 +98,7 @@ class BlameRecord:
         fitting_scale: the greatest power of two at which the backward pass fits, if one was seen.
         inputs: the arguments that hold NaN or infinity.
         underflows: operations by the share of their elements that are lost, most first.
-        errors: operations by their error, most first.
+        errors: operations by their error, most first; empty where not all is finite.
         half_dtype: the half type.
         half_largest: its largest number.
         watched: how many operations were looked at.

@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from duotone import _jax
 from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
 from duotone.jaxpr.twins.run import HANDLERS, Twin, Twins, rejoined
-from duotone.jaxpr.twins.statistics import NEUTRAL, joined, neutral
 
 Names = tuple[tuple[str, bool], ...]
 
@@ -42,11 +42,9 @@ def _unpacked(arrays: Sequence[Any], shared: Sequence[bool], like: Sequence[int]
     return found
 
 
-def _stacked(rows: dict[int, Any], keys: Sequence[int]) -> Any:
-    """The rows of these sites, neutral where there is none."""
-    if not keys:
-        return neutral(0)
-    return jnp.stack([jnp.asarray(rows.get(key, NEUTRAL)) for key in keys])
+def _spread(t: Twins, sites: Sequence[int], rows: Any, among: Sequence[int]) -> Any:
+    """Rows of these sites among those of others, which are neutral."""
+    return t.kind.neutral(len(among)).at[np.searchsorted(among, sites)].set(rows)
 
 
 class _Body:
@@ -90,11 +88,16 @@ class _Body:
     ) -> tuple[list[Any], Any, Any, list[Twin]]:
         """One iteration: new carries, rows, tick, and further results."""
         carry = _unpacked(arrays, self.shared, self.sites)
-        after, (rows, tick) = self._t.apart(lambda: self._run(carry, x), tick + 1, iteration)
-        self.after, self.keys = after, sorted(rows)
+        after, left = self._t.apart(lambda: self._run(carry, x), tick + 1, iteration)
+        self.after, (self.keys, rows, tick) = after, left
         count = len(self.shared)
         arrays = _packed(after[:count], self.shared, self._avals)
-        return arrays, _stacked(rows, self.keys), tick, after[count:]
+        return arrays, rows, tick, after[count:]
+
+    def start(self) -> tuple[list[Any], Any]:
+        """The carries before the loop, and the rows of no iteration."""
+        arrays = _packed(self.first, self.shared, self._avals)
+        return arrays, self._t.kind.neutral(len(self.keys))
 
     def results(self, arrays: Sequence[Any]) -> list[Twin]:
         """The carries after the loop."""
@@ -138,9 +141,10 @@ def _scan(
     def step(state: Any, x: Any) -> tuple[Any, Any]:
         arrays, rows, tick, iteration = state
         arrays, new, tick, rest = body(arrays, x, tick, iteration)
-        return (arrays, joined(rows, new), tick, iteration + 1), _packed(rest, stacked, avals)
+        rows = t.kind.joined(rows, new)
+        return (arrays, rows, tick, iteration + 1), _packed(rest, stacked, avals)
 
-    start = (_packed(first, body.shared, body._avals), neutral(len(keys)), t.tick, jnp.int32(0))
+    start = (*body.start(), t.tick, jnp.int32(0))
     (arrays, rows, tick, _), ys = lax.scan(
         step, start, slices, length=length, reverse=eqn.params["reverse"]
     )
@@ -164,7 +168,7 @@ def _empty(eqn: Any, operands: list[Twin]) -> list[Twin]:
 
 def _leave(t: Twins, keys: Sequence[int], rows: Any, tick: Any) -> None:
     """Takes over what was noted inside."""
-    t.rows.update({key: rows[position] for position, key in enumerate(keys)})
+    t.left.append((keys, rows))
     t.tick = tick + 1
 
 
@@ -193,10 +197,10 @@ def _while(
         new, found, tick, _ = body(arrays, (), tick, iteration)
         if mapped:
             new = keep_finished(goes_on(arrays), arrays, new)
-        return new, joined(rows, found), tick, iteration + 1
+        return new, t.kind.joined(rows, found), tick, iteration + 1
 
     keys = body.keys
-    start = (_packed(first, body.shared, body._avals), neutral(len(keys)), t.tick, jnp.int32(0))
+    start = (*body.start(), t.tick, jnp.int32(0))
     arrays, rows, tick, _ = lax.while_loop(lambda s: jnp.any(goes_on(s[0])), step, start)
     _leave(t, keys, rows, tick)
     return body.results(arrays)
@@ -215,8 +219,8 @@ def _cond(
         return t.apart(lambda: t.run(jaxpr, rest, names, (*path, number)), t.tick, t.iteration)
 
     def look(number: int) -> Any:
-        results, (rows, _) = branch(number)
-        keys.update(rows)
+        results, (inside, _, _) = branch(number)
+        keys.update(inside)
         for position, twin in enumerate(results):
             shared[position] &= twin.shared
             sites[position] = max(sites[position], twin.site)
@@ -229,8 +233,9 @@ def _cond(
 
     def taken(number: int) -> Callable[[], Any]:
         def run() -> Any:
-            results, (rows, tick) = branch(number)
-            return _packed(results, shared, avals), _stacked(rows, ordered), jnp.int32(tick)
+            results, (inside, rows, tick) = branch(number)
+            rows = _spread(t, inside, rows, ordered)
+            return _packed(results, shared, avals), rows, jnp.int32(tick)
 
         return run
 

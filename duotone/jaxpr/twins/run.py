@@ -26,7 +26,7 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.jaxpr.twins.statistics import row, watched
+from duotone.jaxpr.twins.statistics import Kind, Note, watched
 
 HALF = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 MOVING = frozenset(
@@ -88,19 +88,25 @@ def twin_of(plain: Any, site: int = -1) -> Twin:
 class Twins:
     """One run of a program beside its twin.
 
+    Args:
+        kind: what is noted of each value.
+
     Attributes:
         sites: by number, in the order in which they are first met.
         readers: for each site, the equations' name stacks that read it.
-        rows: what was noted, by site.
+        notes: what was noted in the program that runs, by site.
+        left: the rows that loops and branches in it have left, each with their sites.
         tick: iterations of all loops so far.
         iteration: of the innermost loop.
         watching: whether anything is noted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
         self.sites: list[Site] = []
         self.readers: dict[int, set[tuple[tuple[str, bool], ...]]] = {}
-        self.rows: dict[int, Any] = {}
+        self.notes: dict[int, Note] = {}
+        self.left: list[tuple[Sequence[int], Any]] = []
         self.tick: Any = jnp.int32(0)
         self.iteration: Any = None
         self.watching = True
@@ -148,7 +154,7 @@ class Twins:
         twin: Twin,
         reads: Sequence[int],
     ) -> Twin:
-        """The value with its site, after a row of it was noted."""
+        """The value with its site, after it was noted for a row."""
         dtype = getattr(twin.plain, "dtype", None)
         if not self.watching or not watched(dtype) or not twin.plain.size:
             return twin
@@ -159,21 +165,29 @@ class Twins:
             self.sites.append(
                 Site(eqn, names, str(dtype), twin.plain.shape, found, self.iteration is not None)
             )
-        iteration = -1 if self.iteration is None else self.iteration
-        self.rows[number] = row(twin.plain, twin.full, self.tick, iteration)
+        self.notes[number] = Note(twin.plain, twin.full, self.tick)
         return Twin(twin.plain, twin.full, number)
 
-    def apart(self, function: Callable[[], Any], tick: Any, iteration: Any) -> tuple[Any, Any]:
-        """Runs a function that runs programs: gives its result, and the rows and tick it leaves.
+    def rows(self) -> tuple[list[int], Any]:
+        """The sites that were noted in the program that runs, and a row for each."""
+        iteration = -1 if self.iteration is None else self.iteration
+        sites = [*self.notes, *(site for sites, _ in self.left for site in sites)]
+        found = [rows for _, rows in self.left]
+        if self.notes:
+            found.insert(0, self.kind.rows(list(self.notes.values()), iteration))
+        return sites, jnp.concatenate(found) if found else self.kind.neutral(0)
 
-        The rows so far are set aside: it is traced by itself.
+    def apart(self, function: Callable[[], Any], tick: Any, iteration: Any) -> tuple[Any, Any]:
+        """Runs a function that runs programs: gives its result, and sites, rows and tick it leaves.
+
+        What was noted so far is set aside: it is traced by itself.
         """
-        saved = self.rows, self.tick, self.iteration
-        self.rows, self.tick, self.iteration = {}, tick, iteration
+        saved = self.notes, self.left, self.tick, self.iteration
+        self.notes, self.left, self.tick, self.iteration = {}, [], tick, iteration
         try:
-            return function(), (self.rows, self.tick)
+            return function(), (*self.rows(), self.tick)
         finally:
-            self.rows, self.tick, self.iteration = saved
+            self.notes, self.left, self.tick, self.iteration = saved
 
 
 Handler = Callable[
