@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from duotone._files import check_free, write_atomically, write_pieces_atomically
+from duotone._files import check_free, check_writable, write_atomically, write_pieces_atomically
 from duotone.errors import ArgumentError, ArgumentTypeError, OnnxError, shown
 from duotone.onnx.protos import (
     ONNX,
@@ -180,6 +180,7 @@ def check_output(source: Source, out: Path, *, overwrite: bool) -> None:
         ArgumentError: it is the file that was read.
         WriteError: a file is there, or none can be.
     """
+    check_writable(out)
     for path in (out, data_file(out)):
         if source.path is not None and path.exists() and path.samefile(source.path):
             raise ArgumentError(f"{out} is the model that is read: name another file to write.")

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from duotone.graph.classify.rules import WORDS
-from duotone.graph.graph import PRECISION
+from duotone.graph.graph import HALF_TYPES, PRECISION
 from duotone.graph.record import OperationRecord, Record
 from duotone.views.columns import columns
 from duotone.views.line import ASKED
@@ -102,6 +102,13 @@ def notes_of(record: Record) -> Iterator[str]:
     asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
     if asked and 2 * asked >= s.allow_total:
         yield f"{asked} of {s.allow_total} on the allow list are left alone: {ASKED}"
+    written = [o for o in record.operations if o.dtype in HALF_TYPES and not o.rewritten]
+    if written:
+        allowed = sum(o.list == "allow" for o in written)
+        yield (
+            f"half as written: {len(written):,} operations, {allowed} of {s.allow_total} on the "
+            "allow list"
+        )
     if s.rewritten:
         yield f"{s.rewritten} operations stand in programs that are rewritten inside of this one"
     if s.backward:

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duotone.cli.main import app
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, WriteError
 from tests.onnx.models import MLP, model, old
 
 
@@ -28,6 +28,20 @@ def test_rewrite_then_compare(path, tmp_path):
     said = invoke("compare", path, out, "--json", tmp_path / "d.json")
     assert "they part nowhere" in said.output
     assert (tmp_path / "d.json").read_text().startswith("{")
+
+
+def test_a_model_that_is_half_already_says_so(path, tmp_path):
+    out = tmp_path / "half.onnx"
+    assert "half as written" not in invoke("rewrite", path, "--out", out).output
+    again = invoke("rewrite", out, "--out", tmp_path / "again.onnx").output
+    for said in (again, invoke("view", out).output):
+        assert "0 of 7 operations in half" in said
+        assert "half as written: 5 operations, 2 of 2 on the allow list" in said
+
+
+def test_a_name_that_is_too_long_is_an_error_that_says_so(path, tmp_path):
+    with pytest.raises(WriteError, match=r"File name too long. Its name has 265 bytes"):
+        invoke("rewrite", path, "--out", tmp_path / ("x" * 260 + ".onnx"))
 
 
 def test_weights_that_are_inputs_become_constants_by_any_painter(tmp_path):

@@ -22,6 +22,10 @@ from jax.core import Tracer
 
 from duotone.errors import ArgumentTypeError, LeakedTracerError
 
+_USE = (
+    "Use duotone.nnx.autocast(...) in place of duotone.autocast(...), duotone.nnx.explain(...) in "
+    "place of duotone.explain(...)"
+)
 _NNX_STATES = ("State", "FlatState", "GraphState", "NodeStates")
 """Classes of ``flax.nnx`` that hold variables by value: what ``nnx.split`` gives."""
 
@@ -54,8 +58,7 @@ def refuse_nnx_objects(
     if isinstance(owner, mutable):
         raise ArgumentTypeError(
             f"{name}: the function is {_of_nnx(owner)}: its parameters would be frozen into the "
-            "program, and what it changes would be lost. Use duotone.nnx.autocast(...) in place "
-            "of duotone.autocast(...)"
+            f"program, and what it changes would be lost. {_USE}"
         )
     for path, leaf in jax.tree_util.tree_leaves_with_path(
         call, is_leaf=lambda node: isinstance(node, stops)
@@ -63,8 +66,7 @@ def refuse_nnx_objects(
         if isinstance(leaf, mutable):
             raise ArgumentTypeError(
                 f"{name}: {describe(path)} is {_of_nnx(leaf)}: what the function changes in it "
-                "would be lost. Use duotone.nnx.autocast(...) in place of duotone.autocast(...), "
-                "or pass what nnx.split(...) gives"
+                f"would be lost. {_USE}; or pass what nnx.split(...) gives"
             )
 
 
