@@ -25,6 +25,7 @@ def _normal(*shape: int) -> Any:
 DENSE, SIDES, SIDE = _normal(24, 24), _normal(24, 3), _normal(24)
 SYMMETRIC = (DENSE @ DENSE.T / 24 + np.eye(24)).astype(np.float32)
 POINTS, CODES = _normal(64, 16) + 5, _normal(96, 16) + 5
+SEEN = _normal(40, 6)
 
 
 def power(a: Any, x: Any) -> Any:
@@ -94,6 +95,21 @@ def clustered(x: Any, centres: Any) -> Any:
     return lax.scan(step, centres, None, length=8)[0]
 
 
+def filtered(x: Any, y: Any) -> Any:
+    """Recursive least squares: the dots read an observation of each turn, and the state."""
+
+    def step(state: Any, seen: Any) -> Any:
+        spread, weights = state
+        x, y = seen
+        gain = spread @ x / (0.98 + x @ spread @ x)
+        error = y - x @ weights
+        spread = (spread - jnp.outer(gain, x @ spread)) / 0.98
+        return (spread, weights + gain * error), error
+
+    start = 100 * jnp.eye(x.shape[1]), jnp.zeros(x.shape[1])
+    return lax.scan(step, start, (x, y))[0][1]
+
+
 def distances(x: Any, y: Any) -> Any:
     return jnp.sum(x**2, -1)[:, None] + jnp.sum(y**2, -1) - 2 * x @ y.T
 
@@ -119,6 +135,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "projected": (projected, (SYMMETRIC, SIDES)),
     "shrunk": (shrunk, (SYMMETRIC, SIDES)),
     "clustered": (clustered, (POINTS, CODES[:5])),
+    "filtered": (filtered, (SEEN, SEEN.sum(1) + SEEN[:, 0] ** 2)),
     "distances": (distances, (POINTS, CODES)),
     "distances in another order": (distances_in_another_order, (POINTS, CODES)),
     "distances by dots": (distances_by_dots, (POINTS, CODES)),

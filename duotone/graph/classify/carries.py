@@ -172,8 +172,12 @@ class _Loop:
         return own
 
     def _is_own(self, value: Value) -> bool:
-        """True if a value is this iteration's slice of an argument."""
-        if value.producer < 0 or value.body not in self.bodies:
+        """True if a value is this iteration's slice of an argument, and a matrix.
+
+        A vector of each iteration is an observation, as filters read them.
+        """
+        vector = sum(side != 1 for side in value.shape) <= 1
+        if value.producer < 0 or value.body not in self.bodies or vector:
             return False
         node = self.graph.nodes[value.producer]
         return (
