@@ -108,24 +108,32 @@ def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
         first.append(first[-1] + len(eqn.outvars))
     outputs = [number(atom) for atom in opened.outvars]
     read = np.asarray(operands, np.int64)
-    readers = np.repeat(np.arange(len(eqns)), np.diff(slots))
-    last = np.full(first[-1], -1, np.int64)
-    np.maximum.at(last, read[read >= 0], readers[read >= 0])
-    last[[value for value in outputs if value >= 0]] = len(eqns)
+    borders = np.asarray(first, np.int64), np.asarray(slots, np.int64)
     moving = {i: found for i, eqn in enumerate(eqns) if (found := offsets(eqn)) is not None}
     return Listing(
         jaxpr,
         eqns,
         np.array([keys.of(eqn) for eqn in eqns], np.int64),
         np.array([count_equations(eqn) for eqn in eqns], np.int64),
-        np.asarray(first, np.int64),
-        np.asarray(slots, np.int64),
+        *borders,
         read,
         atoms,
         outputs,
-        last,
+        last_uses(*borders, read, outputs),
         moving,
     )
+
+
+def last_uses(
+    first: np.ndarray, slots: np.ndarray, operands: np.ndarray, outputs: list[int]
+) -> np.ndarray:
+    """The last equation that reads each value, as :attr:`Listing.last_use` says it."""
+    count = len(slots) - 1
+    readers = np.repeat(np.arange(count), np.diff(slots))
+    last = np.full(first[-1], -1, np.int64)
+    np.maximum.at(last, operands[operands >= 0], readers[operands >= 0])
+    last[[value for value in outputs if value >= 0]] = count
+    return last
 
 
 def _live(opened: _jax.OpenJaxpr) -> list[_jax.Eqn]:

@@ -94,7 +94,24 @@ class Plan:
     @property
     def changes(self) -> bool:
         """True if anything becomes a loop."""
-        return any(isinstance(step, Loop) for step in self.steps)
+        return bool(self.loops)
+
+    @property
+    def loops(self) -> list[Loop]:
+        """Its loops, in order."""
+        return [step for step in self.steps if isinstance(step, Loop)]
+
+    @property
+    def operations(self) -> int:
+        """Operations that are left, those of a loop counted once."""
+        weights, left = self.listing.weights, 0
+        for step in self.steps:
+            if isinstance(step, Loop):
+                at = step.copies.model
+                left += int(weights[at : at + step.copies.period].sum())
+            else:
+                left += int(weights[step.position if isinstance(step, Join) else step])
+        return left
 
 
 def make_plan(listing: Listing) -> Plan:

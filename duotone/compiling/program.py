@@ -18,7 +18,8 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.compiling.listing import LITERALS, list_program
+from duotone.compiling.edges import evened
+from duotone.compiling.listing import LITERALS, Listing, list_program
 from duotone.compiling.loops import LoopRun
 from duotone.compiling.plan import Join, Line, Loop, Plan, make_plan
 from duotone.compiling.sources import Piece, Source, StackKey
@@ -39,13 +40,27 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
     Returns:
         Takes the arguments of the program as arrays; returns its results.
     """
-    plan = make_plan(list_program(jaxpr))
+    plan = best_plan(list_program(jaxpr))
 
     def run(*arguments: Any) -> list[Any]:
         lines.extend(dataclasses.replace(line, depth=depth) for line in plan.lines)
         return _Run(plan, lines, depth)(arguments)
 
     return run
+
+
+def best_plan(listing: Listing) -> Plan:
+    """The plan of a program, or of one that does the same and is repeated more evenly.
+
+    Args:
+        listing: the program.
+    """
+    plan = make_plan(listing)
+    if plan.changes and (more := evened(plan.listing, plan.loops)) is not None:
+        other = make_plan(more)
+        if other.operations < plan.operations:
+            plan = other
+    return plan
 
 
 class _Run:

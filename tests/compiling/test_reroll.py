@@ -317,3 +317,33 @@ def test_a_copy_with_another_number_of_elements_ends_a_run() -> None:
 
     x = jnp.linspace(0.0, 1.0, 5)
     assert_same(duotone.reroll(ragged)(x), jax.jit(ragged)(x))
+
+
+def test_the_first_and_last_copy_of_a_backward_pass_are_in_its_loop() -> None:
+    def loss(w: Any, v: Any, x: Any) -> Any:
+        for t in range(12):
+            x = x + 0.1 * jnp.tanh(x @ w + 0.1 * t) @ v
+        return jnp.sum(x**2)
+
+    w = 0.1 * jnp.arange(12.0).reshape(4, 3) - 0.5
+    args = (w, w.T, jnp.ones((2, 4)))
+    gradient = jax.grad(loss, (0, 1))
+    seen = duotone.clusters(gradient, *args)
+    assert [(line.copies, line.rolled) for line in seen.lines] == [(12, True), (12, True)]
+    assert_same(duotone.reroll(gradient)(*args), jax.jit(gradient)(*args))
+
+
+def test_what_lies_between_a_loop_and_its_last_copy_stays_right() -> None:
+    def filtered(a: Any, x: Any, zs: Any) -> Any:
+        means, spread = [], jnp.eye(3)
+        for t in range(10):
+            spread = a @ spread @ a.T + 0.1 * jnp.eye(3)
+            x = a @ x + spread @ (zs[t] - x)
+            means.append(x)
+            spread = spread - 0.5 * spread @ spread
+        return jnp.stack(means), 2.0 * x
+
+    args = (0.3 * jnp.eye(3) + 0.1, jnp.ones(3), jnp.arange(30.0).reshape(10, 3))
+    seen = duotone.clusters(filtered, *args)
+    assert [line.copies for line in seen.lines if line.rolled] == [10]
+    assert_same(duotone.reroll(filtered)(*args), jax.jit(filtered)(*args))
