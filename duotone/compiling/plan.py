@@ -102,6 +102,19 @@ class Plan:
         return [step for step in self.steps if isinstance(step, Loop)]
 
     @property
+    def stacked_bytes(self) -> int:
+        """Bytes of the stacks that its loops make."""
+        total = 0
+        for loop in self.loops:
+            base, slots = int(self.listing.first[loop.copies.start]), loop.copies.slots
+            total += loop.copies.count * sum(
+                self.listing.bytes_of(slots[at].values[0] if kind == "in" else base + at)
+                for number, kind, at in self.wanted
+                if number == loop.number and kind != "split"
+            )
+        return total
+
+    @property
     def operations(self) -> int:
         """Operations that are left, those of a loop counted once."""
         weights, left = self.listing.weights, 0

@@ -22,6 +22,7 @@ from duotone.compiling.edges import evened
 from duotone.compiling.listing import LITERALS, Listing, list_program
 from duotone.compiling.loops import LoopRun
 from duotone.compiling.plan import Join, Line, Loop, Plan, make_plan
+from duotone.compiling.remade import remade
 from duotone.compiling.sources import Piece, Source, StackKey
 
 Lines = list[Line]
@@ -50,7 +51,7 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
 
 
 def best_plan(listing: Listing) -> Plan:
-    """The plan of a program, or of one that does the same and is repeated more evenly.
+    """The plan of a program, or of one that does the same: repeats itself more, stacks less.
 
     Args:
         listing: the program.
@@ -59,6 +60,10 @@ def best_plan(listing: Listing) -> Plan:
     if plan.changes and (more := evened(plan.listing, plan.loops)) is not None:
         other = make_plan(more)
         if other.operations < plan.operations:
+            plan = other
+    if len(plan.loops) > 1 and (less := remade(plan.listing, plan.loops)) is not None:
+        other = make_plan(less)
+        if other.stacked_bytes < plan.stacked_bytes and len(other.loops) <= len(plan.loops):
             plan = other
     return plan
 

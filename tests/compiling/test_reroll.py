@@ -347,3 +347,20 @@ def test_what_lies_between_a_loop_and_its_last_copy_stays_right() -> None:
     seen = duotone.clusters(filtered, *args)
     assert [line.copies for line in seen.lines if line.rolled] == [10]
     assert_same(duotone.reroll(filtered)(*args), jax.jit(filtered)(*args))
+
+
+def test_what_is_cheap_is_calculated_again_instead_of_stacked() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        for _ in range(12):
+            y = jnp.tanh(x @ w)
+            x = x + y * (1.0 - y)
+        return jnp.sum(x**2)
+
+    args = (jnp.linspace(-0.5, 0.5, 64).reshape(8, 8), jnp.ones((16, 8)))
+    gradient = jax.grad(loss)
+    program = jax.make_jaxpr(duotone.reroll(gradient))(*args)
+    (inside,) = program.eqns
+    forward = next(e for e in inside.params["jaxpr"].eqns if e.primitive.name == "scan")
+    stacks = forward.outvars[forward.params["num_carry"] :]
+    assert len(stacks) == 2  # x and tanh; not 1 - tanh, twice
+    assert_same(duotone.reroll(gradient)(*args), jax.jit(gradient)(*args))
