@@ -29,8 +29,9 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone._arguments import check_callable
-from duotone.compiling.cluster_parts import LEAST, SCOPE, Sizes
+from duotone.compiling.cluster_parts import SCOPE, Sizes
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
+from duotone.compiling.defaults import DEFAULTS
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.reading.signature import Results, Signature
 from duotone.jaxpr.reading.trace import trace
@@ -43,12 +44,12 @@ _NUMBERS = itertools.count()
 def cluster_jit(
     fn: Callable[..., Any],
     *,
-    min_cluster_size: int = LEAST,
+    min_cluster_size: int | None = None,
     max_cluster_size: int | None = None,
     exclude_ops: Collection[str] = (),
     donate_argnums: int | Sequence[int] = (),
     threads: int | None = None,
-    background: bool = False,
+    background: bool | None = None,
 ) -> Callable[..., Any]:
     """A ``jax.jit`` that compiles the equal parts of a program once, in place of each by itself.
 
@@ -62,7 +63,8 @@ def cluster_jit(
 
     Args:
         fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
-        min_cluster_size: operations; copies of fewer are taken together until they are as many.
+        min_cluster_size: operations, 64 by default; copies of fewer are taken together until they
+            are as many.
         max_cluster_size: operations; larger parts are cut. ``None``: they are not.
         exclude_ops: names of primitives, such as ``"dot_general"``, each a cluster of its own.
         donate_argnums: positions of arguments whose buffers may be used again, as of ``jax.jit``.
@@ -70,6 +72,9 @@ def cluster_jit(
             most 8.
         background: also compiles the whole program, in one thread, and calls that as soon as it is
             ready. What goes wrong there is raised by the next call.
+
+    Under ``duotone run``, flags in ``TF_XLA_FLAGS`` say the sizes and ``background`` of calls that
+    do not pass them.
 
     Returns:
         A function of the same arguments and results, compiled at its first call with a signature.
@@ -93,6 +98,12 @@ def cluster_jit(
         True
     """
     check_callable("cluster_jit", fn)
+    if min_cluster_size is None:
+        min_cluster_size = DEFAULTS.min_cluster_size
+    if max_cluster_size is None:
+        max_cluster_size = DEFAULTS.max_cluster_size
+    if background is None:
+        background = DEFAULTS.background
     _check_size("min_cluster_size", min_cluster_size)
     if max_cluster_size is not None:
         _check_size("max_cluster_size", max_cluster_size)

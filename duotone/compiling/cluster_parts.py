@@ -29,9 +29,6 @@ from duotone.compiling.repeats import Run, find_runs
 
 SCOPE = "duotone.cluster"
 """How the name of a scope of the user's begins; a number and the user's name follow."""
-LEAST = 64
-"""Operations of a repeated part by default, so that launching it, some ten microseconds, is little
-beside running it."""
 LEAST_SAVED = 256
 """Equations that clusters must save the compiler, which takes about a millisecond for each."""
 LEAST_TIMES = 2.0

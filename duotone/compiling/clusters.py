@@ -15,8 +15,9 @@ import numpy as np
 
 from duotone import _jax
 from duotone._arguments import check_callable
-from duotone.compiling.cluster_parts import LEAST, Sizes
+from duotone.compiling.cluster_parts import Sizes
 from duotone.compiling.cluster_program import clusters_of
+from duotone.compiling.defaults import DEFAULTS
 from duotone.compiling.listing import Listing, list_program
 from duotone.compiling.plan import Line
 from duotone.compiling.program import rolled
@@ -132,7 +133,8 @@ def _count(jaxpr: _jax.ClosedJaxpr) -> int:
 
 
 def _in_clusters(jaxpr: _jax.ClosedJaxpr) -> str:
-    found = clusters_of(jaxpr, Sizes(LEAST, None, frozenset()))
+    sizes = Sizes(DEFAULTS.min_cluster_size, DEFAULTS.max_cluster_size, frozenset())
+    found = clusters_of(jaxpr, sizes)
     return f"the whole program, since {found.declined}" if found.declined else str(found)
 
 

@@ -102,7 +102,7 @@ class _Edge:
         raise NotImplementedError
 
     def carried(self, slot: Slot, model: int) -> Read:
-        """What an added equation reads of the copy before."""
+        """The operand that an added equation takes from the copy before."""
         raise NotImplementedError
 
     @property
@@ -198,7 +198,7 @@ class _Edge:
 
 
 class _Before(_Edge):
-    """What stands before a run: found backwards, from what the first copy reads of it."""
+    """The part before a run: found backwards, from what the first copy reads of it."""
 
     def match(self) -> bool:
         wanted: dict[int, int] = {}
@@ -281,7 +281,7 @@ class _Before(_Edge):
 
 
 class _Behind(_Edge):
-    """What stands behind a run: found forwards, by what it reads."""
+    """The part behind a run: found forwards, by what it reads."""
 
     @property
     def low(self) -> int:

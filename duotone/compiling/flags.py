@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable
 
 from duotone.compiling.cache import use_cache
+from duotone.compiling.defaults import DEFAULTS
 from duotone.errors import EnvironmentVariableError
 
 _PATIENCE_SECONDS = 120
@@ -43,6 +44,7 @@ class TensorFlowFlag:
 
 _BOOLEAN = r"true|false|0|1|"
 _NUMBER = r"-?\d+"
+_SIZE = r"[1-9]\d*"
 TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_auto_jit",
@@ -51,13 +53,13 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     ),
     TensorFlowFlag(
         "tf_xla_min_cluster_size",
-        _NUMBER,
-        "JAX makes one program of each jax.jit; duotone.cluster_jit takes min_cluster_size",
+        _SIZE,
+        "the min_cluster_size of each duotone.cluster_jit that passes none; jax.jit is one program",
     ),
     TensorFlowFlag(
         "tf_xla_max_cluster_size",
-        _NUMBER,
-        "JAX makes one program of each jax.jit; duotone.cluster_jit takes max_cluster_size",
+        _SIZE,
+        "the max_cluster_size of each duotone.cluster_jit that passes none; jax.jit is one program",
     ),
     TensorFlowFlag(
         "tf_xla_always_defer_compilation",
@@ -72,7 +74,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_async_compilation",
         _BOOLEAN,
-        "duotone.cluster_jit(f, background=True) compiles the whole program while clusters run",
+        "the background of each duotone.cluster_jit that passes none; jax.jit waits",
     ),
     TensorFlowFlag(
         "tf_xla_clustering_fuel",
@@ -168,7 +170,7 @@ def read_tf_xla_flags(text: str) -> dict[str, str]:
     return found
 
 
-_IN_WORDS = {"-?d+": "a whole number", ".+": "a folder"}
+_IN_WORDS = {"-?d+": "a whole number", "[1-9]d*": "a whole number from 1 on", ".+": "a folder"}
 
 
 def apply_tf_xla_flags(text: str, say: Callable[[str], None]) -> None:
@@ -189,7 +191,18 @@ def apply_tf_xla_flags(text: str, say: Callable[[str], None]) -> None:
             say(f"--{name}={value}: JAX's persistent cache is there")
         else:
             shown = f"--{name}={value}" if value else f"--{name}"
+            _set_default(name, value)
             say(f"{shown}: {lines[name]}")
+
+
+def _set_default(name: str, value: str) -> None:
+    """Makes a flag the default of ``duotone.cluster_jit``, if it is one."""
+    if name == "tf_xla_min_cluster_size":
+        DEFAULTS.min_cluster_size = int(value)
+    elif name == "tf_xla_max_cluster_size":
+        DEFAULTS.max_cluster_size = int(value)
+    elif name == "tf_xla_async_compilation":
+        DEFAULTS.background = value not in ("false", "0")
 
 
 def check_xla_flags(text: str | None = None) -> None:

@@ -145,3 +145,20 @@ def test_who_asks_for_the_log() -> None:
     assert asks_for_log("xla_compilation_cache=1")
     assert not asks_for_log("xla_compilation_cache=0")
     assert not asks_for_log("auto_mixed_precision=2")
+
+
+def test_flags_are_the_defaults_of_cluster_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from duotone.compiling.defaults import DEFAULTS, ClusterDefaults
+
+    for name in ("min_cluster_size", "max_cluster_size", "background"):
+        monkeypatch.setattr(DEFAULTS, name, getattr(ClusterDefaults(), name))
+    flags = "--tf_xla_min_cluster_size=8 --tf_xla_max_cluster_size=20 --tf_xla_async_compilation"
+    apply_tf_xla_flags(flags, lambda line: None)
+    assert ClusterDefaults(8, 20, True) == DEFAULTS
+    with pytest.raises(
+        duotone.DuotoneError, match="max_cluster_size is 4, below min_cluster_size, 8"
+    ):
+        duotone.cluster_jit(lambda x: x, max_cluster_size=4)
+    duotone.cluster_jit(lambda x: x, min_cluster_size=2, max_cluster_size=4)
+    apply_tf_xla_flags("--tf_xla_async_compilation=false", lambda line: None)
+    assert not DEFAULTS.background

@@ -1,0 +1,32 @@
+"""Defaults: the options of ``duotone.cluster_jit`` that ``TF_XLA_FLAGS`` say.
+
+Who calls this: :mod:`duotone.compiling.flags` sets them, once, under ``duotone run``;
+:mod:`duotone.compiling.cluster_jit` takes them where a call says nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+LEAST = 64
+"""Operations of a repeated part by default, so that launching it, some ten microseconds, is little
+beside running it."""
+
+
+@dataclasses.dataclass(slots=True)
+class ClusterDefaults:
+    """Options for calls that do not pass them.
+
+    Attributes:
+        min_cluster_size: operations.
+        max_cluster_size: operations; ``None``: parts are not cut.
+        background: True to compile the whole program meanwhile.
+    """
+
+    min_cluster_size: int = LEAST
+    max_cluster_size: int | None = None
+    background: bool = False
+
+
+DEFAULTS = ClusterDefaults()
+"""Those of this process."""
