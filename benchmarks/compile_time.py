@@ -30,7 +30,7 @@ import duotone
 from benchmarks._common import RESULTS, Bar, Result, median, seconds, table, write
 from benchmarks._unrolled import PROGRAMS, without_repetition
 from duotone.compiling.listing import list_program
-from duotone.compiling.plan import make_plan
+from duotone.compiling.program import best_plan
 
 QUESTION = "What do repeated parts and many shapes cost to compile, as written and with duotone?"
 SIZES = (25_000, 50_000, 100_000)
@@ -94,7 +94,7 @@ def rolled(name: str) -> dict[str, float]:
     }
 
 
-def declined(fn: Callable[..., Any], args: Any, rounds: int = 2) -> dict[str, float]:
+def declined(fn: Callable[..., Any], args: Any, rounds: int = 5) -> dict[str, float]:
     """A program without repetition: total processor seconds, whole and with ``reroll``."""
     whole, ours = [], []
     for _ in range(rounds):
@@ -120,7 +120,7 @@ def analysis() -> dict[int, float]:
     found = {}
     for size in SIZES:
         jaxpr = jax.make_jaxpr(lambda x, size=size: program(x, size))(jnp.ones(2))
-        _, busy, plan = seconds(lambda jaxpr=jaxpr: make_plan(list_program(jaxpr)))
+        _, busy, plan = seconds(lambda jaxpr=jaxpr: best_plan(list_program(jaxpr)))
         assert plan.changes
         found[size] = busy
     return found
