@@ -63,7 +63,10 @@ def best_plan(listing: Listing) -> Plan:
             plan = other
     if len(plan.loops) > 1 and (less := remade(plan.listing, plan.loops)) is not None:
         other = make_plan(less)
-        if other.stacked_bytes < plan.stacked_bytes and len(other.loops) <= len(plan.loops):
+        alike = [loop.copies.count for loop in other.loops] == [
+            loop.copies.count for loop in plan.loops
+        ]
+        if alike and other.stacked_bytes < plan.stacked_bytes:
             plan = other
     return plan
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import duotone
+from benchmarks._unrolled import gru
 from duotone.compiling.listing import list_program
 from duotone.errors import ArgumentTypeError
 from tests.compiling.unrolled import random_program
@@ -364,3 +365,9 @@ def test_what_is_cheap_is_calculated_again_instead_of_stacked() -> None:
     stacks = forward.outvars[forward.params["num_carry"] :]
     assert len(stacks) == 2  # x and tanh; not 1 - tanh, twice
     assert_same(duotone.reroll(gradient)(*args), jax.jit(gradient)(*args))
+
+
+def test_calculating_again_ends_no_loop() -> None:
+    fn, args = gru(12)
+    lines = duotone.clusters(fn, *args).lines
+    assert [(line.copies, line.rolled) for line in lines] == [(12, True), (11, True)]
