@@ -3,8 +3,10 @@
 A backward pass reads ``tanh(x)`` and ``1 - tanh(x)`` of each step; a stack of the first says the
 second. XLA sees that where all steps stand in one program, and cannot where a stack lies between::
 
-    of the results of a loop that another loop reads in each copy, from the last to the first:
+    of the results of a loop that another loop reads in each copy:
         cheap, and made of what is stacked anyway (or is one value for all)?   calculated again
+
+What a copy hands to the next one is stacked: made again, it would begin at the first copy.
 
 Who calls this: :mod:`duotone.compiling.program`, between a plan and the next. What goes wrong:
 nothing; a result that anything else reads stays stacked.
@@ -81,6 +83,7 @@ def _values(
     }
     outputs = set(listing.outputs)
     stacked = {o for o, used in loop.kept.items() if len(used) >= copies.count - _EDGES}
+    carried = {slot.offset for slot in copies.slots if slot.kind == "carried"}
 
     def only_stacked(offset: int) -> bool:
         values = [base + copy * made + offset for copy in loop.kept[offset]]
@@ -98,7 +101,13 @@ def _values(
         """The results that have to be made to make this one; ``None`` if it is not cheap."""
         place, slots = owners[offset]
         cheap = listing.eqns[copies.start + place].primitive.name in _CHEAP
-        if not cheap or depth > _DEEPEST or place in copies.moving or place in loop.early:
+        if (
+            not cheap
+            or offset in carried
+            or depth > _DEEPEST
+            or place in copies.moving
+            or place in loop.early
+        ):
             return None
         found = {offset}
         for slot in slots:
@@ -113,7 +122,7 @@ def _values(
 
     again: set[int] = set()
     for offset in sorted(stacked):
-        if only_stacked(offset):
+        if offset not in carried and only_stacked(offset):
             again |= needed(offset) or set()
     return {base + copy * made + offset for offset in again for copy in range(copies.count)}
 
