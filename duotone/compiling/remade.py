@@ -25,7 +25,8 @@ from duotone.compiling.worth import Loop
 
 _CHEAP = frozenset(
     "neg sub add add_any mul div max min abs sign square integer_pow select_n eq ne lt le gt ge "
-    "one_minus_square and or not is_finite convert_element_type broadcast_in_dim squeeze reshape expand_dims".split()
+    "one_minus_square and or not is_finite convert_element_type broadcast_in_dim "
+    "squeeze reshape expand_dims".split()
 )
 """Operations that XLA puts into each operation that reads them."""
 _DEEPEST = 4
