@@ -20,8 +20,9 @@ from rich.progress import track
 
 from benchmarks._common import Bar, Result, median, seconds, table, write
 from benchmarks.compile_time import apart, memory
-from duotone.compiling.cluster_parts import LEAST, Sizes
+from duotone.compiling.cluster_parts import Sizes
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
+from duotone.compiling.defaults import LEAST
 
 QUESTION = "What do deep nets that are written out cost to compile, whole and as clusters?"
 ROUNDS = 5

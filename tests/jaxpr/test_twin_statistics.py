@@ -54,14 +54,16 @@ def test_rows_are_those_of_numpy(name, half):
     found = jax.jit(lambda: LOOK.rows(notes, 5))()
     pairs = [(np.asarray(note.plain), np.asarray(note.full)) for note in notes]
     one_by_one = [expected(*pair, k, 5) for k, pair in enumerate(pairs)]
-    np.testing.assert_array_equal(found, np.float32(one_by_one))
+    np.testing.assert_array_equal(found, np.array(one_by_one, np.float32))
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_what_does_not_fit_and_what_is_lost_is_counted(half):
     plain, full = special(half)
     found = jax.jit(lambda: LOOK.rows([Note(plain, full, 2)], -1))()
-    np.testing.assert_array_equal(found[0], np.float32(expected(np.asarray(plain), full, 2, -1)))
+    np.testing.assert_array_equal(
+        found[0], np.array(expected(np.asarray(plain), full, 2, -1), np.float32)
+    )
     assert found[0, rows.BAD] == (1 if half == "float16" else 0)  # infinite twins are no fault
     assert found[0, rows.UNDERFLOW] == (3 if half == "float16" else 0)
     assert found[0, rows.ZERO] == (1 if half == "float16" else 0)
