@@ -113,12 +113,14 @@ def used(page: str, folder: Path, script: str, width: int = 1280) -> dict[str, A
         f"--user-data-dir={folder / 'profile'}",
         *("--virtual-time-budget=60000", "--dump-dom", file.as_uri()),
     ]
+    written = ""
     for _ in range(3):  # where all is busy, Chromium may write the page before the script has run
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300)
         found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
         if found is not None:
             return json.loads(html.unescape(found[1]))
-    raise AssertionError(done.stdout[-2000:] + done.stderr[-2000:])
+        written = done.stdout[-2000:] + done.stderr[-2000:]
+    raise AssertionError(written)
 
 
 @pytest.fixture(scope="module")
