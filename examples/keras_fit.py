@@ -25,7 +25,6 @@ import typer
 from rich.progress import Progress
 from tensorboardX import SummaryWriter
 
-import duotone
 import duotone.keras
 from duotone.samples.digits import load_digits
 
@@ -164,7 +163,8 @@ def train(
     model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
     optimizer.build(model.trainable_variables)
 
-    callbacks, first = [], 0
+    begin = keras.callbacks.LambdaCallback(lambda epoch, _: np.random.seed((seed, epoch)))
+    callbacks, first = [begin], 0  # Keras shuffles with NumPy: an epoch alike in every run
     if half != "float32":  # puts the loss scale and skipped steps into the history
         callbacks.append(duotone.keras.LossScaleCallback())
     if checkpoints:

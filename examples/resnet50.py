@@ -8,7 +8,6 @@ or TFRecords (image/encoded, image/class/label). Without ``--data`` one batch is
 """
 
 import io
-import itertools
 import sys
 import time
 from functools import partial
@@ -18,19 +17,18 @@ from typing import Annotated, Any, Literal
 import flax.linen as nn
 import grain
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import typer
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from grain.checkpoint import CheckpointRestore, CheckpointSave
+from jax.sharding import Mesh, NamedSharding
 from PIL import Image
 from rich.progress import track
 from tensorboardX import SummaryWriter
 
-import duotone
 import duotone.linen
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16", "mixed"]
@@ -56,14 +54,13 @@ class ResNet(nn.Module):
         conv = partial(nn.Conv, use_bias=False)
         x = nn.relu(norm()(conv(self.width, (7, 7), 2)(x)))
         x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
-        for stage, count in enumerate(self.blocks):
-            for block in range(count):
-                width, stride = self.width * 2**stage, 2 if stage and block == 0 else 1
-                h = nn.relu(norm()(conv(width, (1, 1))(x)))
-                h = nn.relu(norm()(conv(width, (3, 3), stride)(h)))
-                h = norm(scale_init=nn.initializers.zeros)(conv(4 * width, (1, 1))(h))
-                x = x if x.shape == h.shape else norm()(conv(4 * width, (1, 1), stride)(x))
-                x = nn.relu(x + h)
+        for stage, block in [(s, b) for s, count in enumerate(self.blocks) for b in range(count)]:
+            width, stride = self.width * 2**stage, 2 if stage and block == 0 else 1
+            h = nn.relu(norm()(conv(width, (1, 1))(x)))
+            h = nn.relu(norm()(conv(width, (3, 3), stride)(h)))
+            h = norm(scale_init=nn.initializers.zeros)(conv(4 * width, (1, 1))(h))
+            x = x if x.shape == h.shape else norm()(conv(4 * width, (1, 1), stride)(x))
+            x = nn.relu(x + h)
         return nn.Dense(self.classes)(x.mean(axis=(1, 2)))
 
 
@@ -112,7 +109,8 @@ def open_data(folder, size, batch, seed):
     mine, crop = slice(jax.process_index(), None, jax.process_count()), partial(decode, size)
     if folder is None:
         pixels = np.random.default_rng(seed).normal(size=(batch, size, size, 3))
-        return itertools.repeat((np.float32(pixels), np.arange(batch, dtype=np.int32) % 10)), 10
+        images = [(np.float32(pixels), np.arange(batch, dtype=np.int32) % 10)]
+        return iter(grain.MapDataset.source(images).repeat().to_iter_dataset()), 10
     if records := sorted(map(str, folder.glob("*tfrecord*")))[mine]:
         images = [grain.experimental.TFRecordIterDataset(name) for name in records]
         images = grain.experimental.InterleaveIterDataset(images, cycle_length=8).map(read_example)
@@ -128,14 +126,14 @@ def open_data(folder, size, batch, seed):
     return iter(images.batch(batch, drop_remainder=True)), classes
 
 
-def resume(saved, about, state):
+def resume(saved, about, state, images):
     if saved is None or (last := saved.latest_step()) is None:
-        return state, 0
+        return state, [], 0
     try:
-        kept = saved.restore(last, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+        kept, curve = saved.restore(last, args=ocp.args.Composite(of=ocp.args.JsonRestore()))["of"]
         if kept == about:
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(state))
-            return saved.restore(last, args=items)["state"], last
+            items = {"state": ocp.args.StandardRestore(state), "images": CheckpointRestore(images)}
+            return saved.restore(last, args=ocp.args.Composite(**items))["state"], curve, last
     except Exception as error:
         raise BadInput(f"{saved.directory}/{last} cannot be read: {error}") from error
     raise BadInput(f"{saved.directory} is of {kept}, this run of {about}")
@@ -169,11 +167,12 @@ def train(
         loss_scale=None if scale == "none" else scale,
         dtype=HALF.get(precision, precision),
         policy=duotone.Policy(ignore_performance=precision != "mixed"),  # as asked, on CPUs too
-        **model.init(jax.random.key(seed), jnp.zeros((1, size, size, 3)), train=False),
+        **model.init(jax.random.key(seed), np.zeros((1, size, size, 3), np.float32), train=False),
     )
-    split = NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec("data"))
-    state, first = resume(saved, about, jax.device_put(state, split.update(spec=PartitionSpec())))
-    writer, curve = SummaryWriter(str(logs or ""), write_to_disk=bool(logs)), []
+    split = NamedSharding(Mesh(np.array(devices), ("data",)), jax.P("data"))
+    state = jax.device_put(state, split.update(spec=jax.P()))
+    state, curve, first = resume(saved, about, state, images)
+    writer = SummaryWriter(str(logs or ""), write_to_disk=bool(logs))
     with jax.default_matmul_precision(MATH.get(precision)):
         for step in track(range(first, steps), f"training in {precision}"):
             start = time.perf_counter()
@@ -183,12 +182,12 @@ def train(
             for name, number in (state.metrics() | {"loss": loss, "dtype": 0}).items():
                 writer.add_scalar(name, float(number), step + 1)
             if saved and ((step + 1) % 100 == 0 or step + 1 == steps):
-                kept = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave(about)}
+                kept = {"of": ocp.args.JsonSave([about, curve[-99:]])}
+                kept |= {"state": ocp.args.StandardSave(state), "images": CheckpointSave(images)}
                 saved.save(step + 1, args=ocp.args.Composite(**kept))
     writer.close()
     losses, seconds = np.array(curve[5:] or curve or [(np.nan, np.nan)]).T  # the first compile
-    speed = batch / np.median(seconds)
-    print(f"{speed:.1f} images a second on {len(devices)} × {devices[0]}, {state.metrics()}")
+    print(f"{batch / np.median(seconds):.1f} images/s on {devices}, {state.metrics()}")
     return float(losses[-10:].mean())
 
 

@@ -209,8 +209,9 @@ def check_agreement(axes: tuple[str, ...] | None, who: str) -> None:
             f"{who}: this runs on several devices along {names!r}, each with gradients of its own "
             "(pmap, or shard_map with check_vma=False), and nothing tells whether they are equal. "
             "If one device skipped a step that the others take, their parameters would differ from "
-            f"then on. Name the axis: axis_name={names!r}; or give axis_name=() if the gradients "
-            "are already averaged over it, or each device trains a model of its own."
+            f"then on. Name the axis where the optimizer is wrapped: axis_name={names!r} of "
+            "enable_mixed_precision_graph_rewrite; or give axis_name=() there if the gradients are "
+            "already averaged over it, or each device trains a model of its own."
         )
 
 

@@ -74,6 +74,10 @@ class Rows:
         self.operations = tuple(shown)
         self.hidden = len(found) - len(shown)
 
+    def __iter__(self) -> Iterator[OperationRecord]:
+        """The operations that are shown."""
+        return iter(self.operations)
+
     def __str__(self) -> str:
         return plain(self)
 

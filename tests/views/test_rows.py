@@ -35,6 +35,13 @@ def shown(rows: Rows, width: int = 80) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+def test_rows_are_also_data(seen: duotone.Explanation) -> None:
+    """A loop over them gives the records that are shown."""
+    denied = seen.rows(rule="deny", most=1)
+    assert [o.rule for o in denied] == ["deny"]
+    assert tuple(denied) == denied.operations
+
+
 def test_a_line_says_operation_result_precision_place_and_rule(seen: duotone.Explanation) -> None:
     lines = shown(seen.rows())
     assert lines[0].split() == ["operation", "result", "in", "source", "rule"]

@@ -83,7 +83,7 @@ class Rule(enum.StrEnum):
     OUTSIDE = "outside", "no dominant operand is half"
     UNLISTED = "unlisted", "on no list: left as it is"
     FIXED = "fixed", "cannot be half"
-    INTEGER = "integer", "no float32 operand or result"
+    INTEGER = "integer", "no float32 operand or result: integers, or half as it was written"
     PINNED = "pinned", "the user decided"
     OFF = "off", "mixed precision is switched off"
     TENSORFLOW = "tensorflow", "TensorFlow's passes decided"
