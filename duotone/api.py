@@ -93,7 +93,9 @@ def autocast(
     stays as it was: pytrees, shapes, dtypes, weak types. Each signature is traced once; outside
     ``jax.jit`` the rewritten program runs compiled. It may be called inside and around every JAX
     transformation. To differentiate, :func:`duotone.grad` and :func:`duotone.value_and_grad`, or
-    this around ``jax.grad(fn)``: inside it, the backward pass is JAX's and recomputes nothing.
+    this around ``jax.grad(fn)``. Inside it both passes are painted together too, unless the
+    function has effects, closes over traced values or stands in ``shard_map``, or ranges,
+    calibration or ``tuned`` are given: the backward pass is JAX's then and recomputes nothing.
 
     Args:
         fn: the function; if omitted, a decorator is returned.

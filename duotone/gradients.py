@@ -6,8 +6,9 @@
     a scale:   autocast(scaled)(scale, *args), where
                scaled scales the loss, differentiates and unscales (``duotone.scale.gradient``)
 
-The other order, ``jax.grad(autocast(fun))``, paints the forward pass alone; JAX then derives the
-backward pass from it, keeps every residual that the forward pass computed, and recomputes nothing.
+The other order, ``jax.grad(autocast(fun))``, comes to the same where one program holds both passes
+(:mod:`duotone.jaxpr.running.backward`). Elsewhere JAX derives the backward pass from the painted
+forward pass, keeps every residual that this computed, and recomputes nothing.
 
 Called by users in the place of JAX's functions. What goes wrong: a loss scale in a place of an
 argument, or none where one was meant; what JAX refuses to differentiate.
@@ -117,10 +118,11 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """``jax.value_and_grad`` in mixed precision: both passes are painted as one program.
 
-    The same as ``duotone.autocast(jax.value_and_grad(fun))``, and unlike
-    ``jax.value_and_grad(duotone.autocast(fun))``, which paints the forward pass alone. It may be
-    called inside and around every JAX transformation. Outside ``jax.jit`` the rewritten program
-    runs compiled, so make the function once, not in every step.
+    The same as ``duotone.autocast(jax.value_and_grad(fun))``. The other order,
+    ``jax.value_and_grad(duotone.autocast(fun))``, leaves the backward pass to JAX where the two
+    passes are no one program (``docs/limits.md``). It may be called inside and around every JAX
+    transformation. Outside ``jax.jit`` the rewritten program runs compiled, so make the function
+    once, not in every step.
 
     With ``scale`` the loss is multiplied by a loss scale before it is differentiated, and the
     gradients are divided by it in float32: loss and gradients come out unscaled. What overflowed
