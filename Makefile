@@ -9,6 +9,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 ARGS ?=
+SELECT ?=
 VENV := .venv
 VENV312 := .venv-3.12
 VENVTF := .venv-tensorflow
@@ -21,7 +22,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # Python 3.11 tests the oldest supported versions of some libraries, Python 3.12 the newest.
 OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.txt)
 PYTEST := -m pytest -n $(WORKERS)
-# What the second Python need not repeat unless it is asked for everything: it has no JAX in it, it
+# What test-newest leaves out and test-all does not: it has no JAX in it, it
 # is about what is refused or about numbers that a painting decides, or it is what a person runs once.
 SAME := cli samples benchmarks graph numerics targets tensorflow views test_advise.py test_compare.py \
 	test_commands_of_docs.py test_docker.py \
@@ -30,8 +31,10 @@ SAME := cli samples benchmarks graph numerics targets tensorflow views test_advi
 	test_traps_of_operations.py jaxpr/test_instead.py jaxpr/test_trilinear.py \
 	adapters/test_optax_refusals.py adapters/test_keras_applications.py
 
+SKIP ?= $(SAME:%=--ignore=tests/%)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-tensorflow lint lint-docker format types docs bench clean
+.PHONY: help demo test test-newest test-all test-tensorflow lint lint-docker format types docs bench clean
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -42,21 +45,12 @@ help:  ## show this list
 demo: $(VENV)/.installed-demo  ## train on real handwritten digits in float32, float16 and bfloat16
 	@$(VENV)/bin/duotone demo $(ARGS)
 
-test: $(VENV)/.installed-dev  ## run the tests, on Python 3.12 with the newest JAX too where it is there
-	@$(MAKE) --no-print-directory pytest SELECT= SKIP='$(SAME:%=--ignore=tests/%)'
-
-test-all: $(VENV)/.installed-dev  ## the same with the slow tests
-	@$(MAKE) --no-print-directory pytest SELECT='-m ""' SKIP=
-
-.PHONY: pytest pytest-first pytest-second
-pytest: pytest-first pytest-second
-
-pytest-first: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev  ## run the tests
 	@$(VENV)/bin/python -c 'import jax, sys; print("== Python %d.%d, JAX" % sys.version_info[:2], jax.__version__)'
 	$(VENV)/bin/python $(PYTEST) $(SELECT) $(ARGS)
 
-# A variable, not a rule per version: the second run exists only where a Python 3.12 was found.
-pytest-second: pytest-first
+# Nothing to do where .venv is itself a 3.12 or no other was found: that is said, and no error.
+test-newest:  ## run the tests that depend on JAX's version on Python 3.12 with the newest JAX, where it is there
 	@second='$(PYTHON312)'; \
 	if [ -z "$$second" ]; then \
 		echo "== no second run: $(VENV) is Python $(PYTHON_VERSION), and no other Python 3.12 was found"; \
@@ -65,6 +59,9 @@ pytest-second: pytest-first
 		$(VENV312)/bin/python -c 'import jax, sys; print("== Python %d.%d, JAX" % sys.version_info[:2], jax.__version__)' && \
 		$(VENV312)/bin/python $(PYTEST) $(SELECT) $(SKIP) $(ARGS); \
 	fi
+
+test-all:  ## run all tests on both, the slow ones too
+	@$(MAKE) --no-print-directory test test-newest SELECT='-m ""' SKIP=
 
 test-tensorflow: $(VENVTF)/.installed-tensorflow  ## run rewritten graphs in TensorFlow (optional: installs tensorflow-cpu, 2 GB)
 	DUOTONE_TEST_TENSORFLOW=1 KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=2 \
