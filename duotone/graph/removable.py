@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from duotone.graph.classify.amendments import AMENDMENTS
+from duotone.graph.classify.rules import Rule
 from duotone.graph.painters.dominant import STEPS
 from duotone.graph.reforms.registry import REFORMS
 
@@ -17,7 +18,7 @@ BACKWARD = "backward"
 
 REMOVABLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "rules_remove": (*(rule.value for rule in (*AMENDMENTS, *STEPS)), BACKWARD),
+        "rules_remove": (*(rule.value for rule in (*AMENDMENTS, *STEPS, Rule.CUT)), BACKWARD),
         "reforms_remove": tuple(REFORMS),
     }
 )

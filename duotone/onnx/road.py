@@ -161,7 +161,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
         classes = check_classes(allow_small_addends(graph, classes, ranges, lists), graph)
     off = _NO_STEPS | policy.rules_remove
     painting = one_precision(_PAINTERS[settings.painter](graph, classes, off))
-    if by_rules:
+    if by_rules and Rule.CUT not in policy.rules_remove:
         painting = fewer_casts(graph, classes, painting)
     graph, painting = cast_beforehand(graph, classes, painting, tuple(built.constants))
     built = dataclasses.replace(built, graph=check_graph(graph))

@@ -6,6 +6,7 @@ import pytest
 
 import duotone.onnx
 from duotone.onnx import running
+from duotone.policy import Policy
 from tests.onnx.models import model, numbers
 
 
@@ -156,3 +157,20 @@ def test_the_minimum_cut_moves_fewer_bytes_than_tensorflow_s_passes():
     after = duotone.onnx.rewrite(before, painter="mincut").model
     assert operations(after.graph) == ["Cast", "Cast", "MatMul", "Cast", "Tile", "Exp"]
     agree(before, after, most=1e-2, x=x(4, 4) / 4, w=x(4, 4) / 4)
+
+
+def test_a_policy_switches_the_cut_off():
+    """Of an input, four slices are cast; with the cut, it is cast once."""
+    parts = "  ".join(
+        f"s{i} = Slice(x, b{i}, b{i + 1}, one)  h{i} = MatMul(s{i}, w)" for i in range(4)
+    )
+    edges = ", ".join(f"int64[1] b{i} = {{{i * 4}}}" for i in range(5))
+    before = model(f"""f (float[4, 16] x, float[4, 4] w) => (float[4, 4] y)
+    <{edges}, int64[1] one = {{1}}> {{ {parts}  y = Sum(h0, h1, h2, h3) }}""")
+    with_cut = duotone.onnx.rewrite(before)
+    policy = Policy(rules_remove={"cut"})
+    without = duotone.onnx.rewrite(before, policy=policy)
+    rules = [{o.rule for o in done.record.operations} for done in (with_cut, without)]
+    assert "cut" in rules[0]
+    assert "cut" not in rules[1]
+    assert casts(with_cut.model.graph) < casts(without.model.graph)
