@@ -180,6 +180,11 @@ class Value:
         """True if its dtype is one that a painter may change."""
         return self.dtype == FULL_DTYPE
 
+    @property
+    def is_one(self) -> bool:
+        """True if it is known to be a single number; one whose shape is not known is an array."""
+        return self.size == 1 and all(isinstance(side, int) for side in self.shape)
+
     def bytes(self, *, half: bool) -> int:
         """Bytes of all elements, in half or as in the original program."""
         return self.size * (2 if half else bytes_of(self.dtype))

@@ -75,6 +75,17 @@ def test_a_loop_casts_weights_once_and_keeps_types():
     assert after.graph.initializer[0].data_type == TensorProto.FLOAT16
 
 
+def test_an_activation_in_a_loop_is_one_where_its_shape_is_not_known():
+    """A recurrent network is half, and a linear iteration is not."""
+    text = """f (float[b, c] x, float[c, c] w, int64 n) => (float[b, c] y) { y = Loop (n, , x) <
+        body = l (int64 i, bool go, float[b, c] h) => (bool on, float[b, c] next)
+        { on = Identity(go)  m = MatMul(h, w)  next = OP(m) } > }"""
+    for op, paint in (("Tanh", "half"), ("Neg", "full")):
+        record = duotone.onnx.explain(model(text.replace("OP", op)))
+        (dot,) = (o for o in record.operations if o.operation == "MatMul")
+        assert dot.paint == paint, op
+
+
 def test_functions_are_inlined():
     before = parser.parse_model(FUNCTION)
     after = duotone.onnx.rewrite(before).model

@@ -112,7 +112,7 @@ class _Loop:
         """True if a node is a dot, arithmetic, a move or a norm: no activation of an array."""
         node, entry = self._nodes[index], self._classes.nodes[index].entry
         made = [self._graph.values[v] for v in node.outputs]
-        if all(value.size == 1 or not value.paintable for value in made):
+        if all(value.is_one or not value.paintable for value in made):
             return True
         arithmetic = entry.additive or node.op in _PRODUCTS or node.op in _RATIONAL
         bound = entry.bounds and len(set(node.inputs)) > 1
@@ -147,7 +147,7 @@ class _Loop:
             chosen = node.inputs[:1] if node.op == "select_n" else ()
             for value in node.inputs if node.op in _PRODUCTS else chosen:
                 held = self._graph.values[value]
-                if held.size > 1 and held.producer in gates:
+                if not held.is_one and held.producer in gates:
                     return True
         return False
 

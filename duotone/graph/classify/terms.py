@@ -24,13 +24,13 @@ def moved(graph: Graph, classes: Classes, value: int) -> Value:
 
 def is_one(graph: Graph, classes: Classes, value: int) -> bool:
     """True if a value is a single number, broadcast or not."""
-    return moved(graph, classes, value).size == 1
+    return moved(graph, classes, value).is_one
 
 
 def is_scaled(graph: Graph, classes: Classes, value: int) -> bool:
     """True if a single number scales a value."""
     found = moved(graph, classes, value)
-    if found.producer < 0 or found.size == 1:
+    if found.producer < 0 or found.is_one:
         return False
     node = graph.nodes[found.producer]
     one = node.op == "mul" and any(is_one(graph, classes, v) for v in node.inputs)
