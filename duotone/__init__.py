@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from duotone.errors import DuotoneError
     from duotone.exporting.export import export
-    from duotone.exporting.exported import Exported, read_export
+    from duotone.exporting.exported import Exported, ExportedOnnx, read_export
     from duotone.gradients import grad, value_and_grad
     from duotone.inference import cast_params
     from duotone.policy import Policy
@@ -81,6 +81,7 @@ __all__ = [
     "DynamicLossScale",
     "Explanation",
     "Exported",
+    "ExportedOnnx",
     "FixedLossScale",
     "LossScale",
     "LossScaleMonitor",
@@ -149,7 +150,7 @@ _NAMES_BY_MODULE = {
     "optimizer_from_environment",
     "errors": "DuotoneError",
     "exporting.export": "export",
-    "exporting.exported": "Exported read_export",
+    "exporting.exported": "Exported ExportedOnnx read_export",
     "gradients": "grad value_and_grad",
     "inference": "cast_params",
     "_measuring": "calibrate",

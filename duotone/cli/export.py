@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +25,9 @@ def export(
     out: Annotated[Path, typer.Option(help="The new folder.", metavar="FOLDER")],
     shapes: ShapesOption = None,
     dtype: ChosenHalfOption = None,
+    format: Annotated[
+        Literal["jax", "onnx"], typer.Option(help="onnx: model.onnx instead, by way of jax2onnx.")
+    ] = "jax",
     target: PaintTargetOption = None,
     policy_file: PolicyFileOption = None,
     platforms: Annotated[
@@ -52,6 +55,7 @@ def export(
         function,
         *arguments,
         path=out,
+        format=format,
         target=target,
         platforms=None if platforms is None else names(platforms),
         batch_argnums=[int(name) for name in names(batch)],

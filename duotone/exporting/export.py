@@ -10,23 +10,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
 
 from duotone import api
 from duotone._arguments import check_callable
 from duotone._files import check_new_folder, folder_in_one_step
 from duotone._version import __version__
-from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, RewriteError
+from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
+from duotone.exporting.arguments import Call, divided, is_array, positions_of, types_of
+from duotone.exporting.comparison import worst_difference
 from duotone.exporting.exported import (
     DESCRIPTION,
     FORMAT,
@@ -34,31 +34,31 @@ from duotone.exporting.exported import (
     RECORD,
     STABLEHLO,
     Exported,
+    ExportedOnnx,
 )
+from duotone.exporting.onnx import export_onnx
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.policy import Policy
 from duotone.targets.assumed import AssumedDevice, assuming
 from duotone.targets.specifications import Target, find_target
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-_BATCH = "batch"
 _LARGEST = 2**31 - 2**20
 """Bytes of a program: FlatBuffers, in which JAX writes it, ends at 2 GiB, with types and trees."""
-_ANOTHER_PROGRAM = 0.1
-"""A relative difference that no order of additions explains: two programs, not two roundings."""
 
 
 def export(
     fn: Callable[..., Any],
     *args: Any,
     path: str | Path,
+    format: Literal["jax", "onnx"] = "jax",
     dtype: Any = None,
     policy: Policy | None = None,
     target: str | Target | None = None,
     platforms: Sequence[str] | None = None,
     batch_argnums: int | Sequence[int] = (),
     **kwargs: Any,
-) -> Exported:
+) -> Exported | ExportedOnnx:
     """Writes a painted function as files, for servers that have neither duotone nor its source.
 
     The folder holds ``program.jax`` (for ``jax.export.deserialize``), ``program.stablehlo`` (the
@@ -75,6 +75,9 @@ def export(
             ``jax.export.symbolic_shape``. One that holds no array (``False``, ``"relu"``) becomes
             part of the program, which is called without it.
         path: the folder; it does not exist or is empty.
+        format: ``"jax"``; or ``"onnx"`` for ``model.onnx`` instead of the programs, which needs
+            jax2onnx: the function is converted in float32 and rewritten by :mod:`duotone.onnx`, and
+            compared in ONNX Runtime.
         dtype: as for :func:`autocast`; ``"float32"`` exports the function as it is written.
         policy: as for :func:`autocast`.
         target: paint for this device, which need not be here: a name that :func:`compile_for`
@@ -90,11 +93,12 @@ def export(
         The exported program; ``.call`` runs it.
 
     Raises:
-        ArgumentError: the folder is not empty; no such platform; a position without an array with
-            axes; settings for a function that has its weights; JAX cannot export the function or
-            write its pytrees.
+        ArgumentError: the folder is not empty; no such format or platform; a position without an
+            array with axes; settings for a function that has its weights, or that an ONNX model
+            has no place for; the function cannot be exported, or its pytrees not written.
         ArgumentTypeError: ``fn`` is not callable, ``dtype`` no dtype, ``policy`` no policy.
         UnknownTargetError: no such target.
+        MissingExtraError: ``format="onnx"`` without jax2onnx.
         RewriteError: the program does not compute what ``fn`` does.
         WriteError: the file system refuses the folder.
 
@@ -114,12 +118,17 @@ def export(
     assert settings is not None, "autocast returned it"
     folder = Path(path)
     check_new_folder(folder)
+    if format == "onnx":
+        _check_for_onnx(target, platforms)
+        return export_onnx(fn, args, kwargs, folder, batch_argnums)
+    if format != "jax":
+        raise ArgumentError(f"export: there is no format {format!r}; it takes 'jax' or 'onnx'.")
     found = None if target is None else find_target(target)
     device = None if found is None else found.device()
-    call = _divided(settings.name, fn, args, kwargs)
+    call = divided(settings.name, fn, args, kwargs)
     lowered_for = _platforms(platforms, found)
     with assuming(device):
-        types = _types(call, _positions(batch_argnums, args))
+        types = types_of(call, positions_of(batch_argnums, args))
         program = _exported(call, types, lowered_for)
         files = {PROGRAM: _serialized(call.name, program)}
         files[STABLEHLO] = program.mlir_module_serialized
@@ -127,6 +136,7 @@ def export(
     files[RECORD] = seen.to_json().encode()
     description = {
         "format": FORMAT,
+        "kind": "jax",
         "function": call.name,
         "half_dtype": seen.summary.half_dtype if seen.summary.operations_half else None,
         "painted_for": device.name if device is not None else f"{jax.default_backend()} at hand",
@@ -148,6 +158,20 @@ def export(
     return Exported(folder, description)
 
 
+def _check_for_onnx(target: Any, platforms: Any) -> None:
+    """Raises where a device is named: an ONNX model has none.
+
+    Raises:
+        ArgumentError: it is.
+    """
+    for name, value in (("target", target), ("platforms", platforms)):
+        if value is not None:
+            raise ArgumentError(
+                f'export: {name}= is for format="jax"; an ONNX model is painted alike for all '
+                "devices. What a runtime has no kernel for, duotone rewrite --provider leaves full."
+            )
+
+
 def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Callable[..., Any]:
     """The function in mixed precision.
 
@@ -166,90 +190,7 @@ def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Calla
     return api.autocast(fn, dtype=dtype, policy=policy)
 
 
-# ------------------------------------------------------------ arguments
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """A call, without the arguments that hold no array.
-
-    Attributes:
-        name: of the function.
-        function: takes the arguments that hold arrays.
-        args: these, by position.
-        positions: of each, among all arguments.
-        kwargs: those by name.
-        fixed: the others, by position (as text) or name.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    positions: tuple[int, ...]
-    kwargs: dict[str, Any]
-    fixed: Mapping[str, Any]
-
-
-def _divided(
-    name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> _Call:
-    positions = tuple(i for i, value in enumerate(args) if _holds_arrays(value))
-    given = {key: value for key, value in kwargs.items() if _holds_arrays(value)}
-    fixed: dict[str, Any] = {str(i): v for i, v in enumerate(args) if i not in positions}
-    fixed |= {key: value for key, value in kwargs.items() if key not in given}
-
-    def call(*arrays: Any, **named: Any) -> Any:
-        whole = list(args)
-        for position, value in zip(positions, arrays, strict=True):
-            whole[position] = value
-        return fn(*whole, **{**kwargs, **named})
-
-    return _Call(name, call, tuple(args[i] for i in positions), positions, given, fixed)
-
-
-def _holds_arrays(value: Any) -> bool:
-    return any(_is_array(leaf) for leaf in jax.tree.leaves(value))
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct))
-
-
-def _positions(given: int | Sequence[int], args: tuple[Any, ...]) -> frozenset[int]:
-    """The positions of arguments with a batch.
-
-    Raises:
-        ArgumentError: one that has no array with axes.
-    """
-    positions = (given,) if isinstance(given, int) else tuple(given)
-    for position in positions:
-        inside = range(-len(args), len(args))
-        leaves = jax.tree.leaves(args[position]) if position in inside else []
-        if not any(_is_array(leaf) and leaf.ndim for leaf in leaves):
-            raise ArgumentError(
-                f"export: batch_argnums names argument {position}, which has no array with axes; "
-                f"there are {len(args)} arguments by position."
-            )
-    return frozenset(position % len(args) for position in positions)
-
-
-def _types(call: _Call, with_batch: frozenset[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Shapes and dtypes in place of arrays; the batch a symbol."""
-    (batch,) = jax.export.symbolic_shape(_BATCH)
-
-    def typed(leaf: Any, has_batch: bool) -> Any:
-        if not _is_array(leaf):
-            return leaf
-        shape = (batch, *leaf.shape[1:]) if has_batch and leaf.shape else leaf.shape
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-        dtype = leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype)
-        return jax.ShapeDtypeStruct(shape, dtype)
-
-    pairs = zip(call.positions, call.args, strict=True)
-    args = tuple(
-        jax.tree.map(lambda x, p=p: typed(x, p in with_batch), value) for p, value in pairs
-    )
-    return args, jax.tree.map(lambda x: typed(x, False), call.kwargs)
+# -------------------------------------------------------------- program
 
 
 def _platforms(given: Sequence[str] | None, target: Target | None) -> list[str]:
@@ -272,11 +213,8 @@ def _platforms(given: Sequence[str] | None, target: Target | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-# -------------------------------------------------------------- program
-
-
 def _exported(
-    call: _Call, types: tuple[tuple[Any, ...], dict[str, Any]], platforms: Sequence[str]
+    call: Call, types: tuple[tuple[Any, ...], dict[str, Any]], platforms: Sequence[str]
 ) -> jax.export.Exported:
     """The lowered program.
 
@@ -286,9 +224,7 @@ def _exported(
     """
     args, kwargs = types
     leaves = jax.tree.leaves(types)
-    is_symbolic = any(
-        jax.export.is_symbolic_dim(d) for x in leaves if _is_array(x) for d in x.shape
-    )
+    is_symbolic = any(jax.export.is_symbolic_dim(d) for x in leaves if is_array(x) for d in x.shape)
     try:
         return jax.export.export(jax.jit(call.function), platforms=platforms)(*args, **kwargs)
     except jax.errors.InconclusiveDimensionOperation as error:
@@ -338,7 +274,7 @@ def _type_text(kind: Any) -> str:
 # ----------------------------------------------------------- comparison
 
 
-def _difference(call: _Call, made: Exported, device: AssumedDevice | None) -> float | None:
+def _difference(call: Call, made: Exported, device: AssumedDevice | None) -> float | None:
     """The largest difference of results, relative to the largest value of each; None if unknown.
 
     Raises:
@@ -354,27 +290,4 @@ def _difference(call: _Call, made: Exported, device: AssumedDevice | None) -> fl
     with assuming(device):
         expected = jax.jit(call.function)(*call.args, **call.kwargs)
     found = made.call(*call.args, **call.kwargs)
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
-    worst = max((_relative(_numbers(a), _numbers(b)) for a, b in pairs), default=0.0)
-    if not worst < _ANOTHER_PROGRAM:
-        raise RewriteError(
-            f"export: the exported program of {call.name} differs from the function by {worst:.2g} "
-            "of its largest value; nothing was written. Please report it, with the function."
-        )
-    return worst
-
-
-def _numbers(result: Any) -> np.ndarray:
-    is_key = jnp.issubdtype(result.dtype, jax.dtypes.extended)
-    return np.asarray(jax.random.key_data(result) if is_key else result)
-
-
-def _relative(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference over the largest finite value; infinite where only one is finite."""
-    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    a, b = found.astype(wide), expected.astype(wide)
-    finite = np.isfinite(b)
-    if not np.array_equal(np.isfinite(a), finite):
-        return float("inf")
-    largest = np.max(np.abs(b[finite]), initial=0.0)
-    return float(np.max(np.abs(a[finite] - b[finite]), initial=0.0) / (largest or 1.0))
+    return worst_difference(call.name, jax.tree.leaves(found), jax.tree.leaves(expected))

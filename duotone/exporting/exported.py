@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.export
+import numpy as np
 
 from duotone.errors import ArgumentError
 
@@ -22,6 +25,8 @@ PROGRAM, STABLEHLO, RECORD, DESCRIPTION = (
     "export.json",
 )
 """The files of a folder."""
+MODEL = "model.onnx"
+"""The file that takes the place of the programs with ``format="onnx"``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,16 +80,70 @@ class Exported:
 
     def __repr__(self) -> str:
         seen = self.description
-        difference = seen["difference"]
-        compared = "not compared" if difference is None else f"differs by {difference:.2g}"
         return (
             f"Exported({seen['function']}, {seen['half_dtype'] or 'nothing in half'}, for "
-            f"{'/'.join(seen['platforms'])}, painted for {seen['painted_for']}; {compared}; "
-            f"{self.path})"
+            f"{'/'.join(seen['platforms'])}, painted for {seen['painted_for']}; "
+            f"{_compared(seen['difference'])}; {self.path})"
         )
 
 
-def read_export(path: str | Path) -> Exported:
+@dataclasses.dataclass(frozen=True)
+class ExportedOnnx:
+    """An ONNX model that :func:`duotone.export` wrote with ``format="onnx"``.
+
+    Attributes:
+        path: the folder; ``model.onnx`` is in it.
+        description: what ``export.json`` says: ``function``, ``half_dtype``, ``policy``,
+            ``arguments`` and ``results`` (names in the model), ``fixed``, ``difference``,
+            ``versions`` and ``files``, as in :class:`Exported`.
+    """
+
+    path: Path
+    description: Mapping[str, Any]
+
+    def call(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Runs the model in ONNX Runtime on the CPU.
+
+        Args:
+            *args: the arguments of the function that hold arrays.
+            **kwargs: likewise, by name, where they were exported so.
+
+        Returns:
+            The arrays that the function returned, by their names in the model.
+
+        Raises:
+            ArgumentError: more or fewer arrays than the model takes.
+            OnnxError: ONNX Runtime cannot run the model.
+        """
+        running = importlib.import_module("duotone.onnx.running")
+        names = self.description["arguments"]
+        arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if hasattr(leaf, "dtype")]
+        if len(arrays) != len(names):
+            raise ArgumentError(
+                f"{self.path / MODEL} takes {len(names)} arrays ({', '.join(names)}); given are "
+                f"{len(arrays)}."
+            )
+        feed = {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
+        found = running.run(self._session, None, running.fitted(self._session, feed))
+        return dict(zip(self.description["results"], found, strict=True))
+
+    @functools.cached_property
+    def _session(self) -> Any:
+        return importlib.import_module("duotone.onnx.running").session(self.path / MODEL)
+
+    def __repr__(self) -> str:
+        seen = self.description
+        return (
+            f"ExportedOnnx({seen['function']}, {seen['half_dtype'] or 'nothing in half'}; "
+            f"{_compared(seen['difference'])}; {self.path / MODEL})"
+        )
+
+
+def _compared(difference: float | None) -> str:
+    return "not compared" if difference is None else f"differs by {difference:.2g}"
+
+
+def read_export(path: str | Path) -> Exported | ExportedOnnx:
     """Reads what :func:`duotone.export` wrote, and checks that it is whole.
 
     ``jax.export.deserialize`` reads ``program.jax`` too, where there is no duotone.
@@ -93,7 +152,7 @@ def read_export(path: str | Path) -> Exported:
         path: the folder.
 
     Returns:
-        The exported program.
+        The exported program; an :class:`ExportedOnnx` where it is an ONNX model.
 
     Raises:
         ArgumentError: no such folder, a file is missing or was changed, or a later version of
@@ -134,4 +193,5 @@ def read_export(path: str | Path) -> Exported:
                 raise ArgumentError(
                     f"{file} was changed after it was written, or is cut short; export it again."
                 )
-    return Exported(folder, description)
+    kind = ExportedOnnx if description.get("kind") == "onnx" else Exported
+    return kind(folder, description)
