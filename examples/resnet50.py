@@ -130,7 +130,8 @@ def resume(saved, about, state, images):
     if saved is None or (last := saved.latest_step()) is None:
         return state, [], 0
     try:
-        kept, curve = saved.restore(last, args=ocp.args.Composite(of=ocp.args.JsonRestore()))["of"]
+        read = saved.restore(last, args=ocp.args.Composite(of=ocp.args.JsonRestore()))["of"]
+        kept, curve = read["about"], read["curve"]
         if kept == about:
             items = {"state": ocp.args.StandardRestore(state), "images": CheckpointRestore(images)}
             return saved.restore(last, args=ocp.args.Composite(**items))["state"], curve, last
@@ -182,7 +183,7 @@ def train(
             for name, number in (state.metrics() | {"loss": loss, "dtype": 0}).items():
                 writer.add_scalar(name, float(number), step + 1)
             if saved and ((step + 1) % 100 == 0 or step + 1 == steps):
-                kept = {"of": ocp.args.JsonSave([about, curve[-99:]])}
+                kept: dict = {"of": ocp.args.JsonSave({"about": about, "curve": curve[-99:]})}
                 kept |= {"state": ocp.args.StandardSave(state), "images": CheckpointSave(images)}
                 saved.save(step + 1, args=ocp.args.Composite(**kept))
     writer.close()

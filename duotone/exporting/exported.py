@@ -101,7 +101,7 @@ class ExportedOnnx:
     path: Path
     description: Mapping[str, Any]
 
-    def call(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model in ONNX Runtime on the CPU.
 
         Args:
@@ -109,7 +109,7 @@ class ExportedOnnx:
             **kwargs: likewise, by name, where they were exported so.
 
         Returns:
-            The arrays that the function returned, by their names in the model.
+            A dictionary of the arrays that the function returned, by their names in the model.
 
         Raises:
             ArgumentError: more or fewer arrays than the model takes.
