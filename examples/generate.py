@@ -180,6 +180,7 @@ def train(
             if saved and ((step + 1) % 100 == 0 or step + 1 == steps):
                 kept = ocp.args.StandardSave((params, state))
                 items = {"state": kept, "about": ocp.args.JsonSave(about)}
+                writer.flush()
                 saved.save(step + 1, args=ocp.args.Composite(**items))
         prompts = text[np.arange(batch)[:, None] * (len(text) // batch // 2) + np.arange(64)]
         full, slow = generate(params, prompts, tokens, "float32", None)

@@ -96,6 +96,7 @@ class WriteCurves(keras.callbacks.Callback):
         """Writes one point of each curve."""
         for name, number in (logs or {}).items():
             self.writer.add_scalar(name, float(number), epoch + 1)
+        self.writer.flush()
 
     def on_train_end(self, logs=None):
         """Writes what is not written yet."""
@@ -165,14 +166,13 @@ def train(
 
     begin = keras.callbacks.LambdaCallback(lambda epoch, _: np.random.seed((seed, epoch)))
     callbacks, first = [begin], 0  # Keras shuffles with NumPy: an epoch alike in every run
-    if half != "float32":  # puts the loss scale and skipped steps into the history
-        callbacks.append(duotone.keras.LossScaleCallback())
+    # The loss scale and skipped steps among the logs; curves, and then what is to go on from there.
+    callbacks += [duotone.keras.LossScaleCallback()] if half != "float32" else []
+    callbacks += [WriteCurves(logs)] if logs else []
     if checkpoints:
         saving = SaveState(checkpoints, ["keras_fit", precision, loss_scale])
         first = saving.resume(model)
         callbacks.append(saving)
-    if logs:
-        callbacks.append(WriteCurves(logs))
     callbacks.append(ShowProgress(f"training in {precision}", first))
     test = data.test_images, data.test_labels
     with jax.default_matmul_precision(MATH.get(precision)):

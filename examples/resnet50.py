@@ -130,8 +130,8 @@ def resume(saved, about, state, images):
     if saved is None or (last := saved.latest_step()) is None:
         return state, [], 0
     try:
-        read = saved.restore(last, args=ocp.args.Composite(of=ocp.args.JsonRestore()))["of"]
-        kept, curve = read["about"], read["curve"]
+        of = saved.restore(last, args=ocp.args.Composite(of=ocp.args.JsonRestore()))
+        kept, curve = of["of"].values()
         if kept == about:
             items = {"state": ocp.args.StandardRestore(state), "images": CheckpointRestore(images)}
             return saved.restore(last, args=ocp.args.Composite(**items))["state"], curve, last
@@ -176,18 +176,18 @@ def train(
     writer = SummaryWriter(str(logs or ""), write_to_disk=bool(logs))
     with jax.default_matmul_precision(MATH.get(precision)):
         for step in track(range(first, steps), f"training in {precision}"):
-            start = time.perf_counter()
-            given = [jax.make_array_from_process_local_data(split, each) for each in next(images)]
-            state, loss = train_step(state, *given)
+            start, put = time.perf_counter(), partial(jax.make_array_from_process_local_data, split)
+            state, loss = train_step(state, *map(put, next(images)))
             curve.append((float(loss), time.perf_counter() - start))  # waits for the step
             for name, number in (state.metrics() | {"loss": loss, "dtype": 0}).items():
                 writer.add_scalar(name, float(number), step + 1)
             if saved and ((step + 1) % 100 == 0 or step + 1 == steps):
-                kept: dict = {"of": ocp.args.JsonSave({"about": about, "curve": curve[-99:]})}
-                kept |= {"state": ocp.args.StandardSave(state), "images": CheckpointSave(images)}
-                saved.save(step + 1, args=ocp.args.Composite(**kept))
+                writer.flush()
+                items = {"state": ocp.args.StandardSave(state), "images": CheckpointSave(images)}
+                items["of"] = ocp.args.JsonSave({"about": about, "curve": curve[-99:]})
+                saved.save(step + 1, args=ocp.args.Composite(**items))
     writer.close()
-    losses, seconds = np.array(curve[5:] or curve or [(np.nan, np.nan)]).T  # the first compile
+    losses, seconds = np.array(curve[5:] or curve or [(np.nan, np.nan)]).T  # not the first compile
     print(f"{batch / np.median(seconds):.1f} images/s on {devices}, {state.metrics()}")
     return float(losses[-10:].mean())
 
