@@ -13,6 +13,7 @@ nothing; a part that is no copy stays as it is.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable
 
 import jax
@@ -69,7 +70,7 @@ def evened(listing: Listing, loops: Iterable[Loop]) -> Listing | None:
     return edited(listing, order, changed, literals)
 
 
-class _Edge:
+class _Edge(abc.ABC):
     """A part of a program that may be one more copy of a run.
 
     Attributes:
@@ -97,13 +98,13 @@ class _Edge:
         self.changed: dict[int, Read] = {}
         self.literals: dict[int, _jax.Atom] = {}
 
+    @abc.abstractmethod
     def match(self) -> bool:
         """Finds the equations; false if one is wanted that is not there and cannot be added."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def carried(self, slot: Slot, model: int) -> Read:
         """The operand that an added equation takes from the copy before."""
-        raise NotImplementedError
 
     @property
     def mine(self) -> set[int]:
@@ -142,9 +143,9 @@ class _Edge:
         }
         return mine.isdisjoint(outside) and self.fits(others, outside)
 
+    @abc.abstractmethod
     def fits(self, others: set[int], outside: set[int]) -> bool:
         """True if what stands between the equations can stand on their far side."""
-        raise NotImplementedError
 
     def complete(self) -> None:
         """Adds what lacks."""
@@ -168,9 +169,9 @@ class _Edge:
         others = [at for at in range(self.low, self.high) if at not in mine]
         self.steps = self.together(copy, others)
 
+    @abc.abstractmethod
     def together(self, copy: list[int | Added], others: list[int]) -> list[int | Added]:
         """The copy, and what stood between its equations."""
-        raise NotImplementedError
 
     def hand_on(self, new: dict[int, Read]) -> None:
         """Lets the next copy read the results of this one."""
