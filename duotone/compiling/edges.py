@@ -173,6 +173,7 @@ class _Edge(abc.ABC):
     def together(self, copy: list[int | Added], others: list[int]) -> list[int | Added]:
         """The copy, and what stood between its equations."""
 
+    @abc.abstractmethod
     def hand_on(self, new: dict[int, Read]) -> None:
         """Lets the next copy read the results of this one."""
 
@@ -336,6 +337,9 @@ class _Behind(_Edge):
 
     def fits(self, others: set[int], outside: set[int]) -> bool:
         return others.isdisjoint(outside)
+
+    def hand_on(self, new: dict[int, Read]) -> None:
+        """Does nothing: no copy comes after the last one."""
 
     def together(self, copy: list[int | Added], others: list[int]) -> list[int | Added]:
         return [*copy, *others]
