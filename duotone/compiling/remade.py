@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from duotone.compiling.copies import slots_of
-from duotone.compiling.edits import Added, Read, Result, edited
+from duotone.compiling.edits import Added, Read, Result, edited, makers
 from duotone.compiling.listing import Listing
 from duotone.compiling.worth import Loop
 
@@ -147,14 +147,14 @@ def _edited(
     again: set[int],
 ) -> Listing:
     """The program with these values made once more in each copy of a loop that reads them."""
-    makers = np.repeat(np.arange(len(listing.eqns)), np.diff(listing.first))
+    made_by = makers(listing)
     before: dict[int, list[Added]] = {}
     changed: dict[int, Read] = {}
     done: dict[tuple[int, int, int], Result] = {}
 
     def make(value: int, at: int, home: tuple[int, int]) -> Result:
         if (*home, value) not in done:
-            maker = int(makers[value])
+            maker = int(made_by[value])
             reads = [make(v, at, home) if v in again else v for v in listing.reads(maker)]
             added = Added(listing.eqns[maker], maker, tuple(reads))
             before.setdefault(at, []).append(added)
@@ -165,7 +165,7 @@ def _edited(
     for (index, value), at in zip(
         uses, _equations(listing, [index for index, _ in uses]), strict=True
     ):
-        if homes[at] != homes[makers[value]]:
+        if homes[at] != homes[made_by[value]]:
             copies = loops[homes[at]].copies
             home = (int(homes[at]), (at - copies.start) // copies.period)
             changed[index] = make(value, at, home)
