@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+import duotone
 from benchmarks._common import Result, median, table, write
 from benchmarks._versions import with_part
 from duotone.jaxpr.rules.dots import Dims, rows_dot
@@ -140,7 +141,7 @@ def cases() -> list[Dot]:
 
 
 def convolutions() -> dict[str, tuple[Callable[[Any, Any], Any], Any, Any]]:
-    """Convolutions: a function of images and kernel, images, kernel."""
+    """Convolutions: a function of images and kernel, images, kernel; the windows of two tile."""
 
     def conv(images: Any, kernel: Any) -> Any:
         return lax.conv_general_dilated(
@@ -150,9 +151,19 @@ def convolutions() -> dict[str, tuple[Callable[[Any, Any], Any], Any, Any]]:
     def sized(*shape: int) -> Any:
         return jax.random.normal(jax.random.key(len(shape)), shape)
 
+    def patches(images: Any, kernel: Any) -> Any:
+        return lax.conv_general_dilated(
+            images, kernel, (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
     return {
         "convolution 3 x 3, 64 to 64, 28 x 28": (conv, sized(8, 28, 28, 64), sized(3, 3, 64, 64)),
         "convolution 1 x 1, 64 to 256, 28 x 28": (conv, sized(8, 28, 28, 64), sized(1, 1, 64, 256)),
+        "patches of 4 x 4, 64 to 256, 28 x 28": (
+            patches,
+            sized(8, 28, 28, 64),
+            sized(4, 4, 64, 256),
+        ),
     }
 
 
@@ -220,8 +231,12 @@ def measure_convolutions(rounds: int = ROUNDS) -> list[dict[str, Any]]:
         def in_half(x: Any, w: Any, conv: Callable[[Any, Any], Any] = conv) -> Any:
             return conv(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)).astype(jnp.float32)
 
-        found = ratios({"float32": conv, "bf16 to bf16": in_half}, (images, kernel), rounds)
-        rows.append({"dot": name, "painted": False, **found})
+        ways = {"float32": conv, "bf16 to bf16": in_half}
+        operations = duotone.explain(conv, images, kernel).operations
+        if is_half := any(operation.paint == "half" for operation in operations):
+            ways["rows"] = duotone.autocast(conv)
+        found = ratios(ways, (images, kernel), rounds)
+        rows.append({"dot": name, "painted": is_half, **found})
     return rows
 
 

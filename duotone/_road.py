@@ -114,12 +114,13 @@ def paint_jaxpr(
     by_rules = policy.painter != "tensorflow" and policy.level is None
     knows = by_rules or policy.ranges or policy.calibration is not None
     ranges = find_ranges(graph, assumptions(policy, graph, arguments)) if knows else NO_RANGES
-    background = Background(graph, half, ranges, forms.worth)
+    worth = forms.worth.without(policy.reforms_remove)
+    background = Background(graph, half, ranges, worth)
     for rule, amend in AMENDMENTS.items():
         if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
             classes = check_classes(amend(classes, background), graph)
     painting = painter_of(policy)(graph, classes, policy.rules_remove)
-    painting = check_painting(hand_on_full(painting, classes, forms.worth), graph)
+    painting = check_painting(hand_on_full(painting, classes, background), graph)
     if weights:
         graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:weights])
         built = Built(check_graph(graph), built.program)

@@ -50,6 +50,11 @@ def grouped_loss(*arrays: Any) -> Any:
     return jnp.sum(jnp.sin(grouped(*arrays)))
 
 
+def pointwise(image: Any, filters: Any) -> Any:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(image, filters, (1, 1), "SAME", dimension_numbers=numbers)
+
+
 NORM: Program = (jax.grad(normed, argnums=(0, 1, 2)), (WEIGHTS, SCALE, BIAS, X))
 PROGRAMS: dict[str, Program] = {
     "trilinear": (gradient(plain), ARRAYS),
@@ -61,6 +66,7 @@ PROGRAMS: dict[str, Program] = {
     "loop_sums": (jax.grad(recurrent), arguments()),
     "dot_orders": (jax.grad(grouped_loss, argnums=(0, 1, 2)), GROUPED),
     "swapped_rows": (jax.grad(lambda w, x: (x @ w).sum()), SQUARE),
+    "window_dots": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((1, 1, 8, 16)))),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
     "half_cotangents": (lambda w, x: jnp.sin(x) @ jnp.sin(w), SQUARE),
     "recompute": (activated(jax.nn.gelu), SQUARE),

@@ -221,9 +221,9 @@ class Node:
     ``fill``         what a gather gives for places outside of its operand; absent for NaN, and
                      where integers or complex numbers make it hard to say
     ``paired``       axes that the operand of a gather shares with its indices; absent if none
-    ``labels``       of a dot: a number for each axis of the left operand, of the right one and of
-                     the result, equal where an Einstein sum has the same letter; absent where
-                     shardings are part of the type
+    ``labels``       of a dot: a number for each axis of the operands and the result, equal where an
+                     Einstein sum has the same letter; absent where shardings are in the type
+    ``tiles``        1 of a convolution whose windows tile the image, which is a dot; else absent
     ``sizes``        of a dot: how many products of matrices there are, and rows, terms and columns
                      of each; of a convolution: its groups, images, places in a result, elements
                      of a window, and features that each group reads and makes; absent if unknown

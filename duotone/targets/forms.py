@@ -88,9 +88,10 @@ TABLE = {
             min_flops=4e6,
             min_intensity=64.0,
             only_allow=True,
+            window_dots=True,
         ),
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
-        reforms=_EVERYWHERE | _CPU | {"swapped_rows"},
+        reforms=_EVERYWHERE | _CPU | _names("swapped_rows window_dots"),
     ),
     "cpu": DeviceForms(
         "CPU",

@@ -60,7 +60,8 @@ def decline(classes: Classes, background: Background) -> Classes:
 
 def _refusal(node: Node, graph: Graph, worth: Worth) -> tuple[Rule, str] | None:
     """Why an allow operation does not gain, as a rule and a reason; ``None`` where it does."""
-    if worth.allow is not None and node.op not in worth.allow:
+    is_dot = worth.window_dots and "tiles" in node.attributes
+    if worth.allow is not None and node.op not in worth.allow and not is_dot:
         return Rule.DEVICE, f"{worth.device}: {node.op} gains nothing from half"
     shapes = [graph.values[value].shape for value in (*node.inputs, *node.outputs)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
@@ -74,23 +75,25 @@ def _refusal(node: Node, graph: Graph, worth: Worth) -> tuple[Rule, str] | None:
     return None
 
 
-def hand_on_full(painting: Painting, classes: Classes, worth: Worth) -> Painting:
+def hand_on_full(painting: Painting, classes: Classes, background: Background) -> Painting:
     """Where only allow operations gain, their results are kept as they were accumulated.
 
     Args:
         painting: of any painter.
         classes: what each node is.
-        worth: what gains.
+        background: the program, and what is worth painting.
 
     Returns:
         A painting in which allow operations store full, by rule ``wide``.
     """
-    if not worth.only_allow:
+    if not background.worth.only_allow:
         return painting
+    nodes = background.graph.nodes
     store, rules = list(painting.store), list(painting.rules)
     for index, found in enumerate(classes.nodes):
         half = painting.compute[index] is Paint.HALF and store[index] is Paint.HALF
-        if half and rules[index] is Rule.ALLOW and found.entry.wide:
+        wide = found.entry.wide or "tiles" in nodes[index].attributes
+        if half and rules[index] is Rule.ALLOW and wide:
             store[index] = Paint.FULL
             rules[index] = Rule.WIDE
     return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))

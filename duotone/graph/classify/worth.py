@@ -24,6 +24,8 @@ class Worth:
             not gain: starting the fast kernel costs more than it saves.
         min_intensity: floating point operations for each element of the operands below which it
             does not gain: casting the operands costs more than it saves.
+        window_dots: of other operations, convolutions whose windows tile the image gain too, being
+            dots.
         only_allow: nothing but allow operations gains: all else stays full, and allow operations
             hand on their float32 accumulators.
     """
@@ -33,6 +35,12 @@ class Worth:
     min_flops: float = 0.0
     min_intensity: float = 0.0
     only_allow: bool = False
+    window_dots: bool = False
+
+    def without(self, reforms: frozenset[str]) -> Worth:
+        """The operations that gain where some reforms are switched off."""
+        kept = self.window_dots and "window_dots" not in reforms
+        return dataclasses.replace(self, window_dots=kept)
 
 
 EVERYTHING = Worth("any device")

@@ -14,6 +14,9 @@ copy, but for one that another follows, as after JAX's weight gradients (``swapp
 
     transpose(dot(a, b)) = dot(b, a)
 
+A convolution whose windows tile the image, as one of 1 × 1, is bound as a dot there
+(``window_dots``, :mod:`duotone.jaxpr.rules.windows`).
+
 All give the same products and the same sums. The transposes that are written here cancel with those
 of the program.
 """
@@ -121,6 +124,14 @@ def match_swapped(node: Node, view: View) -> Reform | None:
         return None
     reason = "gives its result in the order in which it is read"
     return Reform("swapped_rows", node.index, reason, swapped(dot))
+
+
+def match_windows(node: Node, view: View) -> Reform | None:
+    """A half convolution whose windows tile the image."""
+    if "tiles" not in node.attributes or not view.computes_half(node):
+        return None
+    reason = "its windows neither overlap nor leave anything out: a dot"
+    return Reform("window_dots", node.index, reason, ())
 
 
 def _known(node: Node, view: View) -> Dot | None:

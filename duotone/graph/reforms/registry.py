@@ -127,6 +127,14 @@ REGISTRY = (
         layer=Layer.BINDING,
     ),
     Entry(
+        "window_dots",
+        "convolution whose windows tile the image = dot(image of places by windows, filters)",
+        "there is a bfloat16 kernel for dots, and none for convolutions",
+        dots.match_windows,
+        ("conv_general_dilated",),
+        layer=Layer.BINDING,
+    ),
+    Entry(
         "weight_gradients",
         "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
         "the gradient of a weight is not rounded to half, whoever differentiates",
@@ -185,7 +193,8 @@ BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
 REFORMS = tuple(BY_NAME)
 """Their names."""
 OF_ANY_PAINTER = frozenset(
-    "known_scatters one_hot loop_sums dot_orders swapped_rows weight_gradients half_cotangents "
+    "known_scatters one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
+    "half_cotangents "
     "hold_widened hold_parts".split()
 )
 """Those that depend on no colour of duotone's."""

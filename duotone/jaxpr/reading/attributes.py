@@ -17,6 +17,7 @@ from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
 from duotone.graph.ranges.rules import DTYPE_RANGES, fits
 from duotone.jaxpr.reading.operations import OWN_DOT
+from duotone.jaxpr.reading.windows import tiling
 from duotone.jaxpr.rules.scatters import scatter_attributes
 
 
@@ -61,10 +62,13 @@ def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
         **_terms([shape[axis] for axis in contracted]),
         **_sizes(eqn, eqn.params["dimension_numbers"]),
     }
-    sharded = any(_jax.has_sharded_type(var.aval) for var in eqn.invars)
-    if sharded or eqn.params.get("out_sharding") is not None:
+    if _sharded(eqn) or eqn.params.get("out_sharding") is not None:
         return terms  # whoever moves such arrays must name their shardings
     return {**terms, "labels": _labels(eqn)}
+
+
+def _sharded(eqn: _jax.Eqn) -> bool:
+    return any(_jax.has_sharded_type(var.aval) for var in eqn.invars)
 
 
 def _own_dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
@@ -113,7 +117,11 @@ def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
         features //= groups
     sizes = _products([groups], [image], places, window, [inside], [features])
     del shape[numbers.rhs_spec[0]]
-    return {**_terms(shape), **sizes}
+    found = {**_terms(shape), **sizes}
+    arrays = [var.aval.shape for var in (*eqn.invars, *eqn.outvars)]
+    if not _sharded(eqn) and tiling(eqn.params, *arrays) is not None:
+        found["tiles"] = 1.0
+    return found
 
 
 def _running(eqn: _jax.Eqn) -> Mapping[str, Attribute]:

@@ -24,6 +24,7 @@ from duotone.jaxpr.rules.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.reforms import carried_out
 from duotone.jaxpr.rules.weights import DotForm, of_halves, of_weight
+from duotone.jaxpr.rules.windows import window_dot
 from duotone.jaxpr.running.rewrite import Env, Rewriter, handles, is_host_array
 
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
@@ -169,6 +170,18 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
         return [result if own else r.bound_once(of_halves, [result, *operands], how)]
     full = _full_weight(r, env, step.inputs[slot])
     return [r.bound_once(of_weight, [result, *operands, full], slot, how)]
+
+
+@_binding_rule("conv_general_dilated")
+def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
+    """Half operands; one whose windows tile the image as a dot, where the device gains from it."""
+    (node,) = step.nodes
+    if r.reforms.at(node, Layer.BINDING) is None or not takes_rows(*operands):
+        return _bind(r, step, env, operands)
+    image, filters = operands
+    dtype = FULL_DTYPE if r.kept(node, 0) is Paint.FULL else r.half.name
+    shape = step.eqn.outvars[0].aval.shape
+    return [window_dot(step.eqn.params, image, filters, shape, dtype)]
 
 
 def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:

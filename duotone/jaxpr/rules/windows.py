@@ -1,0 +1,69 @@
+"""Convolutions whose windows tile the image, bound as dots (reform ``window_dots``).
+
+XLA's CPU backend calculates convolutions in bfloat16 by widening all operands; a dot in the form
+``rows`` has a kernel for it. Reshaping the image puts places and windows apart, nothing is copied
+where features come last.
+
+Who calls this: :mod:`duotone.jaxpr.rules.half_rules`. Which convolutions these are:
+:mod:`duotone.jaxpr.reading.windows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+
+from duotone.jaxpr.reading.windows import Axis, tiling
+from duotone.jaxpr.rules.dots import rows_dot
+
+_PARTS = {
+    Axis.PLACES: ("place",),
+    Axis.WINDOW: ("window",),
+    Axis.PLACES_WINDOW: ("place", "window"),
+    Axis.WINDOW_PLACES: ("window", "place"),
+}
+"""The axes that each axis of an image is reshaped to."""
+
+
+def window_dot(params: Any, image: Any, filters: Any, shape: Sequence[int], dtype: str) -> Any:
+    """A convolution whose windows tile the image, as a dot in the form ``rows``.
+
+    Args:
+        params: of ``conv_general_dilated``.
+        image: the left operand, half.
+        filters: the right operand, half.
+        shape: of the result.
+        dtype: of the result.
+    """
+    kinds = tiling(params, image.shape, filters.shape, shape)
+    assert kinds is not None, "the reform is of no other convolution"
+    images, within, *axes = params["dimension_numbers"].lhs_spec
+    parts = {images: [("image", 0)], within: [("inside", 0)]}
+    for i, (axis, kind) in enumerate(zip(axes, kinds, strict=True)):
+        parts[axis] = [(part, i) for part in _PARTS[kind]]
+    of_filters = _labels(params["dimension_numbers"].rhs_spec, "feature", "inside", "window")
+    of_result = _labels(params["dimension_numbers"].out_spec, "image", "feature", "place")
+    sizes = dict(zip((*of_filters, *of_result), (*filters.shape, *shape), strict=True))
+    left = [label for axis in range(image.ndim) for label in parts[axis]]
+    right = [label for label in of_filters if label in left or label[0] == "feature"]
+    summed = [label for label in left if label in right]
+    numbers = (tuple(map(left.index, summed)), tuple(map(right.index, summed))), ((), ())
+    product = rows_dot(
+        lax.reshape(image, [sizes[label] for label in left]),
+        lax.reshape(filters, [sizes[label] for label in right]),
+        numbers,
+        dtype,
+        (),
+    )
+    made = [label for label in (*left, *right) if label not in summed]
+    order = [made.index(label) for label in of_result if label in made]
+    return lax.reshape(lax.transpose(product, order), shape)
+
+
+def _labels(spec: Sequence[int], first: str, second: str, others: str) -> list[tuple[str, int]]:
+    """A label for each axis of an array of a convolution, in the order of the array."""
+    named = {spec[0]: (first, 0), spec[1]: (second, 0)}
+    named |= {axis: (others, i) for i, axis in enumerate(spec[2:])}
+    return [named[axis] for axis in range(len(spec))]
