@@ -53,9 +53,9 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(BY_NAME[name].name for name in text.split())
 
 
-_EVERYWHERE = _names("known_scatters one_hot loop_sums weight_gradients")
+_EVERYWHERE = _names("known_scatters one_hot weight_gradients")
 """Reforms from which every device gains."""
-_PLAIN = _EVERYWHERE | _names("dot_orders half_cotangents")
+_PLAIN = _EVERYWHERE | _names("dot_orders loop_sums half_cotangents")
 """With dots of every layout."""
 _CPU = _names("recompute quotients firm_roots")
 """For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at

@@ -9,8 +9,18 @@ import pytest
 
 import duotone
 from duotone import Policy
+from duotone.targets import assuming, find_target
 
 KEY = jax.random.key(0)
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu():
+    """CPUs do not have the reform: their caches hold the sum."""
+    with assuming(find_target("h200").device()):
+        yield
+
+
 STEPS, BATCH, WIDTH, HIDDEN = 6, 2, 24, 16
 
 
@@ -115,6 +125,67 @@ def test_several_dots_into_one_sum():
     assert [] in loops(jax.make_jaxpr(fast)(a, b).jaxpr) or all(
         (8, 8) not in shapes for shapes in loops(jax.make_jaxpr(fast)(a, b).jaxpr)
     )
+
+
+def long(length, batch=2):
+    """The gradient of a tanh RNN by its last state, and its arguments."""
+    params = {"in": jnp.ones((24, 64)) / 30, "own": jnp.ones((64, 64)) / 80}
+    xs = jax.random.normal(KEY, (length, batch, 24))
+
+    def loss(params, xs):
+        def one(state, x):
+            return jnp.tanh(x @ params["in"] + state @ params["own"]), None
+
+        return jnp.mean(jax.lax.scan(one, jnp.zeros((batch, 64)), xs)[0] ** 2)
+
+    return jax.grad(loss), (params, xs)
+
+
+def test_long_sequences_too_and_nothing_is_stacked_twice():
+    """The cotangent of a state is read by both sums; states and inputs are in stacks already."""
+    gradient, args = long(length=2048)
+    jaxpr = jax.make_jaxpr(duotone.autocast(gradient, dtype="float16"))(*args).jaxpr
+    (inner,) = [eqn for eqn in all_equations(jaxpr) if is_backward(eqn)]
+    carries = inner.params["num_carry"]
+    assert [v.aval.shape for v in inner.outvars[carries:]] == [(2048, 2, 64)]
+    assert str(inner.outvars[-1].aval.dtype) == "float16"
+    assert not any(v.aval.shape == (64, 64) for v in inner.outvars)
+    got, want = duotone.autocast(gradient, dtype="float16")(*args), gradient(*args)
+    assert relative_error(got, want) < 1e-2
+
+
+def all_equations(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for param in eqn.params.values():
+            inner = getattr(param, "jaxpr", param)
+            if hasattr(inner, "eqns"):
+                yield from all_equations(inner)
+
+
+def is_backward(eqn):
+    return eqn.primitive.name == "scan" and eqn.params["reverse"]
+
+
+def test_what_is_stacked_is_no_larger_than_the_slices_of_the_loop():
+    """Two cotangents of each step, where one state of each was kept."""
+
+    def loss(params, xs):
+        @jax.checkpoint
+        def one(state, _):
+            for _ in range(3):
+                state = jnp.tanh(state @ params["own"]) @ params["out"]
+            return state, None
+
+        return jnp.mean(jax.lax.scan(one, xs, None, length=512)[0] ** 2)
+
+    params = {"own": jnp.eye(64), "out": jnp.eye(64)}
+    args = params, jax.random.normal(KEY, (2, 64))
+    program = duotone.autocast(jax.grad(loss), dtype="bfloat16")
+    jaxpr = jax.make_jaxpr(program)(*args).jaxpr
+    (inner,) = [eqn for eqn in all_equations(jaxpr) if is_backward(eqn)]
+    assert any(v.aval.shape == (64, 64) for v in inner.outvars)
+    assert len(inner.outvars) == inner.params["num_carry"]
 
 
 @pytest.mark.parametrize("use", ["read", "scaled", "large"])

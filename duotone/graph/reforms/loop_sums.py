@@ -9,21 +9,26 @@ carries it through the backward loop: each iteration reads the whole float32 sum
 and writes it. Stacking the dots' operands instead, in half, and contracting over the iterations as
 well gives the same sum from one dot, accumulated in float32.
 
-It pays where the operands of all iterations together are smaller than the sums they replace, as the
-activations of a sequence are beside a weight matrix. Carried out by
-:mod:`duotone.jaxpr.nesting.sums`.
+It moves fewer bytes where the operands of one iteration are smaller than the sum, as activations
+are beside a weight matrix: half of them is written and read once, the float32 sum is read and
+written in every iteration. It needs memory for all iterations. What the loop reads in slices is
+there already; all else that the sums of a loop stack may be as much as its slices again, or little
+beside the sums themselves. Carried out by :mod:`duotone.jaxpr.nesting.sums`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from duotone.graph.graph import Node
 from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
 
 _ADDITIONS = ("add_any", "add")
-_MOST_STACKED = 4
-"""The operands of all iterations together, in elements of the sum: half of them is written and read
-once, the sum is read and written in every iteration."""
+_MOST_READ = 2
+"""Operands of one iteration, in elements of the sum: 4 bytes of each are moved, 8 of the sum."""
+_LITTLE = 4
+"""Operands of all iterations together, in elements of the sum: not much beside the sum itself."""
 
 _Term = tuple[Node, list[int]]
 """A dot that every iteration adds, and the values to which it is transposed before, in order."""
@@ -36,8 +41,10 @@ def match(node: Node, view: View) -> Reform | None:
         return None
     terms = _terms(node, view)
     length = body.trips // view.graph.bodies[body.parent].trips
-    read = sum(view.value(value).size for dot, _ in terms for value in dot.inputs)
-    if not terms or length * read > _MOST_STACKED * held.size:
+    read = _size(view, (value for dot, _ in terms for value in dot.inputs))
+    if not terms or read >= _MOST_READ * held.size:
+        return None
+    if length * read > _LITTLE * held.size and not _fits(node, view):
         return None
     write = Expression()
     total = write("start")
@@ -69,6 +76,20 @@ def _terms(node: Node, view: View) -> list[_Term]:
                 return []
             terms.append(term)
     return terms if carried == 1 else []
+
+
+def _fits(node: Node, view: View) -> bool:
+    """True if what the sums of a loop stack is no larger than the slices that the loop reads."""
+    loop = [other for other in view.by_operation["loop.accumulator"] if other.body == node.body]
+    dots = [dot for other in loop for dot, _ in _terms(other, view)]
+    read = {value for dot in dots for value in dot.inputs}
+    slices = view.by_operation.get("loop.slice", ())
+    sliced = {other.outputs[0] for other in slices if other.body == node.body}
+    return _size(view, read - sliced) <= _size(view, sliced)
+
+
+def _size(view: View, values: Iterable[int]) -> int:
+    return sum(view.value(value).size for value in values)
 
 
 def _term(node: Node, value: int, view: View) -> _Term | None:

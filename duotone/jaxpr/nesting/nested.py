@@ -8,6 +8,7 @@ so that parameters such as a recomputation's policy stay.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -135,6 +136,8 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     found = {position: r.reforms.at(node) for position, node in enumerate(carries)}
     known = isinstance(step.eqn.params["length"], int)
     sums = {position: reform for position, reform in found.items() if known and reform is not None}
+    of_slices = slice(num_consts + num_carry, None)
+    sliced = dict(zip(program.inputs[of_slices], step.inputs[of_slices], strict=True))
 
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         inner = r.enter_loop(program.body, env)
@@ -157,7 +160,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
             for value, want, aval in zip(program.outputs, wants, local, strict=True)
         ]
         carry = [array for k, array in enumerate(results[:num_carry]) if k not in sums]
-        return carry, [*results[num_carry:], *stacked_operands(r, sums.values(), inner)]
+        return carry, [*results[num_carry:], *stacked_operands(r, sums.values(), inner, sliced)]
 
     params = step.eqn.params
     last, stacked = lax.scan(
@@ -170,7 +173,8 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         _split_transpose=params.get("_split_transpose", False),
     )
     paints = [r.kept(node, 1) for node in carries] + [r.kept(node, 0) for node in stacks]
-    after, stacked = with_sums(r, sums, first, last, stacked)
+    stack = functools.partial(r.read, env)
+    after, stacked = with_sums(r, sums, first, last, stacked, stack, sliced)
     return zip(paints, [*after, *stacked], strict=True)
 
 

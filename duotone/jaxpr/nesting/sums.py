@@ -6,34 +6,58 @@ Which: :mod:`duotone.graph.reforms.loop_sums`. Who calls this: the handler of ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax import lax
 
 from duotone import _jax
-from duotone.graph.graph import FULL_DTYPE
+from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.graph.reforms.reform import Reform
 from duotone.jaxpr.rules.expressions import evaluate
 from duotone.jaxpr.rules.reforms import made_again
 from duotone.jaxpr.running.rewrite import Env, Rewriter
+
+Operand = tuple[int, Paint]
+"""A value, and the precision in which a dot reads it."""
 
 
 def _dots(sums: Iterable[Reform]) -> list[int]:
     return [step.to[0] for found in sums for step in found.steps if step.name == "stacked"]
 
 
-def stacked_operands(r: Rewriter, sums: Iterable[Reform], env: Env) -> list[Any]:
-    """The operands that one iteration stacks: both of every dot, as it takes them."""
-    return [
-        r.read(env, value, r.wanted(dot, slot))
+def _operands(r: Rewriter, sums: Iterable[Reform]) -> dict[Operand, None]:
+    """The operands of the dots, each once."""
+    return {
+        (value, r.wanted(dot, slot)): None
         for dot in _dots(sums)
         for slot, value in enumerate(r.graph.nodes[dot].inputs)
-    ]
+    }
+
+
+def stacked_operands(
+    r: Rewriter, sums: Iterable[Reform], env: Env, sliced: Mapping[int, int]
+) -> list[Any]:
+    """The operands that one iteration stacks: those of the dots, but for slices of stacks.
+
+    Args:
+        r: the rewriter.
+        sums: of the loop.
+        env: of the iteration.
+        sliced: the stack of each slice.
+    """
+    asked = _operands(r, sums)
+    return [r.read(env, value, paint) for value, paint in asked if value not in sliced]
 
 
 def with_sums(
-    r: Rewriter, sums: dict[int, Reform], first: Sequence[Any], last: Any, stacked: Any
+    r: Rewriter,
+    sums: dict[int, Reform],
+    first: Sequence[Any],
+    last: Any,
+    stacked: Any,
+    stacks: Callable[[int, Paint], Any],
+    sliced: Mapping[int, int],
 ) -> tuple[list[Any], list[Any]]:
     """All carries behind a loop, and the stacks that are its own.
 
@@ -42,14 +66,22 @@ def with_sums(
         sums: by the position of the carry.
         first: the carries before the loop.
         last: those carries behind it that are no such sums.
-        stacked: the loop's own stacks; behind them both operands of every dot, stacked along a new
-            leading axis.
+        stacked: the loop's own stacks; behind them those of :func:`stacked_operands`.
+        stacks: reads a stack outside of the loop.
+        sliced: the stack of each slice.
     """
-    own = len(stacked) - 2 * len(_dots(sums.values()))
-    operands, carried = iter(stacked[own:]), iter(last)
+    asked = _operands(r, sums.values())
+    own = len(stacked) - sum(value not in sliced for value, _ in asked)
+    new, carried = iter(stacked[own:]), iter(last)
+    whole = {
+        (value, paint): stacks(sliced[value], paint) if value in sliced else next(new)
+        for value, paint in asked
+    }
 
     def contracted(dot: int) -> Any:
-        return _over_iterations(r, dot, next(operands), next(operands))
+        inputs = enumerate(r.graph.nodes[dot].inputs)
+        lhs, rhs = (whole[value, r.wanted(dot, slot)] for slot, value in inputs)
+        return _over_iterations(r, dot, lhs, rhs)
 
     after = [
         evaluate(
@@ -64,10 +96,11 @@ def with_sums(
 
 
 def _over_iterations(r: Rewriter, dot: int, lhs: Any, rhs: Any) -> Any:
-    """The dot of stacked operands, which contracts the leading axis too."""
+    """The dot of stacked operands, which contracts the leading axis too, in float32.
+
+    Of devices that take dots of every layout: no other has the reform.
+    """
     eqn = r.step_of(r.graph.nodes[dot].outputs[0]).eqn
-    if r.dots != "plain":
-        lhs, rhs = (_jax.convert(operand, FULL_DTYPE) for operand in (lhs, rhs))
     (left, right), (first, second) = (
         [[axis + 1 for axis in axes] for axes in pair] for pair in eqn.params["dimension_numbers"]
     )
