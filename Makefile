@@ -63,9 +63,10 @@ test-newest:  ## run the tests that depend on JAX's version on Python 3.12 with 
 test-all:  ## run all tests on both, the slow ones too
 	@$(MAKE) --no-print-directory test test-newest SELECT='-m ""' SKIP=
 
-test-tensorflow: $(VENVTF)/.installed-tensorflow  ## run rewritten graphs in TensorFlow (optional: installs tensorflow-cpu, 2 GB)
+test-tensorflow: $(VENVTF)/.installed-tensorflow  ## run rewritten graphs and exported functions in TensorFlow (optional: installs tensorflow-cpu, 2 GB)
 	DUOTONE_TEST_TENSORFLOW=1 KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=2 \
-		$(VENVTF)/bin/python -m pytest tests/tensorflow/test_in_tensorflow.py $(ARGS)
+		$(VENVTF)/bin/python -m pytest tests/tensorflow/test_in_tensorflow.py \
+		tests/exporting/test_saved_model.py $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## check style and imports with ruff
 	$(VENV)/bin/ruff check .

@@ -49,7 +49,12 @@ if TYPE_CHECKING:
     )
     from duotone.errors import DuotoneError
     from duotone.exporting.export import export
-    from duotone.exporting.exported import Exported, ExportedOnnx, read_export
+    from duotone.exporting.exported import (
+        Exported,
+        ExportedOnnx,
+        ExportedSavedModel,
+        read_export,
+    )
     from duotone.gradients import grad, value_and_grad
     from duotone.inference import cast_params
     from duotone.policy import Policy
@@ -82,6 +87,7 @@ __all__ = [
     "Explanation",
     "Exported",
     "ExportedOnnx",
+    "ExportedSavedModel",
     "FixedLossScale",
     "LossScale",
     "LossScaleMonitor",
@@ -150,7 +156,7 @@ _NAMES_BY_MODULE = {
     "optimizer_from_environment",
     "errors": "DuotoneError",
     "exporting.export": "export",
-    "exporting.exported": "Exported ExportedOnnx read_export",
+    "exporting.exported": "Exported ExportedOnnx ExportedSavedModel read_export",
     "gradients": "grad value_and_grad",
     "inference": "cast_params",
     "_measuring": "calibrate",

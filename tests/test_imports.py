@@ -293,6 +293,7 @@ PUBLIC_NAMES = [
     "Explanation",
     "Exported",
     "ExportedOnnx",
+    "ExportedSavedModel",
     "FixedLossScale",
     "LossScale",
     "LossScaleMonitor",

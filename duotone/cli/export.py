@@ -26,7 +26,10 @@ def export(
     shapes: ShapesOption = None,
     dtype: ChosenHalfOption = None,
     format: Annotated[
-        Literal["jax", "onnx"], typer.Option(help="onnx: model.onnx instead, by way of jax2onnx.")
+        Literal["jax", "onnx", "saved_model"],
+        typer.Option(
+            help="onnx: model.onnx instead, by jax2onnx; saved_model: a TensorFlow SavedModel."
+        ),
     ] = "jax",
     target: PaintTargetOption = None,
     policy_file: PolicyFileOption = None,
@@ -61,6 +64,6 @@ def export(
         batch_argnums=[int(name) for name in names(batch)],
         **settings(dtype, policy_file),
     )
-    for name in sorted(p.name for p in made.path.iterdir()):
-        typer.echo(f"{(made.path / name).stat().st_size:>13,} bytes  {made.path / name}")
+    for file in sorted(file for file in made.path.rglob("*") if file.is_file()):
+        typer.echo(f"{file.stat().st_size:>13,} bytes  {file}")
     typer.echo(made)

@@ -6,6 +6,7 @@ Who calls this: :mod:`duotone.exporting.export` and :mod:`duotone.exporting.onnx
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -105,3 +106,34 @@ def types_of(call: Call, with_batch: frozenset[int]) -> Types:
         jax.tree.map(lambda x, p=p: typed(x, p in with_batch), value) for p, value in pairs
     )
     return args, jax.tree.map(lambda x: typed(x, False), call.kwargs)
+
+
+def parameters_of(fn: Callable[..., Any], call: Call) -> list[str]:
+    """The names of the parameters that take the positional arguments of a call."""
+    try:
+        names = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return [names[p] if p < len(names) else f"argument{p}" for p in call.positions]
+
+
+def leaf_names(tree: Any, alone: str, kept: Callable[[Any], bool] = lambda leaf: True) -> list[str]:
+    """The names of the leaves of a pytree, by their paths."""
+    found = [path for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if kept(leaf)]
+    return [jax.tree_util.keystr(path, simple=True, separator=".") or alone for path in found]
+
+
+def input_names(
+    parameters: Sequence[str],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    kept: Callable[[Any], bool] = lambda leaf: True,
+) -> list[str]:
+    """The names of the leaves of ``(args, kwargs)``, in their order.
+
+    Example:
+        >>> input_names(["w", "x"], [{"b": 1, "a": 2}, 3], {"scale": 4})
+        ['w.a', 'w.b', 'x', 'scale']
+    """
+    trees = [*({name: arg} for name, arg in zip(parameters, args, strict=True)), kwargs]
+    return [name for tree in trees for name in leaf_names(tree, "argument", kept)]

@@ -10,11 +10,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import jax
 import jax.export
@@ -35,8 +36,10 @@ from duotone.exporting.exported import (
     STABLEHLO,
     Exported,
     ExportedOnnx,
+    ExportedSavedModel,
 )
 from duotone.exporting.onnx import export_onnx
+from duotone.exporting.saved_model import check_installed, write_saved_model
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.policy import Policy
 from duotone.targets.assumed import AssumedDevice, assuming
@@ -44,21 +47,66 @@ from duotone.targets.specifications import Target, find_target
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _LARGEST = 2**31 - 2**20
-"""Bytes of a program: FlatBuffers, in which JAX writes it, ends at 2 GiB, with types and trees."""
+"""Bytes of a program: FlatBuffers and protobuf, in which it is written, end at 2 GiB."""
+
+
+@overload
+def export(
+    fn: Callable[..., Any],
+    *args: Any,
+    path: str | Path,
+    format: Literal["jax"] = ...,
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    target: str | Target | None = ...,
+    platforms: Sequence[str] | None = ...,
+    batch_argnums: int | Sequence[int] = ...,
+    **kwargs: Any,
+) -> Exported: ...
+
+
+@overload
+def export(
+    fn: Callable[..., Any],
+    *args: Any,
+    path: str | Path,
+    format: Literal["onnx"],
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    target: str | Target | None = ...,
+    platforms: Sequence[str] | None = ...,
+    batch_argnums: int | Sequence[int] = ...,
+    **kwargs: Any,
+) -> ExportedOnnx: ...
+
+
+@overload
+def export(
+    fn: Callable[..., Any],
+    *args: Any,
+    path: str | Path,
+    format: Literal["saved_model"],
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    target: str | Target | None = ...,
+    platforms: Sequence[str] | None = ...,
+    batch_argnums: int | Sequence[int] = ...,
+    **kwargs: Any,
+) -> ExportedSavedModel: ...
 
 
 def export(
     fn: Callable[..., Any],
     *args: Any,
     path: str | Path,
-    format: Literal["jax", "onnx"] = "jax",
+    format: Literal["jax", "onnx", "saved_model"] = "jax",
     dtype: Any = None,
     policy: Policy | None = None,
     target: str | Target | None = None,
     platforms: Sequence[str] | None = None,
     batch_argnums: int | Sequence[int] = (),
     **kwargs: Any,
-) -> Exported | ExportedOnnx:
+) -> Exported | ExportedOnnx | ExportedSavedModel:
     """Writes a painted function as files, for servers that have neither duotone nor its source.
 
     The folder holds ``program.jax`` (for ``jax.export.deserialize``), ``program.stablehlo`` (the
@@ -77,20 +125,22 @@ def export(
         path: the folder; it does not exist or is empty.
         format: ``"jax"``; or ``"onnx"`` for ``model.onnx`` instead of the programs, which needs
             jax2onnx: the function is converted in float32 and rewritten by :mod:`duotone.onnx`, and
-            compared in ONNX Runtime.
+            compared in ONNX Runtime; or ``"saved_model"``, which needs TensorFlow: the folder is a
+            SavedModel that holds the same painted program, compared in TensorFlow.
         dtype: as for :func:`autocast`; ``"float32"`` exports the function as it is written.
         policy: as for :func:`autocast`.
         target: paint for this device, which need not be here: a name that :func:`compile_for`
             knows, or a :class:`Target`. By default the device at hand.
         platforms: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; by default that of the
-            target and that of the device at hand.
+            target and that of the device at hand, for a SavedModel the CPU too.
         batch_argnums: positions of arguments whose arrays have the batch as axis 0: the program
             takes any number there.
         **kwargs: its keyword arguments, likewise. For a function that has one named ``target``
             itself, say, pass ``functools.partial(fn, target=...)``.
 
     Returns:
-        The exported program; ``.call`` runs it.
+        The exported program; ``.call`` runs it. An :class:`ExportedOnnx` or an
+        :class:`ExportedSavedModel` for these formats.
 
     Raises:
         ArgumentError: the folder is not empty; no such format or platform; a position without an
@@ -98,7 +148,8 @@ def export(
             has no place for; the function cannot be exported, or its pytrees not written.
         ArgumentTypeError: ``fn`` is not callable, ``dtype`` no dtype, ``policy`` no policy.
         UnknownTargetError: no such target.
-        MissingExtraError: ``format="onnx"`` without jax2onnx.
+        MissingExtraError: ``format="onnx"`` without jax2onnx, ``"saved_model"`` without
+            TensorFlow.
         RewriteError: the program does not compute what ``fn`` does.
         WriteError: the file system refuses the folder.
 
@@ -121,19 +172,22 @@ def export(
     if format == "onnx":
         _check_for_onnx(target, platforms)
         return export_onnx(fn, args, kwargs, folder, batch_argnums)
-    if format != "jax":
-        raise ArgumentError(f"export: there is no format {format!r}; it takes 'jax' or 'onnx'.")
+    if format not in ("jax", "saved_model"):
+        raise ArgumentError(
+            f"export: there is no format {format!r}; it takes 'jax', 'onnx' or 'saved_model'."
+        )
+    if format == "saved_model":
+        check_installed()
     found = None if target is None else find_target(target)
     device = None if found is None else found.device()
     call = divided(settings.name, fn, args, kwargs)
-    lowered_for = _platforms(platforms, found)
+    lowered_for = _platforms(platforms, found, also=("cpu",) if format == "saved_model" else ())
     with assuming(device):
         types = types_of(call, positions_of(batch_argnums, args))
         program = _exported(call, types, lowered_for)
-        files = {PROGRAM: _serialized(call.name, program)}
-        files[STABLEHLO] = program.mlir_module_serialized
+        _check_size(call.name, program)
         seen = api.explain(fn, *args, **kwargs)
-    files[RECORD] = seen.to_json().encode()
+    record = seen.to_json().encode()
     description = {
         "format": FORMAT,
         "kind": "jax",
@@ -147,13 +201,34 @@ def export(
         "fixed": {name: repr(value) for name, value in call.fixed.items()},
         "difference": None,
         "versions": {"duotone": __version__, "jax": jax.__version__, "numpy": np.__version__},
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
+    difference = functools.partial(_difference, call, device, program.platforms)
+    if format == "saved_model":
+        return write_saved_model(folder, fn, call, program, record, description, difference)
+    files = {
+        PROGRAM: _serialized(call.name, program),
+        STABLEHLO: program.mlir_module_serialized,
+        RECORD: record,
+    }
+    return _written(folder, files, description, difference)
+
+
+def _written(
+    folder: Path,
+    files: dict[str, bytes],
+    description: dict[str, Any],
+    difference: Callable[[Callable[..., Any]], float | None],
+) -> Exported:
+    """The folder of a program that JAX runs.
+
+    Raises:
+        RewriteError: it does not compute what the function does.
+    """
+    description["files"] = {n: hashlib.sha256(data).hexdigest() for n, data in files.items()}
     with folder_in_one_step(folder) as temporary:
         for name, data in files.items():
             (temporary / name).write_bytes(data)
-        made = Exported(temporary, description)
-        description["difference"] = _difference(call, made, device)
+        description["difference"] = difference(Exported(temporary, description).call)
         (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
     return Exported(folder, description)
 
@@ -193,15 +268,17 @@ def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Calla
 # -------------------------------------------------------------- program
 
 
-def _platforms(given: Sequence[str] | None, target: Target | None) -> list[str]:
-    """Platforms to lower for.
+def _platforms(
+    given: Sequence[str] | None, target: Target | None, also: Sequence[str]
+) -> list[str]:
+    """Platforms to lower for; ``also`` by default.
 
     Raises:
         ArgumentError: there is no such platform.
     """
     here = jax.export.default_export_platform()
     if given is None:
-        return list(dict.fromkeys([here if target is None else target.platform, here]))
+        return list(dict.fromkeys([here if target is None else target.platform, here, *also]))
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
         if name not in PLATFORMS:
@@ -240,19 +317,26 @@ def _exported(
         raise kind(f"export: JAX cannot export {call.name}: {_first_line(error)}{hint}") from error
 
 
-def _serialized(name: str, program: jax.export.Exported) -> bytes:
-    """The program as bytes.
+def _check_size(name: str, program: jax.export.Exported) -> None:
+    """Raises where no file holds the program.
 
     Raises:
-        ArgumentError: arguments or results are of types that JAX does not write, or it is too
-            large.
+        ArgumentError: it is too large.
     """
     size = len(program.mlir_module_serialized)
     if size > _LARGEST:
         raise ArgumentError(
-            f"export: {name} has {size:,} bytes with its weights, and JAX writes {_LARGEST:,}. "
+            f"export: {name} has {size:,} bytes with its weights, and a file holds {_LARGEST:,}. "
             "Leave the weights an argument: duotone.autocast without weights=."
         )
+
+
+def _serialized(name: str, program: jax.export.Exported) -> bytes:
+    """The program as bytes.
+
+    Raises:
+        ArgumentError: arguments or results are of types that JAX does not write.
+    """
     try:
         return bytes(program.serialize())
     except (ValueError, KeyError, NotImplementedError) as error:
@@ -274,7 +358,12 @@ def _type_text(kind: Any) -> str:
 # ----------------------------------------------------------- comparison
 
 
-def _difference(call: Call, made: Exported, device: AssumedDevice | None) -> float | None:
+def _difference(
+    call: Call,
+    device: AssumedDevice | None,
+    platforms: Sequence[str],
+    exported: Callable[..., Any],
+) -> float | None:
     """The largest difference of results, relative to the largest value of each; None if unknown.
 
     Raises:
@@ -282,12 +371,9 @@ def _difference(call: Call, made: Exported, device: AssumedDevice | None) -> flo
     """
     given = jax.tree.leaves((call.args, call.kwargs))
     here = jax.export.default_export_platform()
-    if (
-        any(isinstance(x, jax.ShapeDtypeStruct) for x in given)
-        or here not in made.program.platforms
-    ):
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in given) or here not in platforms:
         return None
     with assuming(device):
         expected = jax.jit(call.function)(*call.args, **call.kwargs)
-    found = made.call(*call.args, **call.kwargs)
+    found = exported(*call.args, **call.kwargs)
     return worst_difference(call.name, jax.tree.leaves(found), jax.tree.leaves(expected))

@@ -15,7 +15,7 @@ import jax
 import jax.export
 import numpy as np
 
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, MissingExtraError
 
 FORMAT = 1
 PROGRAM, STABLEHLO, RECORD, DESCRIPTION = (
@@ -27,6 +27,8 @@ PROGRAM, STABLEHLO, RECORD, DESCRIPTION = (
 """The files of a folder."""
 MODEL = "model.onnx"
 """The file that takes the place of the programs with ``format="onnx"``."""
+SIGNATURE = "serving_default"
+"""The signature of a SavedModel that servers call by default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,10 +121,7 @@ class ExportedOnnx:
         names = self.description["arguments"]
         arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if hasattr(leaf, "dtype")]
         if len(arrays) != len(names):
-            raise ArgumentError(
-                f"{self.path / MODEL} takes {len(names)} arrays ({', '.join(names)}); given are "
-                f"{len(arrays)}."
-            )
+            raise _wrong_count(self.path / MODEL, names, len(arrays))
         feed = {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
         found = running.run(self._session, None, running.fitted(self._session, feed))
         return dict(zip(self.description["results"], found, strict=True))
@@ -139,11 +138,91 @@ class ExportedOnnx:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class ExportedSavedModel:
+    """A TensorFlow SavedModel that :func:`duotone.export` wrote with ``format="saved_model"``.
+
+    Attributes:
+        path: the folder, which is the SavedModel.
+        description: what ``export.json`` says, as in :class:`Exported`; ``arguments`` and
+            ``results`` are names in the signature ``serving_default``.
+    """
+
+    path: Path
+    description: Mapping[str, Any]
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the signature in TensorFlow.
+
+        Args:
+            *args: the arguments of the function that hold arrays.
+            **kwargs: likewise, by name, where they were exported so.
+
+        Returns:
+            A dictionary of the arrays that the function returned, by their names in the signature.
+
+        Raises:
+            ArgumentError: more or fewer arrays than the signature takes.
+            MissingExtraError: TensorFlow is not installed.
+        """
+        tf = tensorflow()
+        names = self.description["arguments"]
+        arrays = jax.tree.leaves((args, kwargs))
+        if len(arrays) != len(names):
+            raise _wrong_count(self.path, names, len(arrays))
+        types = self._signature.structured_input_signature[1]
+        feed = {
+            name: tf.constant(np.asarray(array), types[name].dtype)
+            for name, array in zip(names, arrays, strict=True)
+        }
+        found = self._signature(**feed)
+        return {name: found[name].numpy() for name in self.description["results"]}
+
+    @functools.cached_property
+    def _signature(self) -> Any:
+        return self._loaded.signatures[SIGNATURE]
+
+    @functools.cached_property
+    def _loaded(self) -> Any:
+        """The SavedModel, kept since the signature's resources end with it."""
+        return tensorflow().saved_model.load(str(self.path))
+
+    def __repr__(self) -> str:
+        seen = self.description
+        return (
+            f"ExportedSavedModel({seen['function']}, {seen['half_dtype'] or 'nothing in half'}, "
+            f"for {'/'.join(seen['platforms'])}, painted for {seen['painted_for']}; "
+            f"{_compared(seen['difference'])}; {self.path})"
+        )
+
+
+def tensorflow() -> Any:
+    """TensorFlow itself.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise MissingExtraError("a TensorFlow SavedModel", "tensorflow", "tensorflow") from error
+
+
+def _wrong_count(path: Path, names: list[str], given: int) -> ArgumentError:
+    return ArgumentError(
+        f"{path} takes {len(names)} arrays ({', '.join(names)}); given are {given}."
+    )
+
+
 def _compared(difference: float | None) -> str:
     return "not compared" if difference is None else f"differs by {difference:.2g}"
 
 
-def read_export(path: str | Path) -> Exported | ExportedOnnx:
+_KINDS = {"onnx": ExportedOnnx, "saved_model": ExportedSavedModel}
+"""The class of what is no program of JAX, by what ``export.json`` says."""
+
+
+def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedModel:
     """Reads what :func:`duotone.export` wrote, and checks that it is whole.
 
     ``jax.export.deserialize`` reads ``program.jax`` too, where there is no duotone.
@@ -152,7 +231,8 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx:
         path: the folder.
 
     Returns:
-        The exported program; an :class:`ExportedOnnx` where it is an ONNX model.
+        The exported program; an :class:`ExportedOnnx` where it is an ONNX model, an
+        :class:`ExportedSavedModel` where it is a SavedModel.
 
     Raises:
         ArgumentError: no such folder, a file is missing or was changed, or a later version of
@@ -193,5 +273,5 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx:
                 raise ArgumentError(
                     f"{file} was changed after it was written, or is cut short; export it again."
                 )
-    kind = ExportedOnnx if description.get("kind") == "onnx" else Exported
+    kind = _KINDS.get(description.get("kind"), Exported)
     return kind(folder, description)

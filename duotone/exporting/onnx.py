@@ -21,7 +21,6 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-import inspect
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,17 @@ from duotone._arguments import half_named
 from duotone._files import folder_in_one_step
 from duotone._version import __version__
 from duotone.errors import ArgumentError, DuotoneError, MissingExtraError, OnnxError
-from duotone.exporting.arguments import Call, Types, divided, is_array, positions_of, types_of
+from duotone.exporting.arguments import (
+    Call,
+    Types,
+    divided,
+    input_names,
+    is_array,
+    leaf_names,
+    parameters_of,
+    positions_of,
+    types_of,
+)
 from duotone.exporting.comparison import worst_difference
 from duotone.exporting.exported import DESCRIPTION, FORMAT, MODEL, RECORD, ExportedOnnx
 from duotone.graph.classify.rules import Rule
@@ -91,7 +100,7 @@ def export_onnx(
     _check_pins(settings.name, seen)
     call, plain = (divided(settings.name, f, args, kwargs) for f in (fn, written))
     types = types_of(call, positions_of(batch_argnums, args))
-    model = _converted(plain, types, _parameters(fn, call), to_onnx)
+    model = _converted(plain, types, parameters_of(fn, call), to_onnx)
     if half is None:
         record: Record = seen
     else:
@@ -184,15 +193,6 @@ def translated(policy: Policy | None) -> Policy | None:
 # ---------------------------------------------------------------- model
 
 
-def _parameters(fn: Callable[..., Any], call: Call) -> list[str]:
-    """The names of the parameters that take the positional arguments of a call."""
-    try:
-        names = list(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        names = []
-    return [names[p] if p < len(names) else f"argument{p}" for p in call.positions]
-
-
 def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callable[..., Any]) -> Any:
     """The float32 model.
 
@@ -200,7 +200,6 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
         ArgumentError: jax2onnx cannot convert the function.
     """
     args, kwargs = types
-    inputs = dict(zip(parameters, args, strict=True)) | kwargs
     leaves, tree = jax.tree.flatten((args, kwargs))
     open_leaves = [position for position, leaf in enumerate(leaves) if is_array(leaf)]
 
@@ -218,8 +217,8 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
                 function,
                 [leaves[position] for position in open_leaves],
                 model_name=call.name,
-                input_names=_names(inputs, "argument", is_array),
-                output_names=_names(results, "result"),
+                input_names=input_names(parameters, args, kwargs, is_array),
+                output_names=leaf_names(results, "result"),
             )
     except DuotoneError:
         raise
@@ -229,12 +228,6 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
             f"export: jax2onnx cannot convert {call.name}: {line} What it knows is listed in its "
             'documentation; format="jax" takes any function.'
         ) from error
-
-
-def _names(tree: Any, alone: str, kept: Callable[[Any], bool] = lambda leaf: True) -> list[str]:
-    """The names of the leaves of a pytree, by their paths."""
-    found = [path for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if kept(leaf)]
-    return [jax.tree_util.keystr(path, simple=True, separator=".") or alone for path in found]
 
 
 @contextlib.contextmanager

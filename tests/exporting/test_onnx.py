@@ -85,6 +85,23 @@ def test_the_model_is_half_described_and_read_again(tmp_path, stand_in):
         made.call(X, X)
 
 
+def test_names_go_with_their_arrays(tmp_path, monkeypatch):
+    """Catches: names in the order of the alphabet, arrays in that of the parameters."""
+    seen = {}
+
+    def note(function, inputs, *, model_name, input_names, output_names):
+        seen.update(zip(input_names, inputs, strict=True))
+        raise NotImplementedError("seen")
+
+    monkeypatch.setitem(sys.modules, "jax2onnx", types.SimpleNamespace(to_onnx=note))
+    with pytest.raises(ArgumentError, match="seen"):
+        duotone.export(predict, W, X, path=tmp_path / "model", format="onnx")
+    assert {name: kind.shape for name, kind in seen.items()} == {
+        "weights": W.shape,
+        "images": X.shape,
+    }
+
+
 def test_the_policy_speaks_of_jax_s_operations(tmp_path, stand_in):
     policy = duotone.Policy(deny_add=["dot_general"])
     made = duotone.export(fast(policy=policy), X, path=tmp_path / "full", format="onnx")
