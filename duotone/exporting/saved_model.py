@@ -209,9 +209,37 @@ def _compared(
     program: jax.export.Exported,
     difference: Callable[[Callable[..., Any]], float | None],
 ) -> float | None:
-    """The difference on the CPU: JAX may hold the memory of all else."""
+    """The difference on the CPU: JAX may hold the memory of all else.
+
+    Raises:
+        ArgumentError: TensorFlow cannot run the program.
+        RewriteError: the difference is no matter of rounding.
+    """
     if "cpu" not in program.platforms:
         logger.warning("export: %s was not compared: it is not for the CPU", name)
         return None
-    with tf.device("/CPU:0"):
-        return difference(lambda *args, **kwargs: list(made.call(*args, **kwargs).values()))
+    try:
+        with tf.device("/CPU:0"):
+            return difference(lambda *args, **kwargs: list(made.call(*args, **kwargs).values()))
+    except tf.errors.OpError as error:
+        raise ArgumentError(
+            f"export: TensorFlow {tf.__version__} cannot run {name}: {_reason(error)} "
+            'Nothing was written; format="jax" needs no TensorFlow.'
+        ) from error
+
+
+def _reason(error: Any) -> str:
+    """The line of TensorFlow's that says what is wrong, and the remedy where it is known."""
+    text = str(error.message)
+    unknown = re.search(
+        r"(unregistered operation '[\w.]+').*?using StableHLO_v([\d.]+)", text, re.S
+    )
+    if unknown:
+        return (
+            f"{unknown[1]}: it reads StableHLO {unknown[2]}, and JAX {jax.__version__} writes a "
+            "newer one. Use a newer TensorFlow, an older JAX, or fixed sizes."
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    headings = ("Graph execution error", "Detected at node", "<stack traces")
+    found = next((line for line in lines if not line.startswith(headings)), type(error).__name__)
+    return found if found.endswith(".") else f"{found}."

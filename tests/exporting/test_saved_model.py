@@ -193,6 +193,38 @@ def test_what_tensorflow_does_not_take_is_named_and_leaves_nothing(tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
+TOO_NEW = """Graph execution error:
+
+Detected at node XlaCallModule defined at (most recent call last):
+<stack traces unavailable>
+Cannot deserialize computation: UNKNOWN: a.py:1: error: unregistered operation 'vhlo.new_v9' found
+a.py:1: error: failed to deserialize portable artifact using StableHLO_v1.13.7
+"""
+
+
+@in_tensorflow
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            TOO_NEW,
+            r"'vhlo\.new_v9': it reads StableHLO 1\.13\.7, and JAX .* Use a newer TensorFlow",
+        ),
+        ("Graph execution error:\n\nout of luck\nat ...", r"cannot run predict: out of luck\. "),
+    ],
+)
+def test_a_program_that_tensorflow_cannot_run_is_not_written(tmp_path, monkeypatch, said, shown):
+    import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
+
+    def refuse(self, *args):
+        raise tf.errors.InvalidArgumentError(None, None, said)
+
+    monkeypatch.setattr(duotone.ExportedSavedModel, "call", refuse)
+    with pytest.raises(ArgumentError, match=shown):
+        export(fast(), X, path=tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
 @in_tensorflow
 def test_a_rewrite_finds_nothing_to_do(tmp_path):
     pytest.importorskip("tensorboard")
