@@ -6,24 +6,22 @@
 The folder holds ``.onnx`` files, unpacked from PyPI packages that ship models; none is downloaded.
 The bar on bytes leaves out models with less than half of their bytes in float32 (quantised, or half
 already). Peers are measured where they are installed (``onnxconverter-common``;
-``onnxruntime.transformers`` comes with ONNX Runtime). All run in ONNX Runtime on the CPU with its
-optimisations off, on the same random inputs; the error is that of the worst result, relative to
-its largest element. Casts are those of the rewritten model less those of the given one: fewer than
-0 where the model's own changed nothing any more and are dropped.
+``onnxruntime.transformers`` comes with ONNX Runtime; ``--autocast PYTHON`` is the Python of an
+environment with ``nvidia-modelopt[onnx]``, whose AutoCast has ``--limit`` seconds for a model and
+is shown the inputs: ``benchmarks/_onnx_peers.py``). All run in ONNX Runtime on the CPU with its
+optimisations off, on the same random inputs; the error is that of the worst result, relative to its
+largest element. Casts are those of the rewritten model less those of the
+given one: fewer than 0 where the model's own changed nothing any more and are dropped.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import importlib.metadata
-import io
 import logging
 import math
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,31 +29,16 @@ import numpy as np
 import onnx
 from rich.progress import track
 
-import duotone.onnx
 from benchmarks._common import Bar, Result, table, write
+from benchmarks._onnx_peers import AUTOCAST, PEERS, PeerError, Rewriter, modelopt_version, rewriters
 from duotone.errors import OnnxError
 from duotone.onnx import files, running
 from duotone.onnx.weights import bytes_in
 
 QUESTION = "Are real ONNX models in half precision as accurate, as small and as clean as by others?"
-COMMAND = "python -m benchmarks.onnx_models FOLDER"
+COMMAND = "python -m benchmarks.onnx_models FOLDER --autocast PYTHON"
 BYTES = 0.55
-PEERS = {
-    "common": "onnxconverter_common.float16",
-    "onnxruntime": "onnxruntime.transformers.float16",
-}
 PACKAGES = ("onnx", "onnxruntime", "onnxconverter-common")
-Rewriter = Callable[[Any], Any]
-
-
-def peers() -> dict[str, Rewriter]:
-    """The rewriters that are installed, by name."""
-    found: dict[str, Rewriter] = {"duotone": lambda model: duotone.onnx.rewrite(model).model}
-    for name, module in PEERS.items():
-        with contextlib.suppress(ImportError):
-            convert = importlib.import_module(module).convert_float_to_float16
-            found[name] = lambda model, convert=convert: convert(model, keep_io_types=True)
-    return found
 
 
 def casts_in(graph: Any) -> int:
@@ -79,7 +62,7 @@ def error_of(first: list[Any], second: list[Any]) -> float:
     return float(most)
 
 
-def measure(path: Path, rewriters: dict[str, Rewriter]) -> dict[str, Any]:
+def measure(path: Path, ways: dict[str, Rewriter]) -> dict[str, Any]:
     """What each rewriter made of one model: ``error``, ``casts``, ``bytes``, ``seconds``."""
     model = onnx.load(path)
     session = running.session(model)
@@ -92,17 +75,17 @@ def measure(path: Path, rewriters: dict[str, Rewriter]) -> dict[str, Any]:
         "nodes": len(model.graph.node),
         "float32 share": float(full / max(size, 1)),
     }
-    for name, rewrite in rewriters.items():
+    for name, rewrite in ways.items():
         copied = onnx.ModelProto()
         copied.CopyFrom(model)
-        start = time.perf_counter()
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                made = rewrite(copied)
-            spent = time.perf_counter() - start
+            made, spent = rewrite(copied, feed)
             got = running.run(running.session(made), None, feed)
         except OnnxError:
             found[name] = {"failed": "does not run"}
+            continue
+        except PeerError as error:
+            found[name] = {"failed": str(error)}
             continue
         except Exception as error:  # a peer's own
             found[name] = {"failed": type(error).__name__}
@@ -130,7 +113,7 @@ def bars_of(records: dict[str, dict[str, Any]]) -> list[Bar]:
         if "failed" in ours:
             failed += 1
             continue
-        others = [one[name] for name in PEERS if "error" in one.get(name, {})]
+        others = [one[name] for name in (*PEERS, AUTOCAST) if "error" in one.get(name, {})]
         best = min((other["error"] for other in others), default=math.inf)
         worse += ours["error"] > best
         as_good = [o["casts"] for o in others if o["error"] <= ours["error"]]
@@ -159,10 +142,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--print", action="store_true", help="write no result")
+    parser.add_argument("--autocast", type=Path, metavar="PYTHON", help="with ModelOpt installed")
+    parser.add_argument("--limit", type=float, default=300, help="seconds of AutoCast for a model")
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    rewriters = peers()
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    if asked.autocast is not None:
+        versions["nvidia-modelopt"] = modelopt_version(asked.autocast)
+    ways = rewriters(asked.autocast, asked.limit)
     records: dict[str, dict[str, Any]] = {}
     paths = sorted(asked.folder.rglob("*.onnx"))
     if not paths:
@@ -170,11 +158,10 @@ def main() -> None:
     for path in track(paths, "models"):
         name = f"{path.relative_to(asked.folder).parts[0]}/{path.stem}"
         name = f"{name} ({path.parent.name})" if name in records else name
-        records[name] = measure(path, rewriters)
-    bars, text = bars_of(records), text_of(records, list(rewriters))
+        records[name] = measure(path, ways)
+    bars, text = bars_of(records), text_of(records, list(ways))
     print(text)
     if not asked.print:
-        versions = {name: importlib.metadata.version(name) for name in PACKAGES}
         write(Result("onnx_models", QUESTION, COMMAND, bars, text, {"models": records, **versions}))
 
 

@@ -3,8 +3,9 @@
 To add an operation, add its name to the family it belongs to. Operations on no list, those of
 custom domains among them, stay float32 and are reported. Names here that are no operations are
 meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that half loses nothing in),
-``Square`` (a ``Mul`` of a value with itself) and ``ExactPower`` (a ``Pow`` with the constant
-exponent 0, 1 or -1).
+``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a ``Pow`` with the constant
+exponent 0, 1 or -1) and ``sum_of_products`` (a ``MatMul``, ``Gemm`` or ``Einsum`` without a free
+axis, or with a handful of elements, as in JAX programs).
 
 Runtimes sum up inside of a norm, a softmax, a mean or a pooling of half operands in float32 (ONNX
 Runtime's CUDA kernels keep float accumulators, TensorRT likewise), so those are on the infer list:
@@ -124,6 +125,12 @@ _DENY = [
         "accumulates many terms",
         f"{TF} Sum, L2Loss; {TORCH} sum, norm",
         adds_up=True,
+    ),
+    *_entries(
+        Kind.DENY,
+        "sum_of_products",
+        "a sum of products, or a dot of a handful of elements: no matrix unit takes it",
+        f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
     ),
     *_entries(
         Kind.DENY,

@@ -1,5 +1,7 @@
 """Rewriting small models: types, casts, constants, bodies, files and errors."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +11,7 @@ import duotone.onnx
 from duotone.errors import ArgumentError, OnnxError, PolicyError
 from duotone.onnx import running
 from duotone.policy import Policy
-from tests.onnx.models import BRANCHES, FUNCTION, LOOP, MLP, model, old
+from tests.onnx.models import BRANCHES, FUNCTION, LOOP, MLP, model, numbers, old
 
 
 def operations(graph):
@@ -95,9 +97,9 @@ def test_functions_are_inlined():
 
 
 def test_a_constant_read_in_both_precisions_is_kept_once_for_each():
-    text = """f (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
-    { h = MatMul(x, w)  e = Exp(w)  g = MatMul(h, e)  y = Mul(g, w) }"""
-    after = duotone.onnx.rewrite(model(text)).model
+    text = """f (float[2, 4] x) => (float[2, 4] y) <float[4, 4] w = {W}>
+    { h = MatMul(x, w)  e = Exp(w)  g = MatMul(h, e)  y = MatMul(g, w) }"""
+    after = duotone.onnx.rewrite(model(text.replace("W", numbers(16)))).model
     types = {t.name: t.data_type for t in after.graph.initializer}
     assert types == {"w": TensorProto.FLOAT, "w_half": TensorProto.FLOAT16}
 
@@ -129,8 +131,8 @@ def test_a_default_that_is_too_large_for_half_keeps_its_reader_full():
 
 
 def test_a_mask_of_minus_1e9_keeps_the_addition_full():
-    text = """f (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) <float[2, 2] m = {0, -1e9, 0, 0}>
-    { s = MatMul(x, w)  a = Add(s, m)  p = Softmax<axis = -1>(a)  y = MatMul(p, w) }"""
+    text = """f (float[4, 2] x, float[2, 4] w) => (float[4, 4] y) <float[1, 4] m = {0, -1e9, 0, 0}>
+    { s = MatMul(x, w)  a = Add(s, m)  p = Softmax<axis = -1>(a)  y = MatMul(p, p) }"""
     record = duotone.onnx.explain(model(text))
     paints = {o.operation: (o.paint, o.rule) for o in record.operations}
     assert paints["Add"] == ("full", "constant")
@@ -139,8 +141,8 @@ def test_a_mask_of_minus_1e9_keeps_the_addition_full():
 
 
 def test_a_fill_of_minus_infinity_stays_half():
-    text = """f (float[2, 2] x, float[2, 2] w, bool[2, 2] c) => (float[2, 2] y) <float m = {-inf}>
-    { s = MatMul(x, w)  a = Where(c, s, m)  p = Softmax<axis = -1>(a)  y = MatMul(p, w) }"""
+    text = """f (float[4, 2] x, float[2, 4] w, bool[4, 4] c) => (float[4, 4] y) <float m = {-inf}>
+    { s = MatMul(x, w)  a = Where(c, s, m)  p = Softmax<axis = -1>(a)  y = MatMul(p, p) }"""
     text = text.replace("<float m = {-inf}>", "<float m = {-1e30}>")
     after = duotone.onnx.rewrite(model(text)).model
     (fill,) = after.graph.initializer
@@ -155,11 +157,11 @@ def test_the_filters_of_a_log_spectrum_stay_full():
 
 
 def test_half_parts_and_quantised_parts_are_left():
-    text = """f (float[2, 2] x, float16[2, 2] w) => (float[2, 2] y)
+    text = """f (float[4, 4] x, float16[4, 4] w) => (float[4, 4] y)
     { h = Cast<to = 10>(x)  g = MatMul(h, w)  f = Cast<to = 1>(g)  y = MatMul(f, f) }"""
     after = duotone.onnx.rewrite(model(text)).model
     assert operations(after.graph) == ["Cast", "MatMul", "MatMul", "Cast"]
-    text = """f (uint8[2, 2] x, float s, uint8 z) => (float[2, 2] y)
+    text = """f (uint8[4, 4] x, float s, uint8 z) => (float[4, 4] y)
     { a = DequantizeLinear(x, s, z)  y = MatMul(a, a) }"""
     left = duotone.onnx.rewrite(model(text))
     assert left.record.summary.operations_half == 0
@@ -359,3 +361,30 @@ def test_operations_of_other_domains_are_left_and_opted_in():
     opted = Policy(allow_add={"com.microsoft.FusedMatMul"})
     after = duotone.onnx.rewrite(made, policy=opted).model
     assert operations(after.graph) == ["Cast", "Cast", "FusedMatMul", "Cast"]
+
+
+@pytest.mark.parametrize(
+    ("types", "product", "is_sum"),
+    [
+        ("float[9, 1, 64] a, float[9, 64, 1] b", "MatMul(a, b)", True),
+        ("float[9, 2, 64] a, float[9, 64, 1] b", "MatMul(a, b)", False),
+        ("float[9, 1, 64] a, float[64] b", "MatMul(a, b)", False),  # 9 rows times a vector
+        ("float[64] a, float[64] b", "MatMul(a, b)", True),
+        ("float[n, 64] a, float[64] b", "MatMul(a, b)", False),
+        ("float[n, 3, 3] a, float[n, 3, 2] b", "MatMul(a, b)", True),  # many small rotations
+        ("float[n, 3, 3] a, float[3, 3] b", "MatMul(a, b)", False),
+        ("float[64, 1] a, float[1, 64] b", "Gemm<transA = 1, transB = 1>(a, b)", True),
+        ("float[64, 1] a, float[1, 64] b", "Gemm(a, b)", False),
+        ("float[4, 7] a, float[4, 7] b", 'Einsum<equation = "ij,ij->i">(a, b)', True),
+        ("float[4, 7] a, float[7, 4] b", 'Einsum<equation = "ij,ji->">(a, b)', True),
+        ("float[4, 7] a, float[5, 7] b", 'Einsum<equation = "ij,kj->ik">(a, b)', False),
+        ("float[4, 7] a, float[4, 7] b", 'Einsum<equation = "...j,...j->...">(a, b)', False),
+        ("float[4, 7] a", 'Einsum<equation = "ij->i">(a)', False),
+    ],
+)
+def test_a_sum_of_products_is_full_as_in_jax(types, product, is_sum):
+    record = duotone.onnx.explain(model(f"f ({types}) => (y) {{ y = {product} }}"))
+    name = re.split("[<(]", product)[0]
+    (found,) = [one for one in record.operations if one.operation == name]
+    assert found.paint == ("full" if is_sum else "half")
+    assert found.rule == ("deny" if is_sum else "allow")

@@ -19,6 +19,7 @@ from jax.core import ShapedArray
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
+from duotone.graph.products import is_sum_of_products
 
 LINEAR_ALGEBRA = tuple(
     "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
@@ -182,26 +183,16 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
     return listed_as, ""
 
 
-HANDFUL = 4
-"""Sizes below this are no product of matrices to any device: the first Tensor Cores took blocks of
-4 × 4 (NVIDIA, "Tesla V100 GPU Architecture"), all since then larger ones."""
-
-
 def _is_sum(eqn: _jax.Eqn) -> bool:
-    """True if a dot has no free axis on either side, or a handful of elements along all axes.
-
-    Axes of the batch do not count: a rotation of each of many vectors is many such dots.
-    """
+    """True if a dot is a sum of products."""
     contracted, batch = eqn.params["dimension_numbers"]
-    free: list[Any] = []
+    free: list[list[Any]] = []
     for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):
         shape = enumerate(atom.aval.shape)
         free.append([size for axis, size in shape if axis not in (*summed, *shared)])
+    left, right = free
     lhs = eqn.invars[0].aval.shape
-    sizes = [math.prod(axes) for axes in (*free, [lhs[axis] for axis in contracted[0]])]
-    if not all(type(size) is int for size in sizes):
-        return False  # a symbolic dimension may be large
-    return max(sizes[:2]) <= 1 or max(sizes) < HANDFUL
+    return is_sum_of_products(left, right, [lhs[axis] for axis in contracted[0]])
 
 
 @_description_rule("call_hi_primitive")
