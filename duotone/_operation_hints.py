@@ -14,6 +14,13 @@ import difflib
 import re
 from collections.abc import Collection
 
+SHOWS_NAMES = "print(jax.make_jaxpr(fn)(*args)) shows the names fn uses"
+"""How to see the names of a JAX program."""
+LEAVE_IT = (
+    " (to leave that variable to TensorFlow, set {}, which duotone reads instead; it may be empty)"
+)
+"""Said of a variable of TensorFlow's that names an operation which only TensorFlow knows."""
+
 # JAX primitive -> the TensorFlow operations that it stands for.
 _ONE_PRIMITIVE: dict[str, str] = {
     "dot_general": "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum",
@@ -131,12 +138,13 @@ TENSORFLOW_OPERATIONS: dict[str, tuple[str, ...]] = {
 _BY_PLAIN_NAME = {name.lower(): name for name in TENSORFLOW_OPERATIONS}
 
 
-def advice(name: str, known: Collection[str]) -> str:
+def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
     """The name to write instead of `name`, as the end of a sentence in an error message.
 
     Args:
         name: An operation name that is not in `known`.
         known: The names that the front end knows.
+        shows: What shows the names that a program uses.
 
     Returns:
         The primitive or primitives of a TensorFlow operation, else the known names that look most
@@ -157,7 +165,7 @@ def advice(name: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(snake_case, list(spellings), n=3, cutoff=0.7)
     if close:
         return f"did you mean {' or '.join(repr(spellings[c]) for c in close)}?"
-    return "no known name is like it; print(jax.make_jaxpr(fn)(*args)) shows the names fn uses"
+    return f"no known name is like it; {shows}"
 
 
 def _tensorflow_advice(written: str, tensorflow_name: str) -> str:

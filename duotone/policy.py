@@ -33,7 +33,7 @@ from duotone._environment import (
     Painter,
     read_settings,
 )
-from duotone._operation_hints import advice
+from duotone._operation_hints import LEAVE_IT, SHOWS_NAMES, advice
 from duotone._policy_file import read_policy_file
 from duotone._policy_text import FILE, VARIABLE, described
 from duotone._policy_values import (
@@ -295,11 +295,12 @@ class Policy:
         fields = [field for field in _DEFAULTS if getattr(held, field) != _DEFAULTS[field]]
         return [(field, getattr(held, field), f"{FILE}{path}") for field in fields]
 
-    def check_names(self, known: Collection[str]) -> None:
+    def check_names(self, known: Collection[str], shows: str = SHOWS_NAMES) -> None:
         """Raises if a list edit names an operation that the front end does not know.
 
         Args:
             known: The names of all operations that the front end knows.
+            shows: What shows the names that a program uses.
 
         Raises:
             UnknownOperationError: Names every unknown operation, where each comes from (code or
@@ -315,15 +316,14 @@ class Policy:
         for field in LIST_FIELDS:
             for entry in sorted(getattr(self, field) - names):
                 sources = self._sources(field, entry)
-                problem = f"{entry!r} in {' and '.join(sources)}: {advice(entry, names)}"
+                problem = f"{entry!r} in {' and '.join(sources)}: {advice(entry, names, shows)}"
                 if any(" TF_" in source for source in sources):
-                    problem += f" (to leave that variable to TensorFlow, set {_DUOTONE_NAME[field]}"
-                    problem += ", which duotone reads instead; it may be empty)"
+                    problem += LEAVE_IT.format(_DUOTONE_NAME[field])
                 problems.append(problem)
         if problems:
-            count = "an unknown operation" if len(problems) == 1 else "unknown operations"
-            message = f"the policy's lists name {count}:\n  " + "\n  ".join(problems)
-            raise UnknownOperationError(message)
+            what = "an unknown operation" if len(problems) == 1 else "unknown operations"
+            lines = [f"the policy's lists name {what}:", *problems]
+            raise UnknownOperationError("\n  ".join(lines))
 
     def replace(self, **changes: Any) -> Policy:
         """A copy with some fields changed, checked like a new policy.

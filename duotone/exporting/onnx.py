@@ -50,21 +50,11 @@ from duotone.exporting.exported import DESCRIPTION, FORMAT, MODEL, RECORD, Expor
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import PRECISION
 from duotone.graph.record import Record
-from duotone.policy import LIST_FIELDS, Policy
+from duotone.policy import Policy
 
 logger = logging.getLogger("duotone")
 _LARGEST = 2**31 - 2**20
 """Bytes of a model: a message of protobuf ends at 2 GiB."""
-_OPERATIONS = {
-    "dot_general": ("MatMul", "Gemm", "Einsum"),
-    "conv_general_dilated": ("Conv", "ConvTranspose"),
-    "reduce_sum": ("ReduceSum", "ReduceSumSquare"),
-    "reduce_max": ("ReduceMax",),
-    "reduce_min": ("ReduceMin",),
-    "square": ("Square",),
-    "integer_pow": ("Pow", "Square"),
-}
-"""ONNX operations by primitives of JAX, where the neutral name is not enough."""
 
 
 def export_onnx(
@@ -104,7 +94,7 @@ def export_onnx(
     if half is None:
         record: Record = seen
     else:
-        done = _painter().rewrite(model, dtype=half, policy=translated(settings.policy))
+        done = _painter().rewrite(model, dtype=half, policy=_without_pins(settings.policy))
         model, record = done.model, done.record
     description = {
         "format": FORMAT,
@@ -156,6 +146,14 @@ def _in_float32(settings: Any) -> Callable[..., Any]:
 # --------------------------------------------------------------- policy
 
 
+def _without_pins(policy: Policy | None) -> Policy | None:
+    """A policy without patterns, which name scopes of the function; none of them decided anything.
+
+    List edits stay as they are: :mod:`duotone.onnx` knows JAX's primitives by their names.
+    """
+    return None if policy is None else policy.replace(keep_full=(), keep_half=())
+
+
 def _check_pins(name: str, seen: Record) -> None:
     """Raises where the user decided on operations in a way that an ONNX model does not show.
 
@@ -170,24 +168,6 @@ def _check_pins(name: str, seen: Record) -> None:
                 'function with dtype="float32" and rewrite the file: duotone rewrite model.onnx '
                 "--keep-full NAME."
             )
-
-
-def translated(policy: Policy | None) -> Policy | None:
-    """A policy whose lists name the operations of ONNX instead of JAX's primitives.
-
-    Example:
-        >>> sorted(translated(Policy(deny_add=["logistic", "dot_general"])).deny_add)
-        ['Einsum', 'Gemm', 'MatMul', 'Sigmoid']
-    """
-    if policy is None:
-        return None
-    neutral = importlib.import_module("duotone.onnx.lists").NEUTRAL
-    known = {jax_name: (name,) for name, jax_name in neutral.items()} | _OPERATIONS
-    edits = {
-        field: [op for name in getattr(policy, field) for op in known.get(name, (name,))]
-        for field in LIST_FIELDS
-    }
-    return policy.replace(**edits, keep_full=(), keep_half=())
 
 
 # ---------------------------------------------------------------- model

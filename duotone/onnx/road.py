@@ -43,6 +43,7 @@ from duotone.onnx.addends import allow_small_addends
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
 from duotone.onnx.lists import ENTRIES
+from duotone.onnx.names import OF_JAX, onnx_names
 from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
@@ -56,6 +57,18 @@ logger = logging.getLogger("duotone")
 _PAINTERS = {**PAINTERS, "mincut": paint_mincut}
 _NO_STEPS = frozenset({Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value})
 """The steps of duotone's painter by which a node computes full and stores half."""
+_NOT_FOR_MODELS = (
+    "level",
+    "reforms_remove",
+    "ranges",
+    "calibration",
+    "float32_math",
+    "convolution_math",
+)
+"""Fields without a meaning for a model: an error in code, told where the environment sets them."""
+_NOT_READ = ("reduce_dtype", "tuned", "log_path", "log_decisions")
+"""Fields that say nothing about the painting of a model."""
+_SHOWS_NAMES = "duotone view model.onnx --nodes '*' shows the operations of a model"
 _SMALL_TENSOR = 4096
 """Elements up to which shape inference is given a tensor: it may be a shape."""
 
@@ -113,14 +126,14 @@ def make_settings(
     if dtype not in HALF_TYPES:
         raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
     given = policy or Policy()
-    math = ("float32_math", "convolution_math")
-    for field in ("reforms_remove", "ranges", "calibration", "level", *math):
+    for field in _NOT_FOR_MODELS:
         if getattr(given, field):
             raise PolicyError(
                 f"Policy({field}=...) is not for ONNX models: leave it out. Measured ranges are "
                 "the argument calibration=..., nodes to keep are keep_full=[...]."
             )
     merged = given.merged_with_environment()
+    _say_ignored(merged)
     asked = painter or merged.painter
     if asked not in _PAINTERS:
         raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, _PAINTERS))}.")
@@ -129,6 +142,17 @@ def make_settings(
     merged = dataclasses.replace(merged, keep_full=(*merged.keep_full, *keep_full))
     without_half(provider, dtype)
     return Settings(HALF_TYPES[dtype], asked, merged, keep_io, provider)
+
+
+def _say_ignored(policy: Policy) -> None:
+    """Says in one line what of a policy and of the environment has no meaning for a model."""
+    fields = [field for field in (*_NOT_FOR_MODELS, *_NOT_READ) if getattr(policy, field)]
+    if fields:
+        logger.warning(
+            "ignored for an ONNX model, from the policy or the environment (DUOTONE_..., its "
+            "policy file): %s. docs/environment.md says what holds there.",
+            ", ".join(fields),
+        )
 
 
 def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted:
@@ -260,11 +284,11 @@ def _stub(tensor: TensorProto, made: TensorProto) -> None:
 def _lists(model: ModelProto, policy: Policy, half: HalfType) -> tuple[OpLists, Collection[str]]:
     """The lists with the policy's edits, and the operations that only the policy lists."""
     lists = OpLists.for_half(ENTRIES, half.name)
-    added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
-    removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
+    added = {Kind(name): onnx_names(getattr(policy, f"{name}_add")) for name in LISTS}
+    removed = {Kind(name): onnx_names(getattr(policy, f"{name}_remove")) for name in LISTS}
     used = {operation(node) for node in model.graph.node}
     own = {schema.name for schema in ONNX.defs.get_all_schemas()}
-    policy.check_names(used | own | {entry.op for entry in ENTRIES})
+    policy.check_names(used | own | {entry.op for entry in ENTRIES} | OF_JAX.keys(), _SHOWS_NAMES)
     return lists.edited(added, removed), frozenset().union(*added.values())
 
 

@@ -110,6 +110,13 @@ def test_the_policy_speaks_of_jax_s_operations(tmp_path, stand_in):
     assert "dot_general" in made.description["policy"]
 
 
+def test_the_environment_speaks_of_jax_s_operations(tmp_path, stand_in, monkeypatch):
+    monkeypatch.setenv("DUOTONE_DENYLIST_ADD", "dot_general")
+    made = duotone.export(fast(), X, path=tmp_path / "full", format="onnx")
+    assert dtypes(tmp_path / "full") == [onnx.TensorProto.FLOAT]
+    assert "dot_general" in made.description["policy"]
+
+
 def test_float32_is_left_as_it_was_converted(tmp_path, stand_in):
     made = duotone.export(fast("float32"), X, path=tmp_path / "full", format="onnx")
     assert dtypes(tmp_path / "full") == [onnx.TensorProto.FLOAT]
