@@ -391,8 +391,9 @@ def _explanation(path: Path, error: Exception) -> WriteError:
         problem = str(error.args[0][0][2])
         found = re.match(r"\[Errno (\d+)\] ", problem)
         number = int(found[1]) if found else None
-    remedy = _REMEDIES.get(number or 0, "Name another file.")
     parent = Path(os.path.realpath(path)).parent
+    key = errno.EACCES if number == errno.ENOENT and parent.is_dir() else number or 0
+    remedy = _REMEDIES.get(key, "Name another file.")
     remedy = remedy.format(parent=parent, bytes=len(os.fsencode(path.name)))
     explained = WriteError(f"cannot write {path}: {problem or error}. {remedy}")
     explained.errno = number

@@ -290,3 +290,12 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ArgumentError, match="permission denied"):
         prepare_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("new", r"Name a file in a folder that you may write to\."), ("no/new", "mkdir -p")],
+)
+def test_a_file_system_that_takes_no_files_is_told_from_a_missing_folder(tmp_path, name, remedy):
+    with pytest.raises(WriteError, match=remedy), _files.explained(tmp_path / name):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -133,8 +133,10 @@ def compare_models(first: str, second: str, data: Path | None, json: Path | None
     from rich.console import Console
 
     from duotone import onnx
-    from duotone._files import write_atomically
+    from duotone._files import check_writable, write_atomically
 
+    if json is not None:
+        check_writable(json)
     console = Console()
     with console.status("running both models"):
         seen = onnx.compare(first, second, data)

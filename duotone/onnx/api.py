@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from duotone._dtypes import canonical
-from duotone.errors import OnnxError
 from duotone.graph.record import Record, make_record
 from duotone.onnx import files
 from duotone.onnx.apply import apply
@@ -125,7 +124,7 @@ def rewrite(
     start = time.perf_counter()
     name = files.data_file(target).name if target is not None and source.external else None
     storage = Storage(source.folder, name)
-    with _naming(source), _no_garbage_collection():
+    with files.naming(source), _no_garbage_collection():
         made, record = _carry_out(source, settings, storage)
     seconds = time.perf_counter() - start
     if target is not None:
@@ -195,7 +194,8 @@ def _settings(
     if calibration is None:
         return settings
     on_stage("measuring")
-    return dataclasses.replace(settings, measured=measured(source, calibration))
+    with files.naming(source):
+        return dataclasses.replace(settings, measured=measured(source, calibration))
 
 
 def _carry_out(
@@ -206,17 +206,6 @@ def _carry_out(
     graph = shown_graph(painted.built)
     record = make_record(graph, painted.classes, painted.painting, plan, painted.half)
     return verify(made), record
-
-
-@contextlib.contextmanager
-def _naming(source: files.Source) -> Iterator[None]:
-    """Puts the name of the file before errors."""
-    try:
-        yield
-    except OnnxError as error:
-        raise files.named_error(source, error) from error
-    except UnicodeDecodeError as error:
-        raise files.named_error(source, OnnxError(files.NO_TEXT)) from error
 
 
 @contextlib.contextmanager

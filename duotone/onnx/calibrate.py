@@ -29,7 +29,7 @@ def calibrate(model: Any, data: Any) -> dict[str, Measured]:
         The range of each value of the outermost graph, by name.
 
     Raises:
-        CalibrationError: the model cannot be measured.
+        CalibrationError: the model cannot be measured, or not with this data.
         OnnxError: the model is damaged, or ONNX Runtime cannot run it.
     """
     return measured(files.read(model), data)
@@ -48,6 +48,12 @@ def measured(source: files.Source, data: Any) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     for feed in running.read_inputs(data):
         given = running.fitted(opened, feed)
+        for name in inputs:
+            if given[name].size and not np.isfinite(given[name]).any():
+                raise CalibrationError(
+                    f"the input {name!r} to calibrate with holds no finite number; give data that "
+                    "the model is used with."
+                )
         values = dict(zip(names, running.run(opened, names, given), strict=True))
         values |= {name: given[name] for name in inputs}
         for name, array in values.items():

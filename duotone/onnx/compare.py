@@ -122,13 +122,19 @@ def compare(first: Any, second: Any, data: Any = None, *, seed: int = 0) -> Diff
         v.name for v in sources[1].model.graph.output
     }:
         raise ArgumentError("the two models have different results; they cannot be compared.")
-    plain = running.session(running.in_memory(sources[0]))
-    feed = running.inputs_for(plain, seed) if data is None else running.read_inputs(data)[0]
+    if data is None:
+        with files.naming(sources[0]):
+            feed = running.inputs_for(running.session(running.in_memory(sources[0])), seed)
+    else:
+        feed = running.read_inputs(data)[0]
     outputs = [value.name for value in sources[0].model.graph.output]
     makers = {
         name: node.op_type for node in sources[1].model.graph.node for name in node.output if name
     }
-    values = [_values(source, feed, outputs) for source in sources]
+    values: list[dict[str, Any]] = []
+    for source in sources:
+        with files.naming(source):
+            values.append(_values(source, feed, outputs))
     shared = [name for name in values[1] if name in values[0] and name not in outputs]
     return Difference(
         tuple(

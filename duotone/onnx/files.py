@@ -8,6 +8,7 @@ they are whole, the data first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -96,6 +97,21 @@ def read(model: ModelProto | str | Path) -> Source:
 def named_error(source: Source, error: OnnxError) -> OnnxError:
     """The same error with the file's name."""
     return error if source.path is None else OnnxError(f"{source.path}: {error}")
+
+
+@contextlib.contextmanager
+def naming(source: Source) -> Iterator[None]:
+    """Puts the name of the file before errors.
+
+    Raises:
+        OnnxError: in place of one without the name.
+    """
+    try:
+        yield
+    except OnnxError as error:
+        raise named_error(source, error) from error
+    except UnicodeDecodeError as error:
+        raise named_error(source, OnnxError(NO_TEXT)) from error
 
 
 def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:

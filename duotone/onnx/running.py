@@ -8,13 +8,16 @@ cannot run is an :class:`~duotone.errors.OnnxError` with its words.
 from __future__ import annotations
 
 import itertools
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from duotone.errors import ArgumentError, MissingExtraError, OnnxError
+from duotone.errors import ArgumentError, MissingExtraError, OnnxError, shown
 from duotone.onnx import files
 from duotone.onnx.protos import FLOAT, NUMBERS, ONNX, ModelProto
 
@@ -34,6 +37,7 @@ _NUMPY: dict[str, Any] = {
     "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
 }
+_BF16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (FLOAT, NUMBERS["float16"])
 
 
@@ -60,7 +64,7 @@ def session(model: ModelProto | Path, *, optimize: bool = False) -> Any:
     try:
         return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common public class
-        raise OnnxError(f"ONNX Runtime refuses the model: {error}") from error
+        raise OnnxError(f"ONNX Runtime refuses the model: {_one_line(error)}") from error
 
 
 def run(opened: Any, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
@@ -72,7 +76,11 @@ def run(opened: Any, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> 
     try:
         return opened.run(outputs, dict(feed))
     except Exception as error:
-        raise OnnxError(f"ONNX Runtime cannot run the model: {error}") from error
+        raise OnnxError(f"ONNX Runtime cannot run the model: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
@@ -129,11 +137,7 @@ def read_inputs(data: Any) -> list[dict[str, Any]]:
         ArgumentError: it is none of these.
     """
     if isinstance(data, str | Path):
-        try:
-            with np.load(data, allow_pickle=False) as arrays:
-                return [{name: arrays[name] for name in arrays.files}]
-        except (OSError, ValueError, EOFError) as error:
-            raise ArgumentError(f"{data}: no .npz file of arrays by input name: {error}") from error
+        return [_read_file(Path(data))]
     if isinstance(data, Mapping):
         return [dict(data)]
     if isinstance(data, Sequence) and data and all(isinstance(one, Mapping) for one in data):
@@ -141,11 +145,35 @@ def read_inputs(data: Any) -> list[dict[str, Any]]:
     raise ArgumentError("give inputs as a mapping from names to arrays, a list of such, or .npz.")
 
 
+def _read_file(path: Path) -> dict[str, Any]:
+    """The arrays of an ``.npz`` file by name.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    try:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if not isinstance(found, np.ndarray):
+                return {name: found[name] for name in found.files}
+        problem, cause = "it holds one array without a name", None
+    except FileNotFoundError as error:
+        problem, cause = "there is no such file", error
+    except IsADirectoryError as error:
+        problem, cause = "it is a folder", error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        problem, cause = "it is damaged, or holds what are no numbers", error
+    raise ArgumentError(
+        f"{path} is no .npz file of arrays by input name: {problem}. numpy.savez writes one: "
+        "numpy.savez('inputs.npz', x=array)."
+    ) from cause
+
+
 def fitted(opened: Any, feed: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs in the dtypes that a session asks for.
 
     Raises:
-        ArgumentError: one is missing.
+        ArgumentError: one is missing, or of another shape or kind than the model takes.
     """
     found = {}
     for asked in opened.get_inputs():
@@ -156,8 +184,29 @@ def fitted(opened: Any, feed: Mapping[str, Any]) -> dict[str, Any]:
             )
         dtype = _NUMPY.get(asked.type)
         array = np.asarray(feed[asked.name])
+        is_number = array.dtype.kind in "biuf" or array.dtype == _BF16
+        if not _fits(array, asked.shape) or (dtype is not None and not is_number):
+            raise ArgumentError(
+                f"the model takes {_type_text(asked)} as input {asked.name!r}; given is "
+                f"{shown(array)}."
+            )
         found[asked.name] = array if dtype is None else array.astype(dtype)
     return found
+
+
+def _fits(array: np.ndarray, asked: Sequence[Any]) -> bool:
+    """False where a side is another one; a session tells a single number and no shape alike."""
+    if not asked:
+        return True
+    pairs = zip(array.shape, asked, strict=False)
+    return array.ndim == len(asked) and all(
+        not isinstance(side, int) or side < 0 or size == side for size, side in pairs
+    )
+
+
+def _type_text(asked: Any) -> str:
+    sides = ", ".join("?" if side is None else str(side) for side in asked.shape)
+    return f"{asked.type}[{sides}]" if asked.shape else str(asked.type)
 
 
 def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:

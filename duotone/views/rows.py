@@ -62,10 +62,14 @@ class Rows:
             found = [o for o in found if matches(_path(o))]
             if not found:
                 scopes = sorted({o.scope.split("/")[0] for o in record.operations if o.scope})
+                begin = (
+                    f"scopes begin with {', '.join(scopes)}" if scopes else "there are no scopes"
+                )
                 raise ArgumentError(
                     f"where={where!r} matches no operation"
                     + (f" of rule {rule!r}" if rule else "")
-                    + f"; names are scope/operation, and scopes begin with {', '.join(scopes)}"
+                    + "; names are scope/operation ('*' shows all), and "
+                    + begin
                 )
         shown = found
         if most is not None and len(found) > most:

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from duotone.cli.main import app
+from duotone.cli.main import app, run
 from duotone.errors import ArgumentError, WriteError
 from tests.onnx.models import MLP, model, old
 
@@ -52,6 +52,15 @@ def test_weights_that_are_inputs_become_constants_by_any_painter(tmp_path):
     )
     assert said.exit_code == 0
     assert [value.name for value in onnx.load(out).graph.input] == ["x"]
+
+
+def test_a_place_for_json_is_checked_before_models_run(path, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(["compare", str(path), str(path), "--json", str(tmp_path / "no" / "d.json")])
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert "mkdir -p" in said.err
+    assert not said.out.strip()
 
 
 def test_view_and_explain(path, tmp_path):
