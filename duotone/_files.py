@@ -169,19 +169,19 @@ def check_free(path: Path, *, overwrite: bool) -> None:
 def check_new_folder(path: Path) -> None:
     """Raises what is known to prevent :func:`folder_in_one_step`, before any work is done for it.
 
-    A link is followed: the folder that it leads to is meant.
-
     Args:
-        path: the folder.
+        path: the folder, or a link to it.
 
     Raises:
         ArgumentError: it exists and is not an empty folder, or there is nothing to put it into.
+        WriteError: the file system refuses to look.
     """
     folder = Path(os.path.realpath(path))
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise ArgumentError(f"{folder} exists: it is to be a new folder. Name another.")
+    with explained(path):
+        if folder.is_dir() and not any(folder.iterdir()):
+            return
+        if folder.exists() or folder.is_symlink():
+            raise ArgumentError(f"{folder} exists: it is to be a new folder. Name another.")
     if not folder.parent.is_dir():
         raise ArgumentError(
             f"cannot write {folder}: there is no folder {folder.parent}. "

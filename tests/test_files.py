@@ -299,3 +299,8 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
 def test_a_file_system_that_takes_no_files_is_told_from_a_missing_folder(tmp_path, name, remedy):
     with pytest.raises(WriteError, match=remedy), _files.explained(tmp_path / name):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def test_a_new_folder_with_a_name_that_is_too_long(tmp_path):
+    with pytest.raises(WriteError, match=r"Its name has 300 bytes: give it a shorter one"):
+        _files.check_new_folder(tmp_path / ("a" * 300))

@@ -25,7 +25,7 @@ from duotone import api
 from duotone._arguments import check_callable
 from duotone._files import check_new_folder, folder_in_one_step
 from duotone._version import __version__
-from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
+from duotone.errors import ArgumentError
 from duotone.exporting.arguments import Call, divided, is_array, positions_of, types_of
 from duotone.exporting.comparison import worst_difference
 from duotone.exporting.exported import (
@@ -39,6 +39,7 @@ from duotone.exporting.exported import (
     ExportedSavedModel,
 )
 from duotone.exporting.onnx import export_onnx
+from duotone.exporting.refusals import check_results, first_line, told_in_one_line
 from duotone.exporting.saved_model import check_installed, write_saved_model
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.policy import Policy
@@ -242,8 +243,9 @@ def _check_for_onnx(target: Any, platforms: Any) -> None:
     for name, value in (("target", target), ("platforms", platforms)):
         if value is not None:
             raise ArgumentError(
-                f'export: {name}= is for format="jax"; an ONNX model is painted alike for all '
-                "devices. What a runtime has no kernel for, duotone rewrite --provider leaves full."
+                f'export: {name}= is for the formats "jax" and "saved_model"; an ONNX model is '
+                "painted alike for all devices. What a runtime has no kernel for, "
+                "duotone rewrite --provider leaves full."
             )
 
 
@@ -302,19 +304,17 @@ def _exported(
     args, kwargs = types
     leaves = jax.tree.leaves(types)
     is_symbolic = any(jax.export.is_symbolic_dim(d) for x in leaves if is_array(x) for d in x.shape)
+    hint = " It may be possible for fixed sizes." if is_symbolic else ""
     try:
-        return jax.export.export(jax.jit(call.function), platforms=platforms)(*args, **kwargs)
+        with told_in_one_line(call.name, hint):
+            made = jax.export.export(jax.jit(call.function), platforms=platforms)(*args, **kwargs)
     except jax.errors.InconclusiveDimensionOperation as error:
         raise ArgumentError(
             f"export: {call.name} decides something by a size that is left open: "
-            f"{_first_line(error)} Export it for fixed sizes (without batch_argnums)."
+            f"{first_line(error)} Export it for fixed sizes (without batch_argnums)."
         ) from error
-    except DuotoneError:
-        raise
-    except (NotImplementedError, TypeError, ValueError) as error:
-        hint = " It may be possible for fixed sizes." if is_symbolic else ""
-        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
-        raise kind(f"export: JAX cannot export {call.name}: {_first_line(error)}{hint}") from error
+    check_results(call.name, made.out_avals)
+    return made
 
 
 def _check_size(name: str, program: jax.export.Exported) -> None:
@@ -341,14 +341,9 @@ def _serialized(name: str, program: jax.export.Exported) -> bytes:
         return bytes(program.serialize())
     except (ValueError, KeyError, NotImplementedError) as error:
         raise ArgumentError(
-            f"export: JAX cannot write {name}: {_first_line(error)} Let it take and return dicts, "
+            f"export: JAX cannot write {name}: {first_line(error)} Let it take and return dicts, "
             "lists and tuples, or see jax.export.register_pytree_node_serialization."
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    line = str(error).strip().split("\n")[0]
-    return line if line.endswith(".") else f"{line}."
 
 
 def _type_text(kind: Any) -> str:

@@ -47,6 +47,7 @@ from duotone.exporting.arguments import (
 )
 from duotone.exporting.comparison import worst_difference
 from duotone.exporting.exported import DESCRIPTION, FORMAT, MODEL, RECORD, ExportedOnnx
+from duotone.exporting.refusals import check_results, first_line, told_in_one_line
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import PRECISION
 from duotone.graph.record import Record
@@ -86,7 +87,8 @@ def export_onnx(
     half = None if found is None else found.name
     written = _in_float32(settings)
     fn = api.autocast(written, dtype=half or "float32", policy=settings.policy)
-    seen = api.explain(fn, *args, **kwargs)
+    with told_in_one_line(settings.name):
+        seen = api.explain(fn, *args, **kwargs)
     _check_pins(settings.name, seen)
     call, plain = (divided(settings.name, f, args, kwargs) for f in (fn, written))
     types = types_of(call, positions_of(batch_argnums, args))
@@ -192,6 +194,7 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
 
     try:
         results = jax.eval_shape(call.function, *args, **kwargs)
+        check_results(call.name, jax.tree.leaves(results))
         with _quiet():
             return to_onnx(
                 function,
@@ -203,10 +206,9 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
     except DuotoneError:
         raise
     except Exception as error:  # jax2onnx's own, of many kinds
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArgumentError(
-            f"export: jax2onnx cannot convert {call.name}: {line} What it knows is listed in its "
-            'documentation; format="jax" takes any function.'
+            f"export: jax2onnx cannot convert {call.name}: {first_line(error)} What "
+            'it knows is listed in its documentation; format="jax" takes any function.'
         ) from error
 
 

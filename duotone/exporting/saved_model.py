@@ -36,6 +36,7 @@ from duotone.exporting.exported import (
     ExportedSavedModel,
     tensorflow,
 )
+from duotone.exporting.refusals import first_line
 
 logger = logging.getLogger("duotone")
 ABOUT = "assets.extra/duotone.json"
@@ -156,10 +157,9 @@ def _module(
     try:
         module.signature = module.call.get_concrete_function()
     except Exception as error:  # of JAX, of jax2tf and of TensorFlow
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArgumentError(
-            f"export: TensorFlow {tf.__version__} does not take {name}: {line} Try a newer "
-            'TensorFlow or fixed sizes; format="jax" needs no TensorFlow.'
+            f"export: TensorFlow {tf.__version__} does not take {name}: {first_line(error)} Try "
+            'a newer TensorFlow or fixed sizes; format="jax" needs no TensorFlow.'
         ) from error
     return module
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import duotone
-from duotone.errors import ArgumentError, MissingExtraError, RewriteError
+from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError, RewriteError
 from duotone.exporting.exported import DESCRIPTION, MODEL, RECORD
 
 W = np.asarray(jax.random.normal(jax.random.key(0), (64, 16))) / 8
@@ -154,14 +154,31 @@ def test_what_a_model_has_no_place_for_is_refused(tmp_path, stand_in, function):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"format": "onnx", "target": "h100"}, "target= is for format="),
-        ({"format": "onnx", "platforms": ["cpu"]}, "platforms= is for format="),
+        ({"format": "onnx", "target": "h100"}, "target= is for the formats"),
+        ({"format": "onnx", "platforms": ["cpu"]}, "platforms= is for the formats"),
         ({"format": "tflite"}, "no format 'tflite'"),
     ],
 )
 def test_bad_options_are_named(tmp_path, options, words):
     with pytest.raises(ArgumentError, match=words):
         duotone.export(fast(), X, path=tmp_path / "model", **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: x @ x, "JAX cannot export .*contracting dimensions"),
+        (lambda x: "text" @ x, "JAX cannot export .*unsupported operand"),
+        (lambda x, missing: x, "JAX cannot export .*missing 1 required positional argument"),
+        (lambda x: None, "returns no array: there is nothing to export"),
+    ],
+)
+@pytest.mark.parametrize("format", ["jax", "onnx"])
+def test_a_wrong_function_is_told_in_one_line(tmp_path, stand_in, format, function, words):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=words) as caught:
+        duotone.export(function, X, path=tmp_path / "model", format=format, dtype="float16")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_jax2onnx_it_says_what_to_install(tmp_path, monkeypatch):
