@@ -68,7 +68,6 @@ PROGRAMS: dict[str, Program] = {
     "swapped_rows": (jax.grad(lambda w, x: (x @ w).sum()), SQUARE),
     "window_dots": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((1, 1, 8, 16)))),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
-    "half_cotangents": (lambda w, x: jnp.sin(x) @ jnp.sin(w), SQUARE),
     "recompute": (activated(jax.nn.gelu), SQUARE),
     "recompute_dearest": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),
     "quotients": (gradient(plain), ARRAYS),

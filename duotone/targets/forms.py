@@ -55,7 +55,7 @@ def _names(text: str) -> frozenset[str]:
 
 _EVERYWHERE = _names("known_scatters one_hot weight_gradients")
 """Reforms from which every device gains."""
-_PLAIN = _EVERYWHERE | _names("dot_orders loop_sums half_cotangents")
+_PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
 """With dots of every layout."""
 _CPU = _names("recompute quotients firm_roots")
 """For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
@@ -98,7 +98,7 @@ TABLE = {
         WIDENED,
         EVERYTHING,
         "no bfloat16 instructions: the backend would calculate in float32 or fail",
-        reforms=_EVERYWHERE | _CPU | {"half_cotangents"},
+        reforms=_EVERYWHERE | _CPU,
     ),
     "cpu-float16": DeviceForms(
         "CPU",

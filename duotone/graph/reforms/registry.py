@@ -143,14 +143,6 @@ REGISTRY = (
         layer=Layer.DERIVATIVE,
     ),
     Entry(
-        "half_cotangents",
-        "d/dx of a float32 dot of half operands = dot(half(cotangent), w')",
-        "a backward dot of float32 and half would run in float32",
-        weights.match_wide,
-        ("dot_general",),
-        layer=Layer.DERIVATIVE,
-    ),
-    Entry(
         "recompute",
         "f(x) read again later = f(x) calculated again later, from an x that is in memory",
         "what the backward pass reads of transcendental functions is not kept",
@@ -194,7 +186,6 @@ REFORMS = tuple(BY_NAME)
 """Their names."""
 OF_ANY_PAINTER = frozenset(
     "known_scatters one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
-    "half_cotangents "
     "hold_widened hold_parts".split()
 )
 """Those that depend on no colour of duotone's."""

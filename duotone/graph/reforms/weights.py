@@ -1,21 +1,18 @@
-"""Derivatives of half dots: of a weight in float32 (``weight_gradients``), of others by half dots.
+"""Derivatives of half dots: of a weight in float32 (``weight_gradients``).
 
 ::
 
     d/dw of dot(x, half(w)) = dot(x', cotangent), summed and handed on in float32
-    d/dx of a dot with a float32 result = dot(half(cotangent), w')        (``half_cotangents``)
 
 Who differentiates a painted function has JAX transpose its dots: the cotangent of a half operand is
-half, so that the gradient of a weight would be rounded before it is cast to the weight's float32;
-and a float32 cotangent with a half operand makes a dot that runs in float32. Here is said of which
-dots a derivative may be asked, and what may be a weight; whether it *is* an array that is
-differentiated by is known only where the dot is bound. Carried out by
-:mod:`duotone.jaxpr.rules.weights`.
+half, so that the gradient of a weight would be rounded before it is cast to the weight's float32.
+Here is said what may be a weight; whether it *is* an array that is differentiated by is known only
+where the dot is bound. Carried out by :mod:`duotone.jaxpr.rules.weights`.
 """
 
 from __future__ import annotations
 
-from duotone.graph.graph import RESHAPES, Node, Paint
+from duotone.graph.graph import RESHAPES, Node
 from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
 
@@ -42,10 +39,3 @@ def match_weight(node: Node, view: View) -> Reform | None:
     for _, _, slot, root in sorted(found):
         write("weight", to=(slot, root))
     return Reform("weight_gradients", node.index, "its gradient is not rounded", write.steps)
-
-
-def match_wide(node: Node, view: View) -> Reform | None:
-    """A half dot with a float32 result."""
-    if not view.computes_half(node) or view.painting.store[node.index] is Paint.HALF:
-        return None
-    return Reform("half_cotangents", node.index, "backward dots take half operands", ())

@@ -23,7 +23,7 @@ from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import precision, rows_dot, takes_rows
 from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.reforms import carried_out
-from duotone.jaxpr.rules.weights import DotForm, of_halves, of_weight
+from duotone.jaxpr.rules.weights import DotForm, of_weight
 from duotone.jaxpr.rules.windows import window_dot
 from duotone.jaxpr.running.rewrite import Env, Rewriter, handles, is_host_array
 
@@ -155,19 +155,17 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 
     Bound in the form that the device runs fast, see :mod:`duotone.jaxpr.rules.dots`.
 
-    One whose operand is a weight, or whose result is float32, has a derivative of its own, see
+    One whose operand is a weight has a derivative of its own, see
     :mod:`duotone.jaxpr.rules.weights`.
     """
     (node,) = step.nodes
-    wide = r.kept(node, 0) is Paint.FULL
     arrays = takes_rows(*operands)
-    in_float32 = wide and node not in r.reforms.reductions.nodes
+    in_float32 = r.kept(node, 0) is Paint.FULL and node not in r.reforms.reductions.nodes
     how = _dot_form(r, step, FULL_DTYPE if in_float32 else r.half.name, arrays)
     slot = _weight_slot(r, step, env) if arrays else None
     result = _bound(r, how, operands)
     if slot is None:
-        own = how.kind == ROWS or not wide or "half_cotangents" not in r.reforms.on
-        return [result if own else r.bound_once(of_halves, [result, *operands], how)]
+        return [result]
     full = _full_weight(r, env, step.inputs[slot])
     return [r.bound_once(of_weight, [result, *operands, full], slot, how)]
 

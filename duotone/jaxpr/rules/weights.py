@@ -70,31 +70,6 @@ class DotForm:
 # other one: it evaluates a loop in part before it differentiates a second time.
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
-def of_halves(result: Any, lhs: Any, rhs: Any, form: DotForm) -> Any:
-    """``result``, a dot, with backward dots that take half operands whatever its type.
-
-    JAX transposes a dot with half operands and a float32 result into a dot of a float32 cotangent
-    with a half operand, which runs in float32. Here the cotangent is cast first.
-
-    Args:
-        result: of the dot.
-        lhs: its left operand, half.
-        rhs: its right operand, half.
-        form: how it was bound.
-    """
-    del lhs, rhs, form
-    return result
-
-
-@functools.partial(of_halves.defjvp, symbolic_zeros=True)
-def _derivative_of_halves(form: DotForm, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    result, *pair = primals
-    sides = [side for side in (0, 1) if not is_zero(tangents[1 + side])]
-    parts = [_side(form, side, pair, tangents[1 + side]) for side in sides]
-    return of_halves(*primals, form), total(parts, result)
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
 def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotForm) -> Any:
     """``result``, a dot of a weight, with the weight's gradient in float32.
