@@ -14,8 +14,6 @@
 ``stacked``    a dot over the operands of all iterations of a loop
 ``sum``        along axes, in float32
 ``multiply``   likewise ``add``, ``divide``, ``negate``, ``transpose``, ``expand``, ``squeeze``
-``repeat``     to a shape, as NumPy broadcasts
-``half``       rounded to half
 ``widen``      in float32
 ``rounded``    float32 numbers that half holds; no compiler leaves this rounding out
 ``instead``    the second operand, with the derivative of the first

@@ -29,7 +29,6 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "transpose": lax.transpose,
     "expand": lax.expand_dims,
     "squeeze": lax.squeeze,
-    "repeat": jnp.broadcast_to,
     "widen": lambda x: _jax.convert(x, FULL_DTYPE),
     "instead": instead,
 }

@@ -50,7 +50,6 @@ def carried_out(r: Rewriter, step: Step, env: Env, reform: Reform, own: Own) -> 
             "take": functools.partial(taken, eqn),
             "place": lambda array, _, updates: placed(eqn, step.indices, array, updates),
             "one_hot": functools.partial(one_hot, eqn),
-            "half": lambda array: lax.convert_element_type(array, r.half),
             "rounded": r.rounded,
         },
     )
