@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import duotone
@@ -41,7 +40,6 @@ def activated(function: Callable[[Any], Any]) -> Callable[..., Any]:
     return jax.grad(lambda w, x: ((function(x @ w) @ w.T) ** 2).sum(), argnums=(0, 1))
 
 
-ROWS = np.arange(4)
 SQUARE = (jnp.ones((32, 64)), jnp.ones((16, 32)))
 GROUPED = (jnp.ones((2, 16, 2, 4, 3)), jnp.ones((2, 16, 2, 3)), jnp.ones((2, 16, 2, 3)))
 
@@ -61,7 +59,6 @@ PROGRAMS: dict[str, Program] = {
     "factors": NORM,
     "passing_factors": NORM,
     "picks": (loss, (WORDS, STATES, LABELS)),
-    "known_scatters": (jax.grad(lambda x: jnp.sin(x[ROWS, ROWS]).sum()), (jnp.ones((4, 4)),)),
     "one_hot": (jax.grad(loss), (WORDS, STATES, LABELS)),
     "loop_sums": (jax.grad(recurrent), arguments()),
     "dot_orders": (jax.grad(grouped_loss, argnums=(0, 1, 2)), GROUPED),

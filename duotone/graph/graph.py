@@ -216,7 +216,6 @@ class Node:
     ``permutation``  of a transposition; of a reshape that moves axes first (Fortran's order)
     ``length``       of the dimension along which a counter counts
     ``addends``      how many updates of a scatter one place gets at most; absent if unknown
-    ``placed``       of a scatter that adds at most one update to each place, all of them known
     ``once``         of a scatter that can add no two updates to a place, wherever they go
     ``fill``         what a gather gives for places outside of its operand; absent for NaN, and
                      where integers or complex numbers make it hard to say

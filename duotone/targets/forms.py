@@ -53,7 +53,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(BY_NAME[name].name for name in text.split())
 
 
-_EVERYWHERE = _names("known_scatters one_hot weight_gradients")
+_EVERYWHERE = _names("one_hot weight_gradients")
 """Reforms from which every device gains."""
 _PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
 """With dots of every layout."""

@@ -32,4 +32,4 @@ def test_a_small_model_is_painted_without_each_rule(monkeypatch: pytest.MonkeyPa
     found = ablation.painted("dlrm")["h200 float16"]
     assert "mixed" in found["bytes"]
     assert "iteration" not in found["bytes"]
-    assert "known_scatters" in found["reforms"]
+    assert "weight_gradients" in found["reforms"]

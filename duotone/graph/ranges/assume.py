@@ -123,7 +123,7 @@ def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
     )
 
 
-_SIZES = frozenset({"terms", "length", "addends", "placed", "once", "sizes"})
+_SIZES = frozenset({"terms", "length", "addends", "once", "sizes"})
 """Attributes of a node that follow from the sizes of arrays."""
 
 

@@ -6,7 +6,6 @@
 ``own``        the operation itself, of other operands
 ``made``       the operation that makes a value, of other operands
 ``take``       what the operation, a gather, takes of an array; of size 1 where the original is not
-``place``      what the operation, a scatter to known places, gives, by a gather from its updates
 ``one_hot``    what the operation, a scatter of one update, gives, by comparing places with indices
 ``contract``   a dot in the form of the device, by dimension numbers
 ``weight``     an operand that may be a weight, and the value from which it was moved

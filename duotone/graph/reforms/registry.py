@@ -90,17 +90,10 @@ REGISTRY = (
         ("gather",),
     ),
     Entry(
-        "known_scatters",
-        "zeros + updates at known places = select(place gets one, update of the place, zeros)",
-        "a gather is part of the kernel that reads it; a scatter writes, reads and writes zeros",
-        scatters.match_known,
-        ("scatter-add",),
-    ),
-    Entry(
         "one_hot",
         "zeros + update at index = select(iota == index, zeros + update, zeros)",
         "the gradient of picked logits is part of the kernel that reads it",
-        scatters.match_one_hot,
+        scatters.match,
         ("scatter-add",),
     ),
     Entry(
@@ -185,7 +178,7 @@ BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
 REFORMS = tuple(BY_NAME)
 """Their names."""
 OF_ANY_PAINTER = frozenset(
-    "known_scatters one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
+    "one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
     "hold_widened hold_parts".split()
 )
 """Those that depend on no colour of duotone's."""

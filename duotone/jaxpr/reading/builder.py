@@ -249,7 +249,7 @@ class Builder:
             attributes=attributes,
         )
         self._integers.made(eqn, inputs, outputs)
-        return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1, indices=indices)
+        return Step(eqn, "leaf", inputs, outputs, (first,), first, first + 1)
 
     def _is_zero(self, value: int) -> bool:
         constant = self.values[value].constant

@@ -10,7 +10,7 @@ Who calls this: :class:`duotone.jaxpr.reading.builder.Builder`. Unknown is ``Non
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -188,16 +188,3 @@ def addends(eqn: _jax.Eqn, indices: np.ndarray) -> int | None:
         return None
     counts = np.unique(found[found >= 0], return_counts=True)[1]
     return int(np.max(counts, initial=0))
-
-
-def positions(sizes: Sequence[int], found: np.ndarray) -> np.ndarray:
-    """For each place along the scattered axes, the window that goes there, -1 for none.
-
-    Args:
-        sizes: of the scattered axes.
-        found: from :func:`targets`, with no place twice.
-    """
-    which = np.full(int(np.prod(sizes)), -1, np.int32)
-    flat = found.reshape(-1)
-    which[flat[flat >= 0]] = np.flatnonzero(flat >= 0)
-    return which.reshape(tuple(sizes))

@@ -30,7 +30,6 @@ class Step:
         first: index of the first node inside the equation.
         last: one past the index of the last node inside.
         bodies: its nested programs.
-        indices: of a scatter that adds, if they are known before any call.
     """
 
     eqn: _jax.Eqn
@@ -41,7 +40,6 @@ class Step:
     first: int
     last: int
     bodies: tuple[Program, ...] = ()
-    indices: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from duotone.graph.graph import Paint
 from duotone.graph.reforms.reform import NOBODY, Reform
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.expressions import evaluate
-from duotone.jaxpr.rules.scatters import one_hot, placed
+from duotone.jaxpr.rules.scatters import one_hot
 from duotone.jaxpr.running.rewrite import Env, Rewriter
 
 Own = Callable[[Sequence[Any]], Any]
@@ -48,7 +48,6 @@ def carried_out(r: Rewriter, step: Step, env: Env, reform: Reform, own: Own) -> 
             "own": lambda *operands: own(operands),
             "made": made_again(r),
             "take": functools.partial(taken, eqn),
-            "place": lambda array, _, updates: placed(eqn, step.indices, array, updates),
             "one_hot": functools.partial(one_hot, eqn),
             "rounded": r.rounded,
         },

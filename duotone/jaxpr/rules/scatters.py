@@ -1,4 +1,4 @@
-"""Scatters that add no two updates, bound as a gather or as a select.
+"""Scatters that add no two updates, bound as a select.
 
 Which: :mod:`duotone.graph.reforms.scatters`, by the attributes that :func:`scatter_attributes`
 gives. Who calls this: :mod:`duotone.jaxpr.rules.reforms` and
@@ -16,7 +16,7 @@ from jax.lax import GatherScatterMode
 
 from duotone import _jax
 from duotone.graph.graph import Attribute
-from duotone.jaxpr.reading.indices import addends, positions, targets
+from duotone.jaxpr.reading.indices import addends
 
 
 def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
@@ -27,39 +27,12 @@ def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str
         indices: if they are known before any call.
     """
     found: dict[str, Attribute] = {}
-    plain = all(_is_plain(var) for var in eqn.invars)
     count = None if indices is None else addends(eqn, indices)
-    if indices is not None and count is not None:
+    if count is not None:
         found["addends"] = float(count)
-        if count <= 1 and plain and indices.size:
-            found["placed"] = 1.0
-    if plain and _adds_once(eqn):
+    if all(_is_plain(var) for var in eqn.invars) and _adds_once(eqn):
         found["once"] = 1.0
     return found
-
-
-def placed(eqn: _jax.Eqn, indices: Any, operand: Any, updates: Any) -> Any:
-    """``select(known to get one, operand + updates[which], operand)``."""
-    found = targets(eqn, indices)
-    assert found is not None
-    numbers = eqn.params["dimension_numbers"]
-    scattered = sorted(numbers.scatter_dims_to_operand_dims)
-    which = positions([operand.shape[axis] for axis in scattered], found)
-    rows = [axis for axis in range(updates.ndim) if axis not in numbers.update_window_dims]
-    flat = lax.transpose(updates, (*numbers.update_window_dims, *rows))
-    flat = lax.reshape(flat, (*flat.shape[: flat.ndim - len(rows)], found.size))
-    window = tuple(range(flat.ndim - 1))
-    taken = lax.gather(
-        flat,
-        np.maximum(which, 0)[..., None],
-        lax.GatherDimensionNumbers(window, (len(window),), (len(window),)),
-        (*flat.shape[:-1], 1),
-        mode=GatherScatterMode.PROMISE_IN_BOUNDS,
-    )
-    axes = [axis for axis in range(operand.ndim) if axis not in scattered] + scattered
-    taken = lax.transpose(taken, np.argsort(axes))
-    hit = lax.broadcast_in_dim(which >= 0, operand.shape, scattered)
-    return lax.select(hit, lax.add(operand, taken), operand)
 
 
 def _adds_once(eqn: _jax.Eqn) -> bool:
