@@ -1,63 +1,230 @@
-"""The program of one bucket: compiled once, and how the shapes of its results follow the length.
+"""The programs of buckets: each compiled once, and how the shapes of its results follow the length.
 
 Who calls this: :mod:`duotone.compiling.bucketed`.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from duotone.jaxpr.reading.signature import Signature, flatten_call
+from duotone.compiling.background import Pending
+from duotone.jaxpr.reading.signature import Signature
+
+Shapes = list[tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BucketCounts:
+    """How often a bucketed function was compiled.
+
+    Attributes:
+        calls: calls outside of traces.
+        compiles: programs compiled, those in the background once they have taken over.
+        hits: calls that found their program.
+        larger: calls that ran in a larger bucket, since their own was not compiled yet.
+        evictions: programs dropped because there were too many.
+        programs: programs kept now.
+    """
+
+    calls: int
+    compiles: int
+    hits: int
+    larger: int
+    evictions: int
+    programs: int
 
 
 class BucketProgram:
-    """The compiled program of one bucket, and what shapes its results have at each length."""
+    """The program of one bucket.
 
-    def __init__(self, fn: Callable[..., Any], size: int) -> None:
-        self._size, self._lock = size, threading.Lock()
-        self._fn = fn
-        self._jitted: dict[Any, Callable[..., Any]] = {}
+    Attributes:
+        size: of the bucket.
+        ready: true once it is compiled.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.ready = size, False
+        self._lock = threading.Lock()
+        self._run: Callable[..., Any] | None = None
         self._slopes: list[tuple[tuple[int, ...], tuple[int, ...]]] | None = None
-        self._prepared = False
 
-    def prepare(self, shapes: Callable[[int], list[tuple[int, ...]]]) -> None:
+    def compile(self, lowered: Callable[[], Any], shapes: Callable[[int], Shapes]) -> None:
+        """Compiles it, unless it is compiled.
+
+        Args:
+            lowered: traces the function for the arrays of a padded call.
+            shapes: of the results at a length.
+        """
+        with self._lock:  # threads that need one program wait for one compilation
+            if not self.ready:
+                self.prepare(shapes)
+                self.finish(lowered().compile())
+
+    def prepare(self, shapes: Callable[[int], Shapes]) -> None:
         """Finds out how shapes follow the length: so much an index, if they do so evenly."""
-        with self._lock:
-            if self._prepared:
-                return
-            size = self._size
-            lengths = sorted({size, max(size - 1, 1), max(size // 2 + 1, 1), max(size // 3, 1)})
-            at = {length: shapes(length) for length in lengths}
-            full, less = at[size], at[max(size - 1, 1)]
-            slopes = [
-                (new, tuple(a - b for a, b in zip(new, old, strict=True)))
-                for new, old in zip(full, less, strict=True)
-            ]
-            even = all(_at(slopes, size - length) == found for length, found in at.items())
-            self._slopes = slopes if even else None
-            self._prepared = True
+        size = self.size
+        lengths = sorted({size, max(size - 1, 1), max(size // 2 + 1, 1), max(size // 3, 1)})
+        at = {length: shapes(length) for length in lengths}
+        full, less = at[size], at[max(size - 1, 1)]
+        slopes = [
+            (new, tuple(a - b for a, b in zip(new, old, strict=True)))
+            for new, old in zip(full, less, strict=True)
+        ]
+        even = all(_at(slopes, size - length) == found for length, found in at.items())
+        self._slopes = slopes if even else None
 
-    def shapes_at(
-        self, length: int, shapes: Callable[[int], list[tuple[int, ...]]]
-    ) -> list[tuple[int, ...]]:
+    def finish(self, compiled: Callable[..., Any]) -> None:
+        """Makes it ready."""
+        self._run, self.ready = compiled, True
+
+    def shapes_at(self, length: int, shapes: Callable[[int], Shapes]) -> Shapes:
         """The shapes of the results at a length."""
         if self._slopes is None:
             return shapes(length)
-        return _at(self._slopes, self._size - length)
+        return _at(self._slopes, self.size - length)
 
-    def __call__(self, args: Any, kwargs: Any) -> Any:
-        """The results for padded arguments."""
-        arrays, signature = flatten_call("bucketed", args, kwargs)
-        with self._lock:  # threads that need one program wait for one compilation
-            jitted = self._jitted.get(signature)
-            if jitted is None:
-                program = jax.jit(of_arrays(self._fn, signature))
-                jitted = self._jitted[signature] = program.lower(arrays).compile()
-        return jitted(arrays)
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        """The results for the arrays of a padded call."""
+        assert self._run is not None
+        return self._run(arrays)
+
+
+class Programs:
+    """The programs of a function that are kept, and the one that is compiled in the background.
+
+    Args:
+        name: of the function.
+        most: how many are kept.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
+        self._lock = threading.Lock()
+        self._kept: collections.OrderedDict[Any, BucketProgram] = collections.OrderedDict()
+        self._asked: set[Any] = set()  # were compiled in the background, perhaps in vain
+        self._busy = threading.Semaphore()
+        self._pending: Pending | None = None
+        self._calls = self._compiles = self._hits = self._larger = self._evictions = 0
+
+    @property
+    def counts(self) -> BucketCounts:
+        """Compiles and hits until now."""
+        with self._lock:
+            return BucketCounts(
+                self._calls,
+                self._compiles,
+                self._hits,
+                self._larger,
+                self._evictions,
+                len(self._kept),
+            )
+
+    def of(self, key: Any, size: int, *, larger: bool = False) -> BucketProgram:
+        """The program of a call; a new one if there is none.
+
+        Args:
+            key: of the call.
+            size: of its bucket.
+            larger: true if a smaller bucket would have done.
+        """
+        with self._lock:
+            self._calls += 1
+            program = self._kept.get(key)
+            if program is None:
+                self._compiles += 1
+                program = self._keep(key, BucketProgram(size))
+            elif larger:
+                self._larger += 1
+            else:
+                self._hits += 1
+            self._kept.move_to_end(key)
+        return program
+
+    def _keep(self, key: Any, program: BucketProgram) -> BucketProgram:
+        self._kept[key] = program
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+            self._evictions += 1
+        return program
+
+    def drop(self, key: Any) -> None:
+        """Forgets the program of a call, which could not be compiled."""
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def is_ready(self, key: Any) -> bool:
+        """True if the program of a call is compiled."""
+        with self._lock:
+            return key in self._kept and self._kept[key].ready
+
+    def larger(self, size: int) -> Iterator[int]:
+        """The buckets above a size of which a program is compiled, the smallest one first."""
+        with self._lock:
+            found = {program.size for program in self._kept.values() if program.ready}
+        return iter(sorted(n for n in found if n > size))
+
+    def begin(
+        self, key: Any, size: int, compile: Callable[[], Callable[[], BucketProgram]]
+    ) -> None:
+        """Begins to compile a program in the background, unless one of this function is under way.
+
+        Args:
+            key: of the call.
+            size: of its bucket.
+            compile: traces here, and returns what the background does; both may raise.
+        """
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            if key in self._asked or self.is_ready(key):
+                self._busy.release()
+                return
+            work = compile()
+        except BaseException:
+            self._busy.release()
+            raise
+        with self._lock:
+            self._asked.add(key)
+            name = f"the bucket of {size} of {self._name}"
+            self._pending = Pending(name, lambda: (key, work()))
+
+    def take_over(self) -> Any | None:
+        """Keeps the program that was compiled in the background, if it is ready.
+
+        Returns:
+            Its key.
+
+        Raises:
+            Exception: what the compilation raised, once.
+        """
+        pending = self._pending
+        if pending is None:
+            return None
+        try:
+            taken = pending.taken()
+        except BaseException:
+            self._free()
+            raise
+        if taken is None:
+            return None
+        key, program = taken
+        with self._lock:
+            self._asked.discard(key)
+            if key not in self._kept:
+                self._compiles += 1
+                self._keep(key, program)
+        self._free()
+        return key
+
+    def _free(self) -> None:
+        self._pending = None
+        self._busy.release()
 
 
 def of_arrays(fn: Callable[..., Any], signature: Signature) -> Callable[[Sequence[Any]], Any]:
@@ -70,5 +237,10 @@ def of_arrays(fn: Callable[..., Any], signature: Signature) -> Callable[[Sequenc
     return program
 
 
-def _at(slopes: Sequence[tuple[Any, Any]], less: int) -> list[tuple[int, ...]]:
+def lower(fn: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Any:
+    """The function for these arrays, traced and lowered."""
+    return jax.jit(of_arrays(fn, signature)).lower(arrays)
+
+
+def _at(slopes: Sequence[tuple[Any, Any]], less: int) -> Shapes:
     return [tuple(d - less * s for d, s in zip(full, slope, strict=True)) for full, slope in slopes]

@@ -6,6 +6,7 @@ what comes back is cut to what the true length would have given::
     the true length n of the declared axes; the bucket: the smallest size that holds it
     pad with the neutral number; the program of the bucket, compiled if it is new
     the first call that pads: also without padding, and both results compared
+    background=True: in a larger bucket that is compiled, while the bucket is compiled and compared
     cut each axis of the results that follows n
 
 Who calls this: users. What goes wrong: a function in whose results padding shows, which the first
@@ -15,46 +16,50 @@ call says by name (:class:`~duotone.errors.ArgumentError`).
 from __future__ import annotations
 
 import bisect
-import collections
 import dataclasses
 import difflib
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from duotone import _jax
 from duotone._arguments import check_callable
-from duotone.compiling.bucket_program import BucketProgram, of_arrays
-from duotone.compiling.padding import checked_sizes, cut, difference, resized
+from duotone.compiling.bucket_program import BucketCounts, BucketProgram, Programs, lower
+from duotone.compiling.defaults import DEFAULTS
+from duotone.compiling.padding import checked_sizes, cut, difference, of_length, on_host, resized
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
-from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.reading.signature import Signature, describe_callable, flatten_call
 
 Argument = int | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BucketCounts:
-    """How often a bucketed function was compiled.
+class _Call:
+    """A call with its arguments at the length of a bucket.
 
     Attributes:
-        calls: calls outside of traces.
-        compiles: programs compiled.
-        hits: calls that found their program.
-        evictions: programs dropped because there were too many.
-        programs: programs kept now.
+        size: of the bucket.
+        length: the true one.
+        args: positional arguments, padded.
+        kwargs: those by name, padded, with the mask.
+        arrays: among them.
+        signature: the rest of them.
+        key: of the program.
     """
 
-    calls: int
-    compiles: int
-    hits: int
-    evictions: int
-    programs: int
+    size: int
+    length: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    arrays: list[Any]
+    signature: Signature
+    key: Any
 
 
 class Bucketed:
@@ -73,89 +78,129 @@ class Bucketed:
         mask: str | None,
         verify: bool,
         most: int,
+        background: bool,
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
         self._fn, self._name = fn, describe_callable(fn)
         self._axes, self._sizes, self._mask = axis, sizes, mask
-        self._neutral, self._verify, self._most = neutral, verify, most
+        self._neutral, self._verify, self._background = neutral, verify, background
         self._parameters = _parameters(fn)
-        self._lock = threading.Lock()
-        self._programs: collections.OrderedDict[Any, BucketProgram] = collections.OrderedDict()
+        self._programs = Programs(
+            f"bucketed({getattr(fn, '__qualname__', type(fn).__name__)})", most
+        )
         self._verified: set[Any] = set()
-        self._calls = self._compiles = self._evictions = 0
 
     @property
     def counts(self) -> BucketCounts:
         """Compiles and hits until now."""
-        with self._lock:
-            return BucketCounts(
-                self._calls,
-                self._compiles,
-                self._calls - self._compiles,
-                self._evictions,
-                len(self._programs),
-            )
+        return self._programs.counts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function with padded arguments; returns what it would return without."""
         length = self._length(args, kwargs)
-        size = self._bucket(length)
-        padded_args, padded_kwargs = self._padded(args, kwargs, size)
-        if self._mask is not None:
-            padded_kwargs[self._mask] = np.arange(size) < length
-        arrays, signature = flatten_call(self._name, padded_args, padded_kwargs)
-        if any(isinstance(array, Tracer) for array in arrays):
-            out = self._fn(*padded_args, **padded_kwargs)
+        wanted = call = self._at(args, kwargs, length, self._bucket(length))
+        if any(isinstance(array, Tracer) for array in call.arrays):
+            out = self._fn(*call.args, **call.kwargs)
             return cut(out, self._shapes(args, kwargs, length))
-        types = tuple([jax.typeof(array) for array in arrays])
-        key = (signature.tree, signature.statics, types, _jax.trace_context())
-        program = self._program(key, padded_args, padded_kwargs, size)
-        out = program(padded_args, padded_kwargs)
+        if self._background:
+            call = self._ready(args, kwargs, wanted)
+        program = self._compiled(args, kwargs, call, larger=call is not wanted)
         shapes = program.shapes_at(length, lambda n: self._shapes(args, kwargs, n))
-        result = cut(out, shapes)
-        if self._verify and length < size and key not in self._verified:
-            self._check(args, kwargs, length, result)
-            self._verified.add(key)
+        result = cut(program(call.arrays), shapes)
+        if self._to_verify(call):
+            self._comparison(args, kwargs, length)(result)
+            self._verified.add(call.key)
         return result
 
-    def _check(self, args: Any, kwargs: Any, length: int, result: Any) -> None:
-        """Raises unless the function gives the same without padding."""
+    def _at(self, args: Any, kwargs: Any, length: int, size: int) -> _Call:
+        args, kwargs = self._padded(args, kwargs, size)
+        if self._mask is not None:
+            kwargs[self._mask] = np.arange(size) < length
+        arrays, signature = flatten_call(self._name, args, kwargs)
+        types = tuple([jax.typeof(array) for array in arrays])
+        key = (signature.tree, signature.statics, types, _jax.trace_context())
+        return _Call(size, length, args, kwargs, arrays, signature, key)
+
+    def _compiled(self, args: Any, kwargs: Any, call: _Call, *, larger: bool) -> BucketProgram:
+        program = self._programs.of(call.key, call.size, larger=larger)
+        try:
+            program.compile(
+                lambda: lower(self._fn, call.signature, call.arrays),
+                lambda n: self._shapes(args, kwargs, n),
+            )
+        except BaseException:
+            self._programs.drop(call.key)
+            raise
+        return program
+
+    def _ready(self, args: Any, kwargs: Any, wanted: _Call) -> _Call:
+        """The call in a bucket that is compiled already; as it is wanted, if there is none.
+
+        What is wanted is compiled meanwhile.
+        """
+        verified = self._programs.take_over()
+        if verified is not None:
+            self._verified.add(verified)
+        if self._programs.is_ready(wanted.key):
+            return wanted
+        for size in self._programs.larger(wanted.size):
+            call = self._at(args, kwargs, wanted.length, size)
+            if self._programs.is_ready(call.key):
+                compile = functools.partial(self._in_background, args, kwargs, wanted)
+                self._programs.begin(wanted.key, wanted.size, compile)
+                return call
+        return wanted
+
+    def _in_background(self, args: Any, kwargs: Any, call: _Call) -> Callable[[], BucketProgram]:
+        """Traces a program here; returns what compiles and compares it."""
+        program = BucketProgram(call.size)
+        program.prepare(lambda n: self._shapes(args, kwargs, n))
+        lowered = lower(self._fn, call.signature, call.arrays)
+        compare = self._comparison(args, kwargs, call.length) if self._to_verify(call) else None
+        shapes = program.shapes_at(call.length, lambda n: self._shapes(args, kwargs, n))
+        arrays = jax.tree.map(jnp.asarray, call.arrays)
+
+        def compile() -> BucketProgram:
+            program.finish(lowered.compile())
+            if compare is not None:  # on the host, whatever this thread's settings are
+                compare(cut(jax.tree.map(on_host, program(arrays)), shapes))
+            return program
+
+        return compile
+
+    def _to_verify(self, call: _Call) -> bool:
+        return self._verify and call.length < call.size and call.key not in self._verified
+
+    def _comparison(self, args: Any, kwargs: Any, length: int) -> Callable[[Any], None]:
+        """Raises unless a result is what the function gives without padding; it is traced here."""
         args, kwargs = self._own_mask(args, kwargs, length)
         arrays, signature = flatten_call(self._name, args, kwargs)
-        expected = jax.jit(of_arrays(self._fn, signature))(arrays)
+        lowered = lower(self._fn, signature, arrays)
+        arrays = jax.tree.map(jnp.asarray, arrays)
         axes = ", ".join(f"axis {axis} of {self._called(arg)}" for arg, axis in self._axes.items())
-        for (path, mine), theirs in zip(
-            jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(expected), strict=True
-        ):
-            differs = difference(np.asarray(mine), np.asarray(theirs))
-            if differs:
-                remedy = (
-                    "use the mask, it is an argument of the function already"
-                    if self._mask
-                    else "pass neutral=, the number that leaves it as it is, or mask='name' and "
-                    "multiply by the argument of that name"
-                )
-                raise ArgumentError(
-                    f"bucketed: padding {axes} from {length} changes result{_place(path)} "
-                    f"{differs}; {remedy}"
-                )
+        remedy = (
+            "use the mask, it is an argument of the function already"
+            if self._mask
+            else "pass neutral=, the number that leaves it as it is, or mask='name' and "
+            "multiply by the argument of that name"
+        )
+
+        def compare(result: Any) -> None:
+            expected = lowered.compile()(arrays)
+            for (path, mine), theirs in zip(
+                jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(expected), strict=True
+            ):
+                differs = difference(on_host(mine), on_host(theirs))
+                if differs:
+                    raise ArgumentError(
+                        f"bucketed: padding {axes} from {length} changes result{_place(path)} "
+                        f"{differs}; {remedy}"
+                    )
+
+        return compare
 
     def _called(self, argument: Argument) -> str:
         return repr(argument) if isinstance(argument, str) else f"argument {argument}"
-
-    def _program(self, key: Any, args: Any, kwargs: Any, size: int) -> BucketProgram:
-        with self._lock:
-            self._calls += 1
-            program = self._programs.get(key)
-            if program is None:
-                self._compiles += 1
-                program = self._programs[key] = BucketProgram(self._fn, size)
-                if len(self._programs) > self._most:
-                    self._programs.popitem(last=False)
-                    self._evictions += 1
-            self._programs.move_to_end(key)
-        program.prepare(lambda n: self._shapes(args, kwargs, n))
-        return program
 
     def _declared(self, args: Any, kwargs: Any) -> list[tuple[Argument, int, Any]]:
         found = []
@@ -209,20 +254,30 @@ class Bucketed:
             )
         return self._sizes[place]
 
-    def _padded(self, args: Any, kwargs: Any, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with their declared axes at another length: padded, or cut."""
+    def _changed(
+        self, args: Any, kwargs: Any, change: Callable[[Any, int, Argument], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with each declared array changed, which is given with its axis."""
         new_args, new_kwargs = list(args), dict(kwargs)
         for argument, axis, value in self._declared(args, kwargs):
-            neutral = self._neutral
-            if isinstance(neutral, Mapping):
-                neutral = neutral.get(argument, 0)
-            new = jax.tree.map(lambda x, a=axis, n=neutral: resized(x, a, size, n), value)
+            new = jax.tree.map(lambda x, a=axis, of=argument: change(x, a, of), value)
             place = self._place(argument, args)
             if place is None:
                 new_kwargs[str(argument)] = new
             else:
                 new_args[place] = new
         return tuple(new_args), new_kwargs
+
+    def _padded(self, args: Any, kwargs: Any, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with their declared axes at another length: padded, or cut."""
+
+        def change(array: Any, axis: int, argument: Argument) -> Any:
+            neutral = self._neutral
+            if isinstance(neutral, Mapping):
+                neutral = neutral.get(argument, 0)
+            return resized(array, axis, size, neutral)
+
+        return self._changed(args, kwargs, change)
 
     def _own_mask(self, args: Any, kwargs: Any, length: int) -> tuple[Any, dict[str, Any]]:
         return (
@@ -233,8 +288,7 @@ class Bucketed:
     def _shapes(self, args: Any, kwargs: Any, length: int) -> list[tuple[int, ...]]:
         """The shapes of the results at a length."""
         kwargs = {name: value for name, value in kwargs.items() if name != self._mask}
-        like = _Abstract(length)
-        args, kwargs = like.arguments(self._declared(args, kwargs), args, kwargs, self._place)
+        args, kwargs = self._changed(args, kwargs, lambda x, axis, _: of_length(x, axis, length))
         args, kwargs = self._own_mask(args, kwargs, length)
         arrays, signature = flatten_call(self._name, args, kwargs)
 
@@ -243,31 +297,6 @@ class Bucketed:
             return self._fn(*args, **kwargs)
 
         return [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(call, *arrays))]
-
-
-class _Abstract:
-    """Arguments at another length, without elements."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def arguments(
-        self, declared: Any, args: Any, kwargs: Any, place_of: Callable[..., int | None]
-    ) -> tuple[Any, dict[str, Any]]:
-        args, kwargs = list(args), dict(kwargs)
-        for argument, axis, value in declared:
-            new = jax.tree.map(lambda x, a=axis: self._leaf(x, a), value)
-            place = place_of(argument, args)
-            if place is None:
-                kwargs[str(argument)] = new
-            else:
-                args[place] = new
-        return tuple(args), kwargs
-
-    def _leaf(self, array: Any, axis: int) -> Any:
-        shape = list(np.shape(array))
-        shape[axis] = self.length
-        return jax.ShapeDtypeStruct(shape, jax.typeof(array).dtype)
 
 
 def _place(path: Any) -> str:
@@ -291,6 +320,7 @@ def bucketed(
     mask: str | None = None,
     verify: bool = True,
     programs: int = 64,
+    background: bool | None = None,
 ) -> Bucketed:
     """A function compiled for a few lengths instead of each: the length is padded, results are cut.
 
@@ -308,6 +338,11 @@ def bucketed(
             no padding.
         verify: ``False`` leaves the comparison out.
         programs: how many compiled programs are kept; the one used longest ago goes first.
+        background: a call whose bucket is not compiled yet runs in a larger one that is, if there
+            is one, while its own is compiled in one thread (and compared there); that takes over
+            between two calls. What goes wrong there is raised by the next call, once.
+
+    Under ``duotone run``, flags in ``TF_XLA_FLAGS`` say the ``background`` of calls that pass none.
 
     Returns:
         A function of the same arguments (without the mask) and results. Its ``counts`` say how
@@ -341,7 +376,10 @@ def bucketed(
     _check_names(fn, [name for name in (*axes, mask) if isinstance(name, str)])
     if isinstance(programs, bool) or not isinstance(programs, int) or programs < 1:
         raise ArgumentError(f"bucketed: programs is {shown(programs)}; keep at least 1")
-    return Bucketed(fn, axes, checked_sizes(sizes), neutral, mask, verify, programs)
+    if background is None:
+        background = DEFAULTS.background
+    lengths = checked_sizes(sizes)
+    return Bucketed(fn, axes, lengths, neutral, mask, verify, programs, background)
 
 
 def _check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:

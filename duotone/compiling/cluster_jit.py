@@ -14,7 +14,6 @@ Who calls this: users. Inside of a trace the function is part of the program aro
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import itertools
@@ -29,6 +28,7 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone._arguments import check_callable
+from duotone.compiling.background import Swapped
 from duotone.compiling.cluster_parts import SCOPE, Sizes
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.defaults import DEFAULTS
@@ -219,7 +219,8 @@ class _Runner(Runner):
         logger.info("cluster_jit %s: %s; at most %s live", self._called, clusters, megabytes)
         if not self._background:
             return lambda *leaves: (program(*leaves), traced.results)
-        swapped = Swapped(self._called, program, lambda: whole.lower(*arrays).compile())
+        lowered = whole.lower(*arrays)  # here, where JAX's settings are those of the call
+        swapped = Swapped(f"the whole program of {self._called}", program, lowered.compile)
         return lambda *leaves: (swapped(*leaves), traced.results)
 
     def _declined(
@@ -244,43 +245,6 @@ class _Runner(Runner):
         fixed = {position for position, _ in signature.statics}
         places = [place for place in range(count) if place not in fixed]
         return tuple(i for i, place in enumerate(places) if place in leaves or i in own)
-
-
-class Swapped:
-    """A program that is ready, and a better one that takes over once it is compiled.
-
-    Args:
-        name: of the function, for errors.
-        ready: called until then.
-        compile: makes the other; runs in a thread of its own, which the end of the process awaits.
-    """
-
-    def __init__(
-        self, name: str, ready: Callable[..., Any], compile: Callable[[], Callable[..., Any]]
-    ) -> None:
-        self._name, self._program = name, ready
-        self._future: concurrent.futures.Future[Any] | None = _BACKGROUND.submit(compile)
-
-    def __call__(self, *leaves: Any) -> Any:
-        """Calls whichever program is ready.
-
-        Raises:
-            Exception: what the compilation in the background raised, once.
-        """
-        future = self._future
-        if future is not None and future.done():
-            self._future = None
-            try:
-                self._program = future.result()
-            except Exception as error:
-                error.add_note(f"{self._name}: while compiling the whole program in the background")
-                raise
-            logger.info("%s: the whole program is compiled and takes over", self._name)
-        return self._program(*leaves)
-
-
-_BACKGROUND = concurrent.futures.ThreadPoolExecutor(1, "duotone_background")
-"""One thread compiles what all functions ask for in the background."""
 
 
 def _devices(array: Any) -> Any:

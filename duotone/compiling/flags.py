@@ -74,7 +74,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_async_compilation",
         _BOOLEAN,
-        "the background of each duotone.cluster_jit that passes none; jax.jit waits",
+        "the background of each duotone.cluster_jit and bucketed that passes none; jax.jit waits",
     ),
     TensorFlowFlag(
         "tf_xla_clustering_fuel",

@@ -38,6 +38,13 @@ def resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
     return lax.pad(array, jnp.asarray(_as_type(neutral, array.dtype)), config)
 
 
+def of_length(array: Any, axis: int, length: int) -> jax.ShapeDtypeStruct:
+    """An array at another length, without elements."""
+    shape = list(np.shape(array))
+    shape[axis] = length
+    return jax.ShapeDtypeStruct(shape, jax.typeof(array).dtype)
+
+
 def _as_type(neutral: Any, dtype: Any) -> Any:
     try:
         return np.asarray(neutral).astype(dtype)
@@ -70,8 +77,16 @@ def _corner(array: Any, shape: tuple[int, ...]) -> Any:
         return array
     index = tuple(slice(0, n) for n in shape)
     if _on_host(array):
-        return jax.device_put(np.ascontiguousarray(np.asarray(array)[index]))
+        part = np.ascontiguousarray(np.asarray(array)[index])
+        return part if isinstance(array, np.ndarray) else jax.device_put(part)
     return array[index]
+
+
+def on_host(array: Any) -> np.ndarray:
+    """The elements of an array; the data of random keys."""
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return np.asarray(array)
 
 
 def difference(mine: np.ndarray, theirs: np.ndarray) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.compiling import cluster_jit as module
+from duotone.compiling import background
 from duotone.compiling.cluster_parts import Sizes, find_clusters
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.listing import list_program
@@ -308,7 +308,7 @@ def test_the_whole_program_takes_over(caplog: pytest.LogCaptureFixture) -> None:
     w = weights()
     with caplog.at_level(logging.INFO, "duotone"):
         first = fn(w, X)
-        module._BACKGROUND.submit(lambda: None).result()
+        background._THREAD.submit(lambda: None).result()
         second = fn(w, X)
         third = fn(w, X)
     assert said(caplog).count("takes over") == 1
@@ -321,11 +321,11 @@ def test_an_error_in_the_background_is_raised_once() -> None:
     def fail() -> Any:
         raise MemoryError("no room")
 
-    program = module.Swapped("step", lambda x: x, fail)
-    module._BACKGROUND.submit(lambda: None).result()
+    program = background.Swapped("the program of step", lambda x: x, fail)
+    background._THREAD.submit(lambda: None).result()
     with pytest.raises(MemoryError, match="no room") as caught:
         program(1)
-    assert "step: while compiling the whole program" in caught.value.__notes__[0]
+    assert "while compiling the program of step" in caught.value.__notes__[0]
     assert program(2) == 2
 
 
