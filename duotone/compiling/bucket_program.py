@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from duotone.compiling.background import Pending
-from duotone.jaxpr.reading.signature import Signature
+from duotone.jaxpr.reading.signature import Results, Signature, flatten_results
 
 Shapes = list[tuple[int, ...]]
 
@@ -70,7 +70,10 @@ class BucketProgram:
         """Finds out how shapes follow the length: so much an index, if they do so evenly."""
         size = self.size
         lengths = sorted({size, max(size - 1, 1), max(size // 2 + 1, 1), max(size // 3, 1)})
-        at = {length: shapes(length) for length in lengths}
+        try:
+            at = {length: shapes(length) for length in lengths}
+        except Exception:
+            return  # the function takes some lengths only: each call finds out its own shapes
         full, less = at[size], at[max(size - 1, 1)]
         slopes = [
             (new, tuple(a - b for a, b in zip(new, old, strict=True)))
@@ -85,12 +88,12 @@ class BucketProgram:
 
     def shapes_at(self, length: int, shapes: Callable[[int], Shapes]) -> Shapes:
         """The shapes of the results at a length."""
-        if self._slopes is None:
+        if self._slopes is None or length == 0:  # of which nothing was asked
             return shapes(length)
         return _at(self._slopes, self.size - length)
 
-    def __call__(self, arrays: Sequence[Any]) -> Any:
-        """The results for the arrays of a padded call."""
+    def __call__(self, arrays: Sequence[Any]) -> tuple[list[Any], Results]:
+        """The arrays among the results of a padded call, and the rest."""
         assert self._run is not None
         return self._run(arrays)
 
@@ -227,19 +230,34 @@ class Programs:
         self._busy.release()
 
 
-def of_arrays(fn: Callable[..., Any], signature: Signature) -> Callable[[Sequence[Any]], Any]:
-    """The function of the arrays of a call alone; they are its arguments, not constants in it."""
+class ArraysOnly:
+    """A function of the arrays of a call, and of its results.
 
-    def program(arrays: Sequence[Any]) -> Any:
-        args, kwargs = signature.restore(arrays)
-        return fn(*args, **kwargs)
+    They are its arguments, not constants in it; what else the call holds stays as it is.
 
-    return program
+    Args:
+        fn: the user's.
+        name: of it, for errors.
+    """
 
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self._fn, self._name = fn, name
 
-def lower(fn: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Any:
-    """The function for these arrays, traced and lowered."""
-    return jax.jit(of_arrays(fn, signature)).lower(arrays)
+    def lower(self, signature: Signature, arrays: Sequence[Any]) -> Any:
+        """The function for these arrays, traced and lowered."""
+        return jax.jit(self._of(signature)).lower(arrays)
+
+    def shapes(self, signature: Signature, arrays: Sequence[Any]) -> Shapes:
+        """The shapes of the results."""
+        made, _ = jax.eval_shape(self._of(signature), arrays)
+        return [array.shape for array in made]
+
+    def _of(self, signature: Signature) -> Callable[[Sequence[Any]], tuple[list[Any], Results]]:
+        def program(arrays: Sequence[Any]) -> tuple[list[Any], Results]:
+            args, kwargs = signature.restore(arrays)
+            return flatten_results(self._name, self._fn(*args, **kwargs))
+
+        return program
 
 
 def _at(slopes: Sequence[tuple[Any, Any]], less: int) -> Shapes:

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import difflib
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,13 +28,32 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone._arguments import check_callable
-from duotone.compiling.bucket_program import BucketCounts, BucketProgram, Programs, lower
-from duotone.compiling.defaults import DEFAULTS
-from duotone.compiling.padding import checked_sizes, cut, difference, of_length, on_host, resized
-from duotone.errors import ArgumentError, ArgumentTypeError, shown
-from duotone.jaxpr.reading.signature import Signature, describe_callable, flatten_call
-
-Argument = int | str
+from duotone.compiling.bucket_arguments import (
+    Argument,
+    check_names,
+    check_neutral,
+    checked_axes,
+    parameters_of,
+)
+from duotone.compiling.bucket_program import ArraysOnly, BucketCounts, BucketProgram, Programs
+from duotone.compiling.defaults import DEFAULTS, jit_is_disabled
+from duotone.compiling.padding import (
+    checked_sizes,
+    cut,
+    difference,
+    of_length,
+    on_host,
+    placement,
+    resized,
+)
+from duotone.errors import ArgumentError, shown
+from duotone.jaxpr.reading.signature import (
+    Results,
+    Signature,
+    describe_callable,
+    flatten_call,
+    flatten_results,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,13 +98,12 @@ class Bucketed:
         background: bool,
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self._fn, self._name = fn, describe_callable(fn)
+        self._fn, self._name = fn, describe_callable(fn, "bucketed")
+        self._arrays_only = ArraysOnly(fn, self._name)
         self._axes, self._sizes, self._mask = axis, sizes, mask
         self._neutral, self._verify, self._background = neutral, verify, background
-        self._parameters = _parameters(fn)
-        self._programs = Programs(
-            f"bucketed({getattr(fn, '__qualname__', type(fn).__name__)})", most
-        )
+        self._parameters, self._optional = parameters_of(fn)
+        self._programs = Programs(self._name, most)
         self._verified: set[Any] = set()
 
     @property
@@ -98,26 +114,35 @@ class Bucketed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function with padded arguments; returns what it would return without."""
         length = self._length(args, kwargs)
+        if self._mask in kwargs:
+            raise ArgumentError(
+                f"{self._name} was called with {self._mask!r}, the mask that bucketed makes; leave "
+                "it out, or say mask=None and pad it as an argument of its own"
+            )
+        if jit_is_disabled():
+            args, kwargs = self._own_mask(args, kwargs, length)
+            return self._fn(*args, **kwargs)
         wanted = call = self._at(args, kwargs, length, self._bucket(length))
         if any(isinstance(array, Tracer) for array in call.arrays):
-            out = self._fn(*call.args, **call.kwargs)
-            return cut(out, self._shapes(args, kwargs, length))
+            out, results = flatten_results(self._name, self._fn(*call.args, **call.kwargs))
+            return results.restore(cut(out, self._shapes(args, kwargs, length)))
         if self._background:
             call = self._ready(args, kwargs, wanted)
         program = self._compiled(args, kwargs, call, larger=call is not wanted)
         shapes = program.shapes_at(length, lambda n: self._shapes(args, kwargs, n))
-        result = cut(program(call.arrays), shapes)
+        out, results = program(call.arrays)
+        out = cut(out, shapes)
         if self._to_verify(call):
-            self._comparison(args, kwargs, length)(result)
+            self._comparison(args, kwargs, length)(out, results)
             self._verified.add(call.key)
-        return result
+        return results.restore(out)
 
     def _at(self, args: Any, kwargs: Any, length: int, size: int) -> _Call:
         args, kwargs = self._padded(args, kwargs, size)
         if self._mask is not None:
             kwargs[self._mask] = np.arange(size) < length
         arrays, signature = flatten_call(self._name, args, kwargs)
-        types = tuple([jax.typeof(array) for array in arrays])
+        types = tuple([(jax.typeof(array), placement(array)) for array in arrays])
         key = (signature.tree, signature.statics, types, _jax.trace_context())
         return _Call(size, length, args, kwargs, arrays, signature, key)
 
@@ -125,7 +150,7 @@ class Bucketed:
         program = self._programs.of(call.key, call.size, larger=larger)
         try:
             program.compile(
-                lambda: lower(self._fn, call.signature, call.arrays),
+                lambda: self._arrays_only.lower(call.signature, call.arrays),
                 lambda n: self._shapes(args, kwargs, n),
             )
         except BaseException:
@@ -155,7 +180,7 @@ class Bucketed:
         """Traces a program here; returns what compiles and compares it."""
         program = BucketProgram(call.size)
         program.prepare(lambda n: self._shapes(args, kwargs, n))
-        lowered = lower(self._fn, call.signature, call.arrays)
+        lowered = self._arrays_only.lower(call.signature, call.arrays)
         compare = self._comparison(args, kwargs, call.length) if self._to_verify(call) else None
         shapes = program.shapes_at(call.length, lambda n: self._shapes(args, kwargs, n))
         arrays = jax.tree.map(jnp.asarray, call.arrays)
@@ -163,7 +188,8 @@ class Bucketed:
         def compile() -> BucketProgram:
             program.finish(lowered.compile())
             if compare is not None:  # on the host, whatever this thread's settings are
-                compare(cut(jax.tree.map(on_host, program(arrays)), shapes))
+                out, results = program(arrays)
+                compare(cut(jax.tree.map(on_host, out), shapes), results)
             return program
 
         return compile
@@ -171,11 +197,13 @@ class Bucketed:
     def _to_verify(self, call: _Call) -> bool:
         return self._verify and call.length < call.size and call.key not in self._verified
 
-    def _comparison(self, args: Any, kwargs: Any, length: int) -> Callable[[Any], None]:
+    def _comparison(
+        self, args: Any, kwargs: Any, length: int
+    ) -> Callable[[list[Any], Results], None]:
         """Raises unless a result is what the function gives without padding; it is traced here."""
         args, kwargs = self._own_mask(args, kwargs, length)
         arrays, signature = flatten_call(self._name, args, kwargs)
-        lowered = lower(self._fn, signature, arrays)
+        lowered = self._arrays_only.lower(signature, arrays)
         arrays = jax.tree.map(jnp.asarray, arrays)
         axes = ", ".join(f"axis {axis} of {self._called(arg)}" for arg, axis in self._axes.items())
         remedy = (
@@ -185,11 +213,11 @@ class Bucketed:
             "multiply by the argument of that name"
         )
 
-        def compare(result: Any) -> None:
-            expected = lowered.compile()(arrays)
-            for (path, mine), theirs in zip(
-                jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(expected), strict=True
-            ):
+        def compare(out: list[Any], results: Results) -> None:
+            expected, others = lowered.compile()(arrays)
+            ours = jax.tree_util.tree_leaves_with_path(results.restore(out))
+            theirs_all = jax.tree.leaves(others.restore(expected))
+            for (path, mine), theirs in zip(ours, theirs_all, strict=True):
                 differs = difference(on_host(mine), on_host(theirs))
                 if differs:
                     raise ArgumentError(
@@ -210,9 +238,9 @@ class Bucketed:
                 found.append((argument, axis, args[place]))
             elif isinstance(argument, str) and argument in kwargs:
                 found.append((argument, axis, kwargs[argument]))
-            else:
+            elif argument not in self._optional:
                 raise ArgumentError(
-                    f"bucketed: {self._name} was called without {self._called(argument)}, of which "
+                    f"{self._name} was called without {self._called(argument)}, of which "
                     f"axis {axis} is to be padded"
                 )
         return found
@@ -231,7 +259,9 @@ class Bucketed:
                 name = f"{self._called(argument)}{_place(path)}"
                 shape = np.shape(leaf)
                 if not -len(shape) <= axis < len(shape):
-                    raise ArgumentError(f"bucketed: {name} is {shown(leaf)}: it has no axis {axis}")
+                    raise ArgumentError(
+                        f"bucketed: {name} is {shown(leaf)}: it has no axis {axis}; pass an array"
+                    )
                 lengths[name] = shape[axis]
         if not lengths:
             raise ArgumentError(f"bucketed: {self._name} was called with no array to pad")
@@ -292,23 +322,15 @@ class Bucketed:
         args, kwargs = self._own_mask(args, kwargs, length)
         arrays, signature = flatten_call(self._name, args, kwargs)
 
-        def call(*leaves: Any) -> Any:
-            args, kwargs = signature.restore(leaves)
-            return self._fn(*args, **kwargs)
-
-        return [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(call, *arrays))]
+        try:
+            return self._arrays_only.shapes(signature, arrays)
+        except Exception as error:
+            error.add_note(f"while tracing {self._name} at a length of {length}, for its shapes")
+            raise
 
 
 def _place(path: Any) -> str:
     return jax.tree_util.keystr(path)
-
-
-def _parameters(fn: Callable[..., Any]) -> list[str]:
-    try:
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return [p.name for p in inspect.signature(fn).parameters.values() if p.kind in kinds]
-    except (TypeError, ValueError):
-        return []
 
 
 def bucketed(
@@ -361,38 +383,12 @@ def bucketed(
         ([5, 6, 7, 8], 1)
     """
     check_callable("bucketed", fn)
-    axes: Mapping[Argument, int] = axis if isinstance(axis, Mapping) else {0: axis}
-    for argument, place in axes.items():
-        if isinstance(place, bool) or not isinstance(place, int):
-            raise ArgumentTypeError(
-                f"bucketed: axis is {shown(place)}; pass a number: axis={{{argument!r}: 1}}"
-            )
-        if isinstance(argument, bool) or not isinstance(argument, int | str):
-            raise ArgumentTypeError(
-                f"bucketed: axis names {shown(argument)}; pass names or positions"
-            )
-    if not axes:
-        raise ArgumentError("bucketed: axis names no argument; nothing would be padded")
-    _check_names(fn, [name for name in (*axes, mask) if isinstance(name, str)])
+    axes = checked_axes(fn, axis)
+    check_neutral(neutral, axes)
+    check_names(fn, [name for name in (*axes, mask) if isinstance(name, str)])
     if isinstance(programs, bool) or not isinstance(programs, int) or programs < 1:
         raise ArgumentError(f"bucketed: programs is {shown(programs)}; keep at least 1")
     if background is None:
         background = DEFAULTS.background
     lengths = checked_sizes(sizes)
     return Bucketed(fn, axes, lengths, neutral, mask, verify, programs, background)
-
-
-def _check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:
-    try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):
-        return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for name in names:
-        if name not in parameters:
-            near = difflib.get_close_matches(name, parameters, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parameters)}"
-            raise ArgumentError(
-                f"bucketed: {describe_callable(fn)} has no argument {name!r}; {meant}"
-            )

@@ -13,19 +13,21 @@ import errno
 import tempfile
 from pathlib import Path
 
-from duotone.errors import ArgumentError, WriteError
+from duotone.errors import ArgumentError, ArgumentTypeError, WriteError, shown
 
 
 def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
     """Keeps compiled programs in a folder, from one process to the next; several may share it.
 
     Args:
-        folder: made if it is not there; ``None`` switches the cache off.
+        folder: made if it is not there, ``~`` being the user's own; ``None`` switches the cache
+            off.
         min_seconds: programs that compile faster are not kept.
 
     Raises:
         WriteError: the folder is a file, or nothing can be written there.
-        ArgumentError: ``min_seconds`` is negative.
+        ArgumentError: ``min_seconds`` is negative, or the folder has no name.
+        ArgumentTypeError: the folder is no path.
 
     Example:
         >>> import tempfile, duotone
@@ -40,7 +42,11 @@ def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
         raise ArgumentError(
             f"use_cache: min_seconds is {min_seconds}; pass 0 to keep every program"
         )
-    path = None if folder is None else str(_checked(Path(folder)))
+    if folder is not None and not isinstance(folder, str | Path):
+        raise ArgumentTypeError(f"use_cache: folder is {shown(folder)}; pass a path, or None")
+    if folder == "":
+        raise ArgumentError("use_cache: the folder has no name; pass a path, or None for no cache")
+    path = None if folder is None else str(_checked(Path(folder).expanduser()))
     jax.config.update("jax_compilation_cache_dir", path)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", min_seconds)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

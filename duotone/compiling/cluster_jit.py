@@ -31,10 +31,10 @@ from duotone._arguments import check_callable
 from duotone.compiling.background import Swapped
 from duotone.compiling.cluster_parts import SCOPE, Sizes
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
-from duotone.compiling.defaults import DEFAULTS
+from duotone.compiling.defaults import DEFAULTS, jit_is_disabled
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.reading.signature import Results, Signature
-from duotone.jaxpr.reading.trace import trace
+from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.run import Runner
 
 logger = logging.getLogger("duotone")
@@ -183,14 +183,15 @@ class _Runner(Runner):
         threads: int,
         background: bool,
     ) -> None:
-        super().__init__(function, lambda traced: _jax.jaxpr_as_fun(traced.jaxpr))
+        super().__init__(function, _as_written, "cluster_jit")
         self._sizes, self._numbers = sizes, donated
         self._threads, self._background = threads, background
         self._lock = threading.Lock()
         self._called = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        if traced or jit_is_disabled():
             return self._function(*args, **kwargs)
         return super().__call__(args, kwargs)
 
@@ -206,7 +207,7 @@ class _Runner(Runner):
 
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
-        traced = trace(self._function, signature, arrays)
+        traced = trace(self._function, signature, arrays, self._name)
         donated = self._donated(signature, arrays)
         whole = jax.jit(_jax.jaxpr_as_fun(traced.jaxpr), donate_argnums=donated)
         if len({device for array in arrays for device in _devices(array)}) > 1:
@@ -245,6 +246,10 @@ class _Runner(Runner):
         fixed = {position for position, _ in signature.statics}
         places = [place for place in range(count) if place not in fixed]
         return tuple(i for i, place in enumerate(places) if place in leaves or i in own)
+
+
+def _as_written(traced: Traced) -> Callable[..., list[Any]]:
+    return _jax.jaxpr_as_fun(traced.jaxpr)
 
 
 def _devices(array: Any) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 
 from duotone import _jax
 from duotone.compiling.copies import FEWEST, phase
-from duotone.compiling.listing import LITERALS, Listing
+from duotone.compiling.listing import LITERALS, Listing, is_reference
 from duotone.compiling.repeats import Run, find_runs
 
 SCOPE = "duotone.cluster"
@@ -116,6 +116,8 @@ class Clusters:
     @property
     def declined(self) -> str:
         """Why clusters would not win, in words; empty if they would."""
+        if any(is_reference(atom.aval) for atom in self.listing.atoms.values()):
+            return "it holds references, which cannot go from one program to the next"
         saved = self.operations - self.compiled
         if saved < LEAST_SAVED:
             return f"clusters would save the compilation of only {saved} operations"

@@ -102,7 +102,7 @@ def clusters(
     """
     check_callable("clusters", fn)
     start = time.perf_counter()
-    arrays, signature = flatten_call(describe_callable(fn), args, kwargs)
+    arrays, signature = flatten_call(describe_callable(fn, "clusters"), args, kwargs)
     traced = trace(fn, signature, arrays)
     listing = list_program(traced.jaxpr)
     seconds = time.perf_counter() - start

@@ -1,16 +1,24 @@
-"""Defaults: the options of ``duotone.cluster_jit`` that ``TF_XLA_FLAGS`` say.
+"""Defaults: the options that ``TF_XLA_FLAGS`` say, and whether JAX compiles at all.
 
 Who calls this: :mod:`duotone.compiling.flags` sets them, once, under ``duotone run``;
-:mod:`duotone.compiling.cluster_jit` takes them where a call says nothing.
+:mod:`duotone.compiling.cluster_jit` and :mod:`duotone.compiling.bucketed` take them where a call
+says nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+import jax
+
 LEAST = 64
 """Operations of a repeated part by default, so that launching it, some ten microseconds, is little
 beside running it."""
+
+
+def jit_is_disabled() -> bool:
+    """True inside of ``jax.disable_jit()``, where no program can be compiled beforehand."""
+    return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclasses.dataclass(slots=True)

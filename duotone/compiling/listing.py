@@ -72,6 +72,11 @@ def aval_bytes(aval: Any) -> int:
     return int(np.prod(aval.shape, dtype=np.int64)) * getattr(aval.dtype, "itemsize", 8)
 
 
+def is_reference(aval: Any) -> bool:
+    """True of a reference that operations write to, which no program can take or return."""
+    return hasattr(aval, "inner_aval")
+
+
 def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
     """A program as numbers.
 

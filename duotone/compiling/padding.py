@@ -27,12 +27,17 @@ def resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
     more = size - np.shape(array)[axis]
     if more == 0:
         return array
+    if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        raise ArgumentTypeError(
+            f"bucketed: an array of {array.dtype} cannot be padded; pass one key and "
+            "split it inside of the function"
+        )
     if _on_host(array):
         host = np.asarray(array)
         widths = [(0, 0)] * host.ndim
         widths[axis] = (0, more)
         padded = np.pad(host, widths, constant_values=_as_type(neutral, host.dtype))
-        return padded if isinstance(array, np.ndarray) else jax.device_put(padded)
+        return padded if isinstance(array, np.ndarray) else jax.device_put(padded, placement(array))
     config = [(0, 0, 0)] * np.ndim(array)
     config[axis] = (0, more, 0)
     return lax.pad(array, jnp.asarray(_as_type(neutral, array.dtype)), config)
@@ -47,11 +52,18 @@ def of_length(array: Any, axis: int, length: int) -> jax.ShapeDtypeStruct:
 
 def _as_type(neutral: Any, dtype: Any) -> Any:
     try:
-        return np.asarray(neutral).astype(dtype)
-    except (TypeError, ValueError) as error:
+        number = np.asarray(neutral)
+        with np.errstate(invalid="ignore", over="ignore"):
+            typed = number.astype(dtype)
+    except (TypeError, ValueError):
+        number = typed = None
+    rounds = jnp.issubdtype(dtype, jnp.inexact)
+    if typed is None or typed.ndim or not (rounds or typed == number):
         raise ArgumentTypeError(
-            f"bucketed: neutral is {shown(neutral)}, which is no number of {dtype}"
-        ) from error
+            f"bucketed: neutral is {shown(neutral)}, which is no number of {dtype}; pass one for "
+            "each argument: neutral={'tokens': 0}"
+        )
+    return typed
 
 
 def _on_host(array: Any) -> bool:
@@ -78,8 +90,15 @@ def _corner(array: Any, shape: tuple[int, ...]) -> Any:
     index = tuple(slice(0, n) for n in shape)
     if _on_host(array):
         part = np.ascontiguousarray(np.asarray(array)[index])
-        return part if isinstance(array, np.ndarray) else jax.device_put(part)
+        return part if isinstance(array, np.ndarray) else jax.device_put(part, placement(array))
     return array[index]
+
+
+def placement(array: Any) -> Any:
+    """The sharding of an array, if it has to stay there; hashable."""
+    if isinstance(array, jax.Array) and not isinstance(array, Tracer) and array.committed:
+        return array.sharding
+    return None
 
 
 def on_host(array: Any) -> np.ndarray:

@@ -24,7 +24,7 @@ import numpy as np
 
 from duotone import _jax
 from duotone.compiling.copies import FEWEST, Copies, find_copies, slots_of
-from duotone.compiling.listing import LITERALS, Listing
+from duotone.compiling.listing import LITERALS, Listing, is_reference
 from duotone.compiling.repeats import Run, find_runs
 from duotone.compiling.sources import Piece, Places, Source, StackKey, find_source, window
 from duotone.compiling.worth import LEAST_GAIN, Loop, depth, fresh_bytes, why_not
@@ -360,10 +360,6 @@ def _within(runs: list[Run], low: int, high: int) -> list[Run]:
 
 def _may_loop(eqn: Any) -> bool:
     return all(
-        hasattr(atom.aval, "shape") and not _is_reference(atom.aval)
+        hasattr(atom.aval, "shape") and not is_reference(atom.aval)
         for atom in (*eqn.invars, *eqn.outvars)
     )
-
-
-def _is_reference(aval: Any) -> bool:
-    return hasattr(aval, "inner_aval")

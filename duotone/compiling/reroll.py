@@ -70,13 +70,13 @@ class _Runner(Runner):
     """A function and its rolled programs, by signature."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function, _carried_out)
+        super().__init__(function, _carried_out, "reroll")
 
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
 
         def program(*leaves: Any) -> Any:
-            traced = trace(self._function, signature, leaves)
+            traced = trace(self._function, signature, leaves, self._name)
             return self._rewrite(traced)(*leaves), traced.results
 
         donated = self._donated(signature, arrays)

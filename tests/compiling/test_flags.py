@@ -21,7 +21,7 @@ from duotone.compiling.flags import (
     unknown_xla_flags,
 )
 from duotone.compiling.log import asks_for_log
-from duotone.errors import ArgumentError, EnvironmentVariableError, WriteError
+from duotone.errors import ArgumentError, ArgumentTypeError, EnvironmentVariableError, WriteError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compile-time.md").read_text()
 
@@ -162,3 +162,17 @@ def test_flags_are_the_defaults_of_cluster_jit(monkeypatch: pytest.MonkeyPatch) 
     duotone.cluster_jit(lambda x: x, min_cluster_size=2, max_cluster_size=4)
     apply_tf_xla_flags("--tf_xla_async_compilation=false", lambda line: None)
     assert not DEFAULTS.background
+
+
+def test_names_of_the_cache(
+    tmp_path: Path, no_cache: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    duotone.use_cache("~/programs", min_seconds=0)
+    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "programs")
+    assert not (tmp_path / "~").exists()
+    with pytest.raises(ArgumentError, match="the folder has no name; pass a path, or None"):
+        duotone.use_cache("")
+    with pytest.raises(ArgumentTypeError, match="folder is 3; pass a path"):
+        duotone.use_cache(3)

@@ -273,7 +273,7 @@ def _inside(leaf: Any) -> Iterator[Any]:
         yield from getattr(leaf.__self__, "__dict__", {}).values()
 
 
-def describe_callable(function: Callable[..., Any]) -> str:
-    """A name for error messages: ``autocast(loss)``."""
+def describe_callable(function: Callable[..., Any], by: str = "autocast") -> str:
+    """A name for error messages: ``autocast(loss)``, or of another function ``by`` name."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
-    return f"autocast({name})"
+    return f"{by}({name})"

@@ -51,13 +51,19 @@ def leak_inside(name: str) -> str:
     )
 
 
-def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Traced:
+def trace(
+    function: Callable[..., Any],
+    signature: Signature,
+    arrays: Sequence[Any],
+    name: str | None = None,
+) -> Traced:
     """Traces ``function`` on one signature.
 
     Args:
         function: the user's.
         signature: of the call.
         arrays: arrays, tracers or ``jax.ShapeDtypeStruct``.
+        name: of the function, in messages.
 
     Returns:
         The traced function. Errors inside it pass through with the user's own traceback.
@@ -67,7 +73,7 @@ def trace(function: Callable[..., Any], signature: Signature, arrays: Sequence[A
             in the Linen or Haiku model around it.
         ArgumentTypeError: an argument is a Flax NNX object.
     """
-    name = describe_callable(function)
+    name = name or describe_callable(function)
     found: list[Results] = []
 
     def flat(*leaves: Any) -> list[Any]:

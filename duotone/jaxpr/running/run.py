@@ -36,10 +36,11 @@ class Runner:
         self,
         function: Callable[..., Any],
         rewrite: Callable[[Traced], Callable[..., list[Any]]],
+        by: str = "autocast",
     ) -> None:
         self._function = function
         self._rewrite = rewrite
-        self._name = describe_callable(function)
+        self._name = describe_callable(function, by)
         self._compiled: dict[Any, Callable[..., tuple[list[Any], Results]]] = {}
         self._structures: dict[Any, int] = {}
 

@@ -1,0 +1,99 @@
+"""The arguments of a function of which axes are padded, by name and position.
+
+Who calls this: :mod:`duotone.compiling.bucketed`. What goes wrong: a name that the function does
+not have is an error that names the nearest.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.jaxpr.reading.signature import describe_callable
+
+Argument = int | str
+
+
+def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], frozenset[Argument]]:
+    """The parameters that take arguments by position, and what a call may leave out.
+
+    The latter are names, and positions too. Of a function that does not tell, there are none.
+
+    Example:
+        >>> names, optional = parameters_of(lambda x, y=None, *, z=1: x)
+        >>> names, sorted(optional, key=str)
+        (['x', 'y'], [1, 'y', 'z'])
+    """
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return [], frozenset()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds]
+    optional: set[Argument] = {p.name for p in parameters if p.default is not p.empty}
+    return names, frozenset(optional | {names.index(n) for n in names if n in optional})
+
+
+def checked_axes(fn: Callable[..., Any], axis: Any) -> Mapping[Argument, int]:
+    """The axis of each argument that is padded, each argument named once.
+
+    Raises:
+        ArgumentTypeError: axes are no numbers, or arguments no names or positions.
+        ArgumentError: none is named, or one twice.
+    """
+    axes: Mapping[Argument, int] = axis if isinstance(axis, Mapping) else {0: axis}
+    for argument, place in axes.items():
+        if isinstance(place, bool) or not isinstance(place, int):
+            raise ArgumentTypeError(
+                f"bucketed: axis is {shown(place)}; pass a number: axis={{{argument!r}: 1}}"
+            )
+        if isinstance(argument, bool) or not isinstance(argument, int | str):
+            raise ArgumentTypeError(
+                f"bucketed: axis names {shown(argument)}; pass names or positions"
+            )
+    if not axes:
+        raise ArgumentError("bucketed: axis names no argument; nothing would be padded")
+    names, _ = parameters_of(fn)
+    places = [names.index(a) if isinstance(a, str) and a in names else a for a in axes]
+    twice = [a for a, place in zip(axes, places, strict=True) if places.count(place) > 1]
+    if twice:
+        raise ArgumentError(f"bucketed: {' and '.join(map(repr, twice))} are the same argument")
+    return axes
+
+
+def check_neutral(neutral: Any, axes: Mapping[Argument, int]) -> None:
+    """Raises if ``neutral`` names an argument that is not padded.
+
+    Raises:
+        ArgumentError: it does.
+    """
+    others = [a for a in neutral if a not in axes] if isinstance(neutral, Mapping) else []
+    if others:
+        raise ArgumentError(
+            f"bucketed: neutral names {others[0]!r}, which axis does not; name "
+            f"{', '.join(map(repr, axes))}"
+        )
+
+
+def check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:
+    """Raises unless a function has arguments of these names.
+
+    Raises:
+        ArgumentError: it has none of one of them.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in names:
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parameters)}"
+            raise ArgumentError(
+                f"{describe_callable(fn, 'bucketed')} has no argument {name!r}; {meant}"
+            )
