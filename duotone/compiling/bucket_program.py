@@ -197,25 +197,22 @@ class Programs:
             name = f"the bucket of {size} of {self._name}"
             self._pending = Pending(name, lambda: (key, work()))
 
-    def take_over(self) -> Any | None:
+    def take_over(self) -> None:
         """Keeps the program that was compiled in the background, if it is ready.
-
-        Returns:
-            Its key.
 
         Raises:
             Exception: what the compilation raised, once.
         """
         pending = self._pending
         if pending is None:
-            return None
+            return
         try:
             taken = pending.taken()
         except BaseException:
             self._free()
             raise
         if taken is None:
-            return None
+            return
         key, program = taken
         with self._lock:
             self._asked.discard(key)
@@ -223,7 +220,6 @@ class Programs:
                 self._compiles += 1
                 self._keep(key, program)
         self._free()
-        return key
 
     def _free(self) -> None:
         self._pending = None

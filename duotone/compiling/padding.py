@@ -101,11 +101,41 @@ def placement(array: Any) -> Any:
     return None
 
 
+def held(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays of a call as they are now: NumPy's, which may be written to, are copied."""
+    return [a if isinstance(a, jax.Array) else jnp.array(a) for a in arrays]
+
+
+def is_deleted(arguments: Any) -> bool:
+    """True if an array among the arguments was donated or deleted."""
+    leaves = jax.tree.leaves(arguments)
+    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
+
+
 def on_host(array: Any) -> np.ndarray:
     """The elements of an array; the data of random keys."""
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     return np.asarray(array)
+
+
+def check_same(mine: Any, theirs: Any, padding: str, remedy: str) -> None:
+    """Raises unless results are what they are without padding.
+
+    Args:
+        mine: results of the padded call.
+        theirs: those without padding.
+        padding: what was done, for the error.
+        remedy: what to do then.
+
+    Raises:
+        ArgumentError: they differ by more than rounding; it names the first that does.
+    """
+    ours = jax.tree_util.tree_leaves_with_path(mine)
+    for (path, one), other in zip(ours, jax.tree.leaves(theirs), strict=True):
+        if differs := difference(on_host(one), on_host(other)):
+            place = jax.tree_util.keystr(path)
+            raise ArgumentError(f"bucketed: {padding} changes result{place} {differs}; {remedy}")
 
 
 def difference(mine: np.ndarray, theirs: np.ndarray) -> str:

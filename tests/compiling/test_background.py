@@ -172,3 +172,38 @@ go.set()
     )
     assert run.stdout.split("\n") == ["(3,) 1", "compiling", ""]
     assert run.stderr == ""
+
+
+def test_arguments_may_be_donated_or_written_to_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = HeldCompiler(monkeypatch)
+    fn = duotone.bucketed(lambda w, x: jnp.sum(w * x), {1: 0}, sizes=[4, 8], background=True)
+    w = jnp.float32(2)
+    assert float(fn(w, jnp.ones(8))) == 16.0
+    fn(w, jnp.ones(7))
+    given = jnp.float32(2)
+    assert float(fn(given, jnp.ones(3))) == 6.0
+    given.delete()
+    compiler.finish()
+    assert float(fn(w, jnp.ones(3))) == 6.0
+    assert fn.counts.compiles == 2
+
+    compiler.go.clear()
+    fn = duotone.bucketed(jnp.cumsum, 0, sizes=[64, 128], background=True)
+    x = np.ones(65, np.float32)
+    fn(x)
+    fn(x[:60])
+    x[:] = 5
+    compiler.finish()
+    assert fn(x[:60]).shape == (60,)
+
+
+def test_a_bucket_that_was_not_padded_in_the_background_is_compared_later() -> None:
+    def counts_zeros_of_four(x: Any) -> Any:
+        return jnp.sum(x) + (jnp.sum(x == 0) if x.shape[0] == 4 else 0)
+
+    fn = duotone.bucketed(counts_zeros_of_four, 0, sizes=[4, 8], background=True)
+    for length in (8, 4, 4):
+        assert float(fn(jnp.ones(length))) == length
+        background._THREAD.submit(lambda: None).result()
+    with pytest.raises(ArgumentError, match="padding axis 0 of argument 0 from 3"):
+        fn(jnp.ones(3))
