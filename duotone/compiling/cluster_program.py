@@ -147,7 +147,10 @@ def describe(listing: Listing, cluster: Cluster) -> str:
 
 
 def inlined(jaxpr: _jax.ClosedJaxpr) -> _jax.ClosedJaxpr:
-    """A program without the ``jit`` functions that it calls, except small ones."""
+    """A program without the functions that it calls, except small ones.
+
+    Nobody differentiates it any more, so that rules of derivatives count for nothing.
+    """
     opened = _jax.open_jaxpr(jaxpr)
     if not any(_looked_into(eqn) for eqn in opened.eqns):
         return jaxpr
@@ -158,8 +161,13 @@ def inlined(jaxpr: _jax.ClosedJaxpr) -> _jax.ClosedJaxpr:
     return jax.make_jaxpr(lambda *leaves: _evaluated(jaxpr, leaves))(*types)
 
 
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
+"""Primitives that call one program, and the parameter that holds it."""
+
+
 def _looked_into(eqn: _jax.Eqn) -> bool:
-    if eqn.primitive.name not in ("jit", "pjit") or _jax.jit_options(eqn):
+    name = eqn.primitive.name
+    if name not in _CALLS or (name != "custom_jvp_call" and _jax.jit_options(eqn)):
         return False
     return count_equations(eqn) >= _INLINED_FROM
 
@@ -178,7 +186,7 @@ def _evaluated(jaxpr: _jax.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         operands = [read(atom) for atom in eqn.invars]
         if _looked_into(eqn):
             with _jax.inlined_call(eqn):
-                results = _evaluated(eqn.params["jaxpr"], operands)
+                results = _evaluated(eqn.params[_CALLS[eqn.primitive.name]], operands)
         else:
             results = _jax.bind_again(eqn, operands)
         values.update(zip(eqn.outvars, results, strict=True))
