@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -174,5 +175,6 @@ def test_names_of_the_cache(
     assert not (tmp_path / "~").exists()
     with pytest.raises(ArgumentError, match="the folder has no name; pass a path, or None"):
         duotone.use_cache("")
+    wrong: Any = 3
     with pytest.raises(ArgumentTypeError, match="folder is 3; pass a path"):
-        duotone.use_cache(3)
+        duotone.use_cache(wrong)
