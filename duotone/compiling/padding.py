@@ -51,6 +51,8 @@ def of_length(array: Any, axis: int, length: int) -> jax.ShapeDtypeStruct:
 
 
 def _as_type(neutral: Any, dtype: Any) -> Any:
+    if isinstance(neutral, int) and neutral == 0:
+        return np.zeros((), dtype)  # the usual case, at each call
     try:
         number = np.asarray(neutral)
         with np.errstate(invalid="ignore", over="ignore"):
