@@ -216,7 +216,12 @@ def test_what_is_read_once_or_comes_from_a_pointwise_operation_is_not_held() -> 
 
 def test_a_gather_is_not_held_since_every_reader_picks_for_itself() -> None:
     assert _held("gather", 2) == [False]
-    assert _held("pad", 2) == [True]
+
+
+def test_what_is_put_together_of_parts_is_not_held_for_those_who_widen_it() -> None:
+    """Each of them reads the parts: a barrier would make a kernel that joins them (DenseNet)."""
+    assert _held("concat", 2) == [False]
+    assert _held("pad", 2) == [False]
 
 
 @pytest.mark.parametrize(

@@ -166,13 +166,16 @@ _INSIDE_READERS = frozenset({"gather"})
 
 
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
-    """True if a value comes, moved at most, from an operation that no kernel reaches across."""
+    """True if a value comes, moved at most, from an operation that no kernel reaches across.
+
+    What is put together of parts is put together by the kernels that read it.
+    """
     held = graph.values[value]
     while held.producer >= 0:
         node = graph.nodes[held.producer]
         entry = classes.nodes[node.index].entry
         if entry.pointwise is Pointwise.NO:
-            return node.op not in _INSIDE_READERS
+            return node.op not in _INSIDE_READERS and not entry.parts
         source = graph.values[node.inputs[0]]
         if node.op not in RESHAPES or source.size != held.size:
             return False
