@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -21,6 +22,8 @@ from duotone.targets.forms import TABLE
 NHWC = ("NHWC", "HWIO", "NHWC")
 ORDERS = [NHWC, ("NCHW", "OIHW", "NCHW"), ("HWCN", "HWOI", "CNHW"), ("CHWN", "IHWO", "HWNC")]
 CPU = TABLE["cpu-bfloat16"]
+CPU_OF_ALL = dataclasses.replace(CPU, worth=TABLE["gpu"].worth)
+"""Who names a half type has small arrays painted too."""
 
 
 def arrays(order: tuple[str, str, str], window: tuple[int, int]) -> tuple[Any, Any]:
@@ -44,11 +47,12 @@ def convolution(order: tuple[str, str, str] = NHWC, **settings: Any) -> Any:
     return convolve
 
 
-def rewritten(function: Any, *args: Any, removed: tuple[str, ...] = (), forms: Any = CPU) -> Any:
+def rewritten(
+    function: Any, *args: Any, removed: tuple[str, ...] = (), forms: Any = CPU_OF_ALL
+) -> Any:
     """The program that runs, and its results."""
     policy = Policy(reforms_remove=removed)
     jaxpr = jax.make_jaxpr(function)(*args)
-    forms = type(forms)(forms.device, forms.dots, TABLE["gpu"].worth, "", (), forms.reforms)
     rewriter = rewriter_of(paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=forms), policy)
     return str(jax.make_jaxpr(rewriter)(*args)), rewriter(*args)
 
@@ -189,3 +193,22 @@ def test_vmap_and_derivatives_of_the_rewritten_function() -> None:
     np.testing.assert_allclose(mapped[:, 0], painted(image, filters), rtol=2**-7, atol=0.05)
     tangent = jax.jvp(painted, (image, filters), (image, filters))[1]
     np.testing.assert_allclose(tangent, 2 * convolve(image, filters), rtol=2**-5, atol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("removed", "rounded"), [((), False), (("weight_gradients",), True)], ids=["on", "off"]
+)
+def test_who_differentiates_gets_the_filters_gradient_unrounded(
+    removed: tuple[str, ...], rounded: bool
+) -> None:
+    """As of weights of dots; in bfloat16 it would be a bfloat16 number."""
+    image, filters = arrays(NHWC, (1, 1))
+    jaxpr = jax.make_jaxpr(convolution())(image, filters)
+    policy = Policy(reforms_remove=removed)
+    painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=CPU_OF_ALL)
+    rewriter = rewriter_of(painted, policy)
+    gradient = jax.grad(lambda w: (rewriter(image, w)[0] ** 2).sum())(filters)
+    assert (gradient == gradient.astype("bfloat16").astype("float32")).all() == rounded
+    loss = jax.grad(lambda w, x: (convolution()(x, w) ** 2).sum())
+    exact = in_float64(loss, filters, image)
+    assert np.abs(gradient - exact).max() <= 2**-7 * np.abs(exact).max()

@@ -20,7 +20,7 @@ from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.graph.reforms.reform import Layer
 from duotone.jaxpr.reading.program import Step
-from duotone.jaxpr.rules.dots import precision, rows_dot, takes_rows
+from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, takes_rows
 from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.reforms import carried_out
 from duotone.jaxpr.rules.weights import DotForm, of_weight
@@ -178,8 +178,17 @@ def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
         return _bind(r, step, env, operands)
     image, filters = operands
     dtype = FULL_DTYPE if r.kept(node, 0) is Paint.FULL else r.half.name
-    shape = step.eqn.outvars[0].aval.shape
-    return [window_dot(step.eqn.params, image, filters, shape, dtype)]
+    weight = env.find(step.inputs[1], Paint.FULL) if "weight_gradients" in r.reforms.on else None
+
+    def dot(lhs: Any, rhs: Any, numbers: Dims) -> Any:
+        how = DotForm(ROWS, numbers, dtype, r.half.name)
+        result = _bound(r, how, (lhs, rhs))
+        if weight is None or not _takes_gradient(weight):
+            return result
+        full = lax.reshape(weight, rhs.shape)
+        return r.bound_once(of_weight, [result, lhs, rhs, full], 1, how)
+
+    return [window_dot(step.eqn.params, image, filters, step.eqn.outvars[0].aval.shape, dot)]
 
 
 def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:

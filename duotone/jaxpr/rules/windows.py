@@ -10,13 +10,13 @@ Who calls this: :mod:`duotone.jaxpr.rules.half_rules`. Which convolutions these 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import lax
 
 from duotone.jaxpr.reading.windows import Axis, tiling
-from duotone.jaxpr.rules.dots import rows_dot
+from duotone.jaxpr.rules.dots import Dims
 
 _PARTS = {
     Axis.PLACES: ("place",),
@@ -27,15 +27,21 @@ _PARTS = {
 """The axes that each axis of an image is reshaped to."""
 
 
-def window_dot(params: Any, image: Any, filters: Any, shape: Sequence[int], dtype: str) -> Any:
-    """A convolution whose windows tile the image, as a dot in the form ``rows``.
+def window_dot(
+    params: Any,
+    image: Any,
+    filters: Any,
+    shape: Sequence[int],
+    dot: Callable[[Any, Any, Dims], Any],
+) -> Any:
+    """A convolution whose windows tile the image, as a dot.
 
     Args:
         params: of ``conv_general_dilated``.
         image: the left operand, half.
         filters: the right operand, half.
         shape: of the result.
-        dtype: of the result.
+        dot: binds a dot of reshaped operands, by dimension numbers.
     """
     kinds = tiling(params, image.shape, filters.shape, shape)
     assert kinds is not None, "the reform is of no other convolution"
@@ -50,13 +56,9 @@ def window_dot(params: Any, image: Any, filters: Any, shape: Sequence[int], dtyp
     right = [label for label in of_filters if label in left or label[0] == "feature"]
     summed = [label for label in left if label in right]
     numbers = (tuple(map(left.index, summed)), tuple(map(right.index, summed))), ((), ())
-    product = rows_dot(
-        lax.reshape(image, [sizes[label] for label in left]),
-        lax.reshape(filters, [sizes[label] for label in right]),
-        numbers,
-        dtype,
-        (),
-    )
+    arrays = ((image, left), (filters, right))
+    lhs, rhs = (lax.reshape(x, [sizes[label] for label in labels]) for x, labels in arrays)
+    product = dot(lhs, rhs, numbers)
     made = [label for label in (*left, *right) if label not in summed]
     order = [made.index(label) for label in of_result if label in made]
     return lax.reshape(lax.transpose(product, order), shape)
