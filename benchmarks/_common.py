@@ -148,6 +148,24 @@ def _cell(x: Any) -> str:
     return f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
+def chosen_names(text: str, allowed: Sequence[str], what: str) -> list[str]:
+    """The names in a list divided by commas.
+
+    Args:
+        text: of an option; may be empty.
+        allowed: the names there are.
+        what: one of them is, for the message.
+
+    Raises:
+        SystemExit: a name is none of them.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        raise SystemExit(f"no {what} {', '.join(unknown)}; there are {', '.join(allowed)}")
+    return names
+
+
 def seconds(function: Callable[[], Any]) -> tuple[float, float, Any]:
     """How long ``function`` took by the clock and of processor time, and its result.
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._common import RESULTS, write
+from benchmarks._common import RESULTS, chosen_names, write
 from benchmarks._painter_rows import (
     HALF_TYPES,
     LIST_ORDER,
@@ -207,15 +207,6 @@ def run(todo: Sequence[Job], records: dict[str, dict[str, Any]], folder: Path = 
             progress.advance(task)
 
 
-def _chosen(text: str, allowed: Sequence[str], what: str) -> list[str]:
-    """Names in a list divided by commas."""
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in allowed]
-    if unknown:
-        raise SystemExit(f"no {what} {', '.join(unknown)}; there are {', '.join(allowed)}")
-    return names
-
-
 def _options() -> argparse.Namespace:
     from benchmarks._ways import ALL_MODELS, FORMS, WAYS
     from benchmarks.zoo import HALVES, names_of
@@ -235,10 +226,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--measure", nargs=4, metavar=("MODEL", "TARGET", "WAY", "HALF"))
     parser.add_argument("--into", type=Path)
     options = parser.parse_args()
-    options.models = _chosen(options.only, ALL_MODELS, "model")
-    options.targets = _chosen(options.target, list(HALF_TYPES), "target")
-    options.halves = _chosen(options.dtype, ["float16", "bfloat16"], "half type")
-    options.ways = _chosen(options.way, list(WAYS), "way")
+    options.models = chosen_names(options.only, ALL_MODELS, "model")
+    options.targets = chosen_names(options.target, list(HALF_TYPES), "target")
+    options.halves = chosen_names(options.dtype, ["float16", "bfloat16"], "half type")
+    options.ways = chosen_names(options.way, list(WAYS), "way")
     if options.half:
         half = names_of(options.half)
         options.models = [model for model in options.models if model in half]

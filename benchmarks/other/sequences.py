@@ -57,6 +57,13 @@ class Bert(nn.Module):
         return at_least_float32(dense(self.vocabulary)(x))
 
 
+def _run(cell: nn.RNNCellBase, x: jax.Array) -> jax.Array:
+    """What a cell gives out at each step of (batch, length, features)."""
+    out = nn.RNN(cell)(x)
+    assert isinstance(out, jax.Array)
+    return out
+
+
 class GRU(nn.Module):
     """Layers of Flax's GRU cells."""
 
@@ -70,7 +77,7 @@ class GRU(nn.Module):
         """Maps (batch, length) tokens to (batch, length, vocabulary) logits in float32."""
         x = nn.Embed(self.vocabulary, self.width, dtype=self.dtype)(tokens)
         for _ in range(self.layers):
-            x = nn.RNN(nn.GRUCell(self.width, dtype=self.dtype))(x)
+            x = _run(nn.GRUCell(self.width, dtype=self.dtype), x)
         return at_least_float32(nn.Dense(self.vocabulary, dtype=self.dtype)(x))
 
 
@@ -109,15 +116,16 @@ class Seq2Seq(nn.Module):
         """Maps two (batch, length) sentences to (batch, length, vocabulary) logits in float32."""
         source, target = tokens
         embed = functools.partial(nn.Embed, self.vocabulary, self.width, dtype=self.dtype)
-        encode = nn.RNN(nn.OptimizedLSTMCell(self.width, dtype=self.dtype))
-        values = encode(embed()(source)).astype(self.dtype or jnp.float32)
+        values = _run(nn.OptimizedLSTMCell(self.width, dtype=self.dtype), embed()(source))
+        values = values.astype(self.dtype or jnp.float32)
         keys = nn.Dense(self.width, dtype=self.dtype)(values)
         zeros = jnp.zeros((source.shape[0], self.width), values.dtype)
+        axes: Any = (nn.broadcast, nn.broadcast, 1)
         scan = nn.scan(
             Decode,
             variable_broadcast="params",
             split_rngs={"params": False},
-            in_axes=(nn.broadcast, nn.broadcast, 1),
+            in_axes=axes,
             out_axes=1,
         )
         decode = scan(self.width, self.dtype)
