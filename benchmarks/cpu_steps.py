@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -41,6 +42,8 @@ QUESTION = "Does duotone make training steps faster on this CPU, and never slowe
 WAYS = ("duotone", "value_and_grad(autocast)", "by hand")
 GAINS = ("gpt2", "gpt2_wide", "vit")
 """The models that must gain."""
+CONVOLUTIONS = frozenset("resnet50 convnext unet gan efficientnet conformer wavenet unet3d".split())
+"""The models that convolutions are most of."""
 ROUNDS = 31
 _SECONDS = 90.0
 
@@ -140,6 +143,12 @@ def bars(found: dict[str, Any]) -> list[Bar]:
             limit = 1 / (wanted if row["model"] in GAINS else 0.97)
             name = f"{version}, {row['name']}: duotone's time over float32's"
             made.append(Bar(name, 1 / speed, limit, "times"))
+        dots = [row for row in part["rows"] if row["model"] not in CONVOLUTIONS]
+        whole = {row["model"] for row in dots} == {*CASES} - CONVOLUTIONS
+        if whole:
+            mean = statistics.geometric_mean(1 / row["speedups"]["duotone"] for row in dots)
+            name = f"{version}, models without convolutions: duotone's time, geometric mean"
+            made.append(Bar(name, mean, 1 / 1.4, "times"))
     return made
 
 
@@ -195,12 +204,13 @@ def main() -> None:
     """Measures model after model, and writes the table after each."""
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at most, of each model")
     parser.add_argument("--resume", action="store_true", help="leave out what is measured")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has PyTorch")
     parser.add_argument("--child", choices=list(CASES), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        print(json.dumps(measure(asked.child)))
+        print(json.dumps(measure(asked.child, rounds=asked.rounds)))
         return
     known = parts("cpu_steps").get(THIS_VERSION, {"rows": [], "torch": None})
     rows, torch = {row["model"]: row for row in known["rows"]}, known["torch"]
@@ -211,6 +221,7 @@ def main() -> None:
         if asked.resume and name in rows:
             continue
         command = [sys.executable, "-m", "benchmarks.cpu_steps", "--child", name]
+        command += ["--rounds", str(asked.rounds)]
         rows[name] = _in_a_process(command)
         write(result([rows[model] for model in CASES if model in rows], torch))
     write(result([rows[model] for model in CASES if model in rows], torch))
