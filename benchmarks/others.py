@@ -204,12 +204,14 @@ def _table(records: Records, target: str, half: str) -> str:
             same = "= " if record.get("same program") else ""
             row.append(same + _shown(found[way].get(model)))
         rows.append(row)
-    for title, summed in (("geometric mean", _mean), ("worst", max)):
+    most = max(map(len, found.values()), default=0)
+    for title, summed in ((f"geometric mean of {most}", _mean), ("worst", max)):
         row = [title, ""]
         for way in ways:
-            columns = zip(*found[way].values(), strict=True)
-            moved, kept = (summed(column) for column in columns)
-            row.append(_shown((moved, kept)))
+            # Of fewer models than the row names it would be a mean of something else.
+            whole = found[way] if len(found[way]) == most else {}
+            summary = [summed(column) for column in zip(*whole.values(), strict=True)]
+            row.append(_shown((summary[0], summary[1]) if summary else None))
         rows.append(row)
     return table(head, rows)
 
