@@ -240,3 +240,17 @@ def test_a_sum_of_whole_numbers_stays_in_the_loop():
     assert total.dtype == jnp.int32
     np.testing.assert_array_equal(total, jnp.full((8, 8), 6))
     np.testing.assert_array_equal(moved, jnp.ones((2, 8)))
+
+
+def test_a_sum_that_the_user_keeps_half_stays_in_the_loop():
+    def summed(a, b):
+        def step(total, pair):
+            return total + pair[0].T @ pair[1], None
+
+        return jax.lax.scan(step, jnp.zeros((8, 8)), (a, b))[0]
+
+    a = b = jnp.ones((64, 2, 8))
+    policy = Policy(keep_half=["*add", "*loop.*"])
+    fast = duotone.autocast(summed, dtype="float16", policy=policy)
+    assert any((8, 8) in shapes for shapes in loops(jax.make_jaxpr(fast)(a, b).jaxpr))
+    np.testing.assert_array_equal(fast(a, b), jnp.full((8, 8), 128.0))

@@ -37,7 +37,8 @@ _Term = tuple[Node, list[int]]
 def match(node: Node, view: View) -> Reform | None:
     """A carry of a loop of known length that only adds up half dots."""
     body, held = view.graph.bodies[node.body], view.value(node.outputs[0])
-    if not held.paintable or body.until >= 0:  # a sum of whole numbers; a loop of unknown length
+    # Not a sum of whole numbers, or one that the user keeps half; nor of a loop of unknown length.
+    if not view.is_full(node) or body.until >= 0:
         return None
     terms = _terms(node, view)
     length = body.trips // view.graph.bodies[body.parent].trips
