@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone import Policy
+from duotone import Policy, _jax
 from duotone.targets import assuming, find_target
 
 KEY = jax.random.key(0)
@@ -146,7 +146,7 @@ def test_long_sequences_too_and_nothing_is_stacked_twice():
     gradient, args = long(length=2048)
     jaxpr = jax.make_jaxpr(duotone.autocast(gradient, dtype="float16"))(*args).jaxpr
     (inner,) = [eqn for eqn in all_equations(jaxpr) if is_backward(eqn)]
-    carries = inner.params["num_carry"]
+    _, carries = _jax.scan_layout(inner)
     assert [v.aval.shape for v in inner.outvars[carries:]] == [(2048, 2, 64)]
     assert str(inner.outvars[-1].aval.dtype) == "float16"
     assert not any(v.aval.shape == (64, 64) for v in inner.outvars)
@@ -185,7 +185,7 @@ def test_what_is_stacked_is_no_larger_than_the_slices_of_the_loop():
     jaxpr = jax.make_jaxpr(program)(*args).jaxpr
     (inner,) = [eqn for eqn in all_equations(jaxpr) if is_backward(eqn)]
     assert any(v.aval.shape == (64, 64) for v in inner.outvars)
-    assert len(inner.outvars) == inner.params["num_carry"]
+    assert len(inner.outvars) == _jax.scan_layout(inner)[1]
 
 
 @pytest.mark.parametrize("use", ["read", "scaled", "large"])
