@@ -68,6 +68,7 @@ PROGRAMS: dict[str, Program] = {
     "recompute": (activated(jax.nn.gelu), SQUARE),
     "recompute_dearest": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),
     "quotients": (gradient(plain), ARRAYS),
+    "free_scales": (gradient(plain), ARRAYS),
     "firm_roots": (activated(jax.nn.log_softmax), SQUARE),
     "hold_widened": (gradient(plain), ARRAYS),
     "hold_parts": (jax.grad(attention, argnums=(0, 1, 2)), (HEADS, JOINT, TOKENS)),

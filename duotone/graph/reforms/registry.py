@@ -154,6 +154,12 @@ REGISTRY = (
         elsewhere="graph/reforms/residuals.py",
     ),
     Entry(
+        "free_scales",
+        "f(e, s) read again later = f(e / s, sum(e / s)), where f(c * e, c * s) = f(e, s)",
+        "the sum of a softmax is not kept, so that the softmax is one kernel",
+        elsewhere="graph/reforms/scale.py",
+    ),
+    Entry(
         "firm_roots",
         "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
         "a compiler that leaves roundings out would compare exponentials of two different numbers",

@@ -56,12 +56,12 @@ class Product:
 
     Attributes:
         quotient: of the value and its sum.
-        divisor: its sum.
+        divisor: its sum; ``None`` where its scale does not matter (``scale.py``).
         axes: along which it was added up.
     """
 
     quotient: int
-    divisor: int
+    divisor: int | None
     axes: tuple[int, ...]
 
 
@@ -104,6 +104,8 @@ class Recompute:
         for value in sorted(self.again_anywhere):
             if value in self.products:
                 yield value, "quotients", "not kept: calculated again from its quotient and its sum"
+                if self.products[value].divisor is None:
+                    yield value, "free_scales", "its sum is not kept: later readers need no scale"
             else:
                 yield value, again, "not kept: calculated again for later readers"
         for value in sorted(self.firm):

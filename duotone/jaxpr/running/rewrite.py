@@ -303,12 +303,14 @@ class Rewriter:
             again.write(value, paint, lax.optimization_barrier(self.read(again, value, paint)))
         elif value in self.recompute.again[place] and value in self.recompute.products:
             made = self.recompute.products[value]
-            for factor in (made.quotient, made.divisor):
-                self._calculate_again(again, place, factor)
+            self._calculate_again(again, place, made.quotient)
             quotient = self.read(again, made.quotient, Paint.FULL)
-            rest = jax.numpy.sum(quotient, made.axes, keepdims=True)
-            divisor = self.read(again, made.divisor, Paint.FULL)
-            again.write(value, Paint.FULL, quotient * (divisor / rest))
+            # A compiler knows a quotient of a value and its sum, and makes one kernel around it.
+            array = quotient / jax.numpy.sum(quotient, made.axes, keepdims=True)
+            if made.divisor is not None:
+                self._calculate_again(again, place, made.divisor)
+                array = array * self.read(again, made.divisor, Paint.FULL)
+            again.write(value, Paint.FULL, array)
         elif value in self.recompute.again[place]:
             step = self.step_of(value)
             for operand in step.inputs:
