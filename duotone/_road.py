@@ -48,6 +48,7 @@ from duotone.graph.painters.painting import Painting, check_painting
 from duotone.graph.ranges import NO_RANGES, find_ranges
 from duotone.graph.reforms.registry import Reforms, find_reforms, switched_on
 from duotone.graph.reforms.residuals import plan_residuals
+from duotone.graph.reforms.rows import hold_rows, with_statistics
 from duotone.graph.reforms.scale import without_scale
 from duotone.graph.reforms.view import View
 from duotone.jaxpr.nesting import custom, nested  # noqa: F401  (register the forms)
@@ -131,7 +132,9 @@ def paint_jaxpr(
     reforms, painting = find_reforms(View(graph, classes, painting, ranges.of), on)
     view = View(graph, classes, check_painting(painting, graph), ranges.of)
     plan = plan_casts(graph, classes, painting, on)
-    recompute = without_scale(view, plan_residuals(view, on), on)
+    recompute = with_statistics(view, plan_residuals(view, on), on)
+    recompute = without_scale(view, recompute, on)
+    plan = hold_rows(view, plan, recompute, on)
     asked = reduce_dtype(policy, half)
     reductions = find_reductions(graph, classes, painting, asked) if asked else NO_REDUCTIONS
     reforms = dataclasses.replace(reforms, recompute=recompute, reductions=reductions)

@@ -24,6 +24,7 @@ from tests.graph.test_picks import LABELS, loss
 from tests.graph.test_picks import WEIGHTS as WORDS
 from tests.graph.test_picks import X as STATES
 from tests.graph.test_trilinear import ARRAYS, gradient, plain
+from tests.jaxpr import test_rows
 from tests.jaxpr.test_held import BIAS as JOINT
 from tests.jaxpr.test_held import WEIGHTS as HEADS
 from tests.jaxpr.test_held import X as TOKENS
@@ -48,6 +49,9 @@ def grouped_loss(*arrays: Any) -> Any:
     return jnp.sum(jnp.sin(grouped(*arrays)))
 
 
+ROWS = (test_rows.W, test_rows.BIAS, test_rows.X)
+
+
 def pointwise(image: Any, filters: Any) -> Any:
     numbers = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(image, filters, (1, 1), "SAME", dimension_numbers=numbers)
@@ -69,8 +73,10 @@ PROGRAMS: dict[str, Program] = {
     "recompute_dearest": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),
     "quotients": (gradient(plain), ARRAYS),
     "free_scales": (gradient(plain), ARRAYS),
+    "row_statistics": (test_rows.step(test_rows.dropped), ROWS),
     "firm_roots": (activated(jax.nn.log_softmax), SQUARE),
     "hold_widened": (gradient(plain), ARRAYS),
+    "hold_rows": (test_rows.step(test_rows.biased), ROWS),
     "hold_parts": (jax.grad(attention, argnums=(0, 1, 2)), (HEADS, JOINT, TOKENS)),
 }
 """By name: a program that a device which has the reform carries out in its form."""

@@ -57,7 +57,7 @@ _EVERYWHERE = _names("one_hot weight_gradients")
 """Reforms from which every device gains."""
 _PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
 """With dots of every layout."""
-_CPU = _names("recompute quotients free_scales firm_roots")
+_CPU = _names("recompute quotients firm_roots")
 """For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
 once. Holding gains nothing there, and would keep the compiler from that."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
@@ -68,7 +68,8 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        reforms=_PLAIN | _names("recompute quotients free_scales hold_widened factors"),
+        reforms=_PLAIN
+        | _names("recompute quotients free_scales row_statistics hold_rows hold_widened factors"),
     ),
     "tpu": DeviceForms(
         "TPU",

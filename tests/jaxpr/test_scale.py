@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,19 @@ import numpy as np
 import pytest
 
 from duotone import _road as road
+from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.reforms import scale
-from duotone.graph.reforms.residuals import Recompute
+from duotone.graph.reforms import rows, scale
 from duotone.policy import Policy
 from duotone.targets.forms import TABLE
-from tests.jaxpr.programs import half
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 W = jax.random.normal(KEYS[0], (32, 32)) / 5
 X = jax.random.normal(KEYS[1], (64, 32))
 POLICY = Policy()
+GPU = dataclasses.replace(TABLE["gpu"], dots=WIDENED)
+"""What runs on the device at hand in place of a GPU, whose dots CPUs do not have."""
+WITHOUT = Policy(reforms_remove=("free_scales",))
 
 Attention = Callable[[Any, Any], Any]
 
@@ -75,12 +78,24 @@ def added(w: Any, x: Any) -> Any:
     return (y + y * e) * e / s**2, dot
 
 
-def plan(
+def painted(
     function: Callable[..., Any], dtype: str = "bfloat16", policy: Policy = POLICY
-) -> Recompute:
+) -> road.Painted:
+    """As for a GPU."""
     jaxpr = jax.make_jaxpr(function)(W, X)
-    painted = road.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=TABLE["gpu"])
-    return painted.reforms.recompute
+    return road.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=GPU)
+
+
+def run(function: Callable[..., Any], dtype: str = "bfloat16", policy: Policy = POLICY) -> Any:
+    """The results of the program for a GPU, compiled for the device at hand."""
+    return jax.jit(road.rewriter_of(painted(function, dtype, policy), policy))(W, X)
+
+
+def products(function: Callable[..., Any], dtype: str = "bfloat16", **changes: Any) -> Any:
+    """The plan of the one value that is calculated from its quotient."""
+    policy = POLICY.replace(**changes)
+    (made,) = painted(function, dtype, policy).reforms.recompute.products.values()
+    return made
 
 
 def step(attention: Attention) -> Callable[[Any, Any], Any]:
@@ -102,34 +117,29 @@ def error(got: Any, wanted: Any) -> float:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_sum_of_a_softmax_is_not_kept(dtype: str) -> None:
-    found = plan(step(softmax), dtype)
-    (made,) = found.products.values()
-    assert made.divisor is None
+    assert products(step(softmax), dtype).divisor is None
     wanted = step(softmax)(W, X)
-    kept = half(step(softmax), dtype, reforms_remove={"free_scales"})(W, X)
-    assert error(half(step(softmax), dtype)(W, X), wanted) <= 1.05 * error(kept, wanted)
+    kept = run(step(softmax), dtype, WITHOUT)
+    assert error(run(step(softmax), dtype), wanted) <= 1.05 * error(kept, wanted)
 
 
 @pytest.mark.parametrize("attention", [read_later, squared])
 def test_a_factor_that_cancels_is_left_out(attention: Attention) -> None:
-    (made,) = plan(attention).products.values()
-    assert made.divisor is None
-    same(half(attention, "bfloat16")(W, X), attention(W, X))
+    assert products(attention).divisor is None
+    same(run(attention), attention(W, X))
 
 
 @pytest.mark.parametrize("attention", [exponentials, sums, activation, added])
 def test_a_factor_that_does_not_cancel_stays(attention: Attention) -> None:
-    (made,) = plan(attention).products.values()
-    assert made.divisor is not None
-    same(half(attention, "bfloat16")(W, X), attention(W, X))
+    assert products(attention).divisor is not None
+    same(run(attention), attention(W, X))
 
 
 def test_a_factor_that_does_not_cancel_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale._Factor, "_power_of", lambda *_: 0)
-    (made,) = plan(exponentials).products.values()
-    assert made.divisor is None
+    assert products(exponentials).divisor is None
     with pytest.raises(AssertionError):
-        same(half(exponentials, "bfloat16")(W, X), exponentials(W, X))
+        same(run(exponentials), exponentials(W, X))
 
 
 def test_what_computes_in_half_keeps_the_scale() -> None:
@@ -140,8 +150,19 @@ def test_what_computes_in_half_keeps_the_scale() -> None:
         with jax.named_scope("late"):
             return y * e / s, dot
 
-    (made,) = plan(late, "float16", Policy(keep_half=("*late*",))).products.values()
-    assert made.divisor is not None
+    assert products(late, "float16", keep_half=("*late*",)).divisor is not None
+
+
+@pytest.mark.parametrize("length", [rows.LONGEST_ROW, rows.LONGEST_ROW + 1])
+def test_only_rows_that_fit_into_a_kernel(length: int) -> None:
+    def long(w: Any, x: Any) -> Any:
+        return jax.nn.softmax(w @ x) @ x.T
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 32), (32, length))]
+    jaxpr = jax.make_jaxpr(jax.grad(lambda *a: (long(*a) ** 2).sum(), (0, 1)))(*shapes)
+    found = road.paint_jaxpr(jaxpr, POLICY, HALF_TYPES["bfloat16"], forms=GPU)
+    (made,) = found.reforms.recompute.products.values()
+    assert (made.divisor is None) == (length == rows.LONGEST_ROW)
 
 
 @pytest.mark.parametrize("many", [1, 3])
@@ -155,5 +176,4 @@ def test_layers_and_transformations(many: int) -> None:
         return jax.lax.scan(jax.checkpoint(layer), x, jnp.stack([w] * many))[0]
 
     train = step(lambda w, x: jax.vmap(layers, (None, 0))(w, jnp.stack([x, 2 * x])))
-    without = half(train, "bfloat16", reforms_remove={"free_scales"})
-    same(half(train, "bfloat16")(W, X), without(W, X))
+    same(run(train), run(train, "bfloat16", WITHOUT))

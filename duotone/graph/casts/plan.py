@@ -46,7 +46,7 @@ class Cast:
             rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
             above 0, or far below it for every element.
         held: to full, of a value that is in memory in half: the reform by which it is read there,
-            :data:`HOLD_WIDENED` or :data:`HOLD_PARTS`; empty for most.
+            :data:`HOLD_WIDENED`, :data:`HOLD_PARTS` or that of ``reforms/rows.py``; empty for most.
     """
 
     value: int

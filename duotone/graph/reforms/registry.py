@@ -160,6 +160,12 @@ REGISTRY = (
         elsewhere="graph/reforms/scale.py",
     ),
     Entry(
+        "row_statistics",
+        "m, s read again later = max(x), sum(exp(x - m)) calculated again, from an x in memory",
+        "kernels that calculate exponentials again hold whole rows: the gradient is one of them",
+        elsewhere="graph/reforms/rows.py",
+    ),
+    Entry(
         "firm_roots",
         "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
         "a compiler that leaves roundings out would compare exponentials of two different numbers",
@@ -176,6 +182,12 @@ REGISTRY = (
         "as hold_widened, for an x that is put together of parts or added up from several dots",
         "the compiler would put the parts together twice, or write their sum in float32",
         elsewhere="graph/casts/plan.py",
+    ),
+    Entry(
+        "hold_rows",
+        "as hold_widened, for an x that a kernel of whole rows gives (see row_statistics)",
+        "the compiler would write x in float32 for dots and sums alike",
+        elsewhere="graph/reforms/rows.py",
     ),
 )
 """Every reform. Those with a ``match`` are asked in this order, and the first one takes a node."""

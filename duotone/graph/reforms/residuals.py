@@ -42,7 +42,7 @@ from duotone.graph.graph import RESHAPES, SMALL, STRUCTURAL, Graph, Node, Value
 from duotone.graph.reforms.view import View
 
 _LONGEST_CHAIN = 48
-_EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
+EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
 _NAME = "name"
 """Gives a value a name, by which the user says what is kept."""
 
@@ -88,6 +88,7 @@ class Recompute:
     products: Mapping[int, Product] = dataclasses.field(default_factory=dict)
     halved: frozenset[int] = frozenset()
     firm: frozenset[int] = frozenset()
+    rows: frozenset[int] = frozenset()
 
     @property
     def again_anywhere(self) -> frozenset[int]:
@@ -106,6 +107,8 @@ class Recompute:
                 yield value, "quotients", "not kept: calculated again from its quotient and its sum"
                 if self.products[value].divisor is None:
                     yield value, "free_scales", "its sum is not kept: later readers need no scale"
+            elif value in self.rows:
+                yield value, "row_statistics", "not kept: calculated again with the exponentials"
             else:
                 yield value, again, "not kept: calculated again for later readers"
         for value in sorted(self.firm):
@@ -160,7 +163,7 @@ _KEPT = {
 def _grows(graph: Graph, value: int) -> bool:
     """True if a value is an exponential, and no bell curve (the derivative of an exact GELU)."""
     node = graph.nodes[graph.values[value].producer]
-    if node.op not in _EXPONENTIALS:
+    if node.op not in EXPONENTIALS:
         return False
     while (producer := graph.values[node.inputs[0]].producer) >= 0:
         node = graph.nodes[producer]

@@ -9,7 +9,7 @@ What is calculated again from the quotient ``e / s`` (``residuals.py``) is divid
 a product with ``s`` takes it back to the scale of ``e``. Where that factor cancels in all that the
 backward pass makes of ``e`` and ``s``, it is left out, and ``s`` is added up again too. So nothing
 outside of the softmax reads the sum, and a compiler makes one kernel of it where it would add up in
-one and divide in another.
+one and divide in another. A row must fit into one kernel for that.
 
 ::
 
@@ -29,6 +29,7 @@ from collections.abc import Sequence
 
 from duotone.graph.graph import FULL_DTYPE, RESHAPES, SMALL, STRUCTURAL, Node
 from duotone.graph.reforms.residuals import Product, Recompute
+from duotone.graph.reforms.rows import fits_kernel
 from duotone.graph.reforms.view import View
 
 FREE_SCALES = "free_scales"
@@ -51,7 +52,8 @@ def without_scale(view: View, found: Recompute, on: frozenset[str]) -> Recompute
     if FREE_SCALES not in on:
         return found
     for value, made in found.products.items():
-        found = _Factor(view, value).cancelled(found, made)
+        if fits_kernel(view, value, made.axes):
+            found = _Factor(view, value).cancelled(found, made)
     return found
 
 
