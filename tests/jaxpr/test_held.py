@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from duotone._road import paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES
@@ -75,3 +76,17 @@ def test_what_dots_add_up_to_is_read_in_half_where_several_widen_it() -> None:
         results.append(rewriter_of(painted, Policy())(WEIGHTS, x))
     for got, expected in zip(*results, strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(("columns", "count"), [(64, 1), (60, 0)])
+def test_what_is_cut_out_of_a_padded_dot_is_not_held(columns: int, count: int) -> None:
+    """Its readers cut it out themselves; a kernel of its own would write it once more."""
+
+    def loss(w: Any, x: Any) -> Any:
+        y = x @ w
+        return jnp.sum((y @ w.T) ** 2) + jnp.sum(jnp.exp(y) * jnp.sum(y, 1, keepdims=True))
+
+    arrays = jnp.ones((32, columns)), jnp.ones((16, 32))
+    jaxpr = jax.make_jaxpr(loss)(*arrays)
+    painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=TABLE["gpu"])
+    assert sum(bool(cast.held) for cast in painted.plan.casts) == count

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.lists import Kind, Pointwise
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import RESHAPES, BodyKind, Boundary, Graph, Paint, Value
+from duotone.graph.graph import RESHAPES, BodyKind, Boundary, Graph, Node, Paint, Value
 from duotone.graph.painters.painting import Painting
 
 HOLD_WIDENED, HOLD_PARTS = "hold_widened", "hold_parts"
@@ -161,6 +161,11 @@ def _is_operand(graph: Graph, painting: Painting, value: int) -> bool:
     return producer >= 0 and painting.rules[producer] is Rule.OPERAND
 
 
+MULTIPLE = 8
+"""Rows and columns of a half dot are multiples of this on Tensor Cores (NVIDIA, "Matrix
+Multiplication Background User's Guide"): XLA pads others."""
+_OF_A_DOT = 4
+"""Sizes of products of matrices: how many, rows, terms, columns."""
 _INSIDE_READERS = frozenset({"gather"})
 """Not pointwise, and yet calculated by each kernel that reads it: its operand is in memory."""
 
@@ -168,19 +173,33 @@ _INSIDE_READERS = frozenset({"gather"})
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
     """True if a value comes, moved at most, from an operation that no kernel reaches across.
 
-    What is put together of parts is put together by the kernels that read it.
+    What is put together of parts is put together by the kernels that read it, and what is cut out
+    of a padded dot is cut out by them.
     """
     held = graph.values[value]
     while held.producer >= 0:
         node = graph.nodes[held.producer]
         entry = classes.nodes[node.index].entry
         if entry.pointwise is Pointwise.NO:
-            return node.op not in _INSIDE_READERS and not entry.parts
+            inside = node.op in _INSIDE_READERS or entry.parts or _is_cut_out(node)
+            return not inside
         source = graph.values[node.inputs[0]]
         if node.op not in RESHAPES or source.size != held.size:
             return False
         held = source
     return False
+
+
+def _is_cut_out(node: Node) -> bool:
+    """True if a compiler pads a dot in half, and cuts what was asked for out of its result.
+
+    Readers do that inside of their kernels; held, it would be a kernel of its own.
+    """
+    sizes = node.attributes.get("sizes")
+    if not isinstance(sizes, tuple) or len(sizes) != _OF_A_DOT:
+        return False
+    _, rows, _, columns = sizes
+    return rows % MULTIPLE > 0 or columns % MULTIPLE > 0
 
 
 def _are_sums_of_parts(
