@@ -6,7 +6,8 @@
              ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes
              ─ paint, hand_on_full ─► Painting
              ─ cast_beforehand ─► Graph, Painting ─ find_reforms ─► Reforms, Painting
-             ─ plan_casts ─► CastPlan ─ plan_residuals ─► Recompute ─ rewrite ─► jaxpr
+             ─ plan_casts ─► CastPlan ─ plan_residuals, with_statistics, without_scale ─► Recompute
+             ─ hold_rows ─► CastPlan ─ rewrite ─► jaxpr
              ─ run ─► results
 
 Each stage takes earlier values and returns a new one; graphs, classes and paintings are checked.

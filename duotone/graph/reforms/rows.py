@@ -20,7 +20,7 @@ from collections.abc import Set
 
 from duotone.graph.casts.plan import Cast, CastPlan
 from duotone.graph.classify.lists import Pointwise
-from duotone.graph.graph import Paint
+from duotone.graph.graph import STRUCTURAL, Paint
 from duotone.graph.reforms.residuals import EXPONENTIALS, Recompute
 from duotone.graph.reforms.view import View
 
@@ -56,7 +56,8 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
     reads, rows = dict(found.reads), dict.fromkeys(found.again, frozenset[int]())
     for node in view.graph.nodes:
         place = places.get((node.body, view.levels.nodes[node.index]))
-        if place is None:
+        compares = view.classes.nodes[node.index].entry.compares  # `x == max(x)`: first ones only
+        if place is None or compares or node.op in STRUCTURAL:
             continue
         sources = found.again[place] | found.roots[place]
         for value in node.inputs:
