@@ -45,12 +45,14 @@ def biased(w: Any, bias: Any, x: Any) -> Any:
     return jax.nn.softmax(scores(w, bias, x)) @ x
 
 
-def unstopped(w: Any, bias: Any, x: Any) -> Any:
-    """The maximum has a gradient, which asks what is equal to it."""
+def compared(w: Any, bias: Any, x: Any) -> Any:
+    """What is behind a dot is compared with the maximum."""
     logits = scores(w, bias, x)
-    e = jnp.exp(logits - logits.max(-1, keepdims=True))
-    shares = e / (1 + e.sum(-1, keepdims=True))
-    return jnp.where(KEEP, shares / 0.9, 0) @ x
+    most = jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    e = jnp.exp(logits - most)
+    y = jnp.where(KEEP, e / e.sum(-1, keepdims=True), 0) @ x
+    later = jnp.einsum("bqd,bkd->bqk", y, x)
+    return jnp.where(later == most, later, later * e)
 
 
 def columns(w: Any, bias: Any, x: Any) -> Any:
@@ -115,13 +117,13 @@ def test_nothing_of_the_first_calculation_but_the_scores_is_read_later() -> None
     assert small(()) < small((rows.ROW_STATISTICS,))
 
 
-def test_what_is_equal_to_a_maximum_is_asked_of_the_first_one() -> None:
-    """A second one may be off by a bit; then nothing would be equal to it."""
-    found = painted(unstopped)
+def test_a_comparison_reads_the_first_maximum() -> None:
+    """A second one may be off by a bit, and all or nothing would be equal to it."""
+    found = painted(compared)
     graph, reads = found.built.graph, found.reforms.recompute.reads
-    compared = [node for node in graph.nodes if found.classes.nodes[node.index].entry.compares]
-    assert compared
-    assert not any((node.index, value) in reads for node in compared for value in node.inputs)
+    comparing = [node for node in graph.nodes if found.classes.nodes[node.index].entry.compares]
+    assert comparing
+    assert not any((node.index, value) in reads for node in comparing for value in node.inputs)
     assert "reduce_max" in again(found)
 
 
