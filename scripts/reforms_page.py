@@ -43,7 +43,10 @@ The formulas are read from left to right: what was written = what runs. The devi
 
 | name | device |
 | --- | --- |
-| `gpu`, `tpu` | any GPU, any TPU |
+| `gpu` | an NVIDIA GPU from Ampere to Hopper |
+| `gpu-blackwell` | a later one |
+| `gpu-other` | an earlier one, or another maker's |
+| `tpu` | any TPU |
 | `cpu-bfloat16` | a CPU with bfloat16 instructions, where half is bfloat16 |
 | `cpu` | a CPU without them, where half is bfloat16 |
 | `cpu-float16` | any CPU, where half is float16 |

@@ -57,9 +57,13 @@ _EVERYWHERE = _names("one_hot weight_gradients")
 """Reforms from which every device gains."""
 _PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
 """With dots of every layout."""
+_GPU = _PLAIN | _names("recompute quotients hold_widened factors")
+"""With kernels that end at each dot."""
 _CPU = _names("recompute quotients firm_roots")
 """For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
 once. Holding gains nothing there, and would keep the compiler from that."""
+_AMPERE, _BLACKWELL = 8, 10
+"""The first compute capabilities of these."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
 TABLE = {
     "gpu": DeviceForms(
@@ -68,8 +72,21 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        reforms=_PLAIN
-        | _names("recompute quotients free_scales row_statistics hold_rows hold_widened factors"),
+        reforms=_GPU | _names("free_scales row_statistics hold_rows"),
+    ),
+    "gpu-blackwell": DeviceForms(
+        "GPU, Blackwell",
+        PLAIN,
+        EVERYTHING,
+        "compiled programs for a B200, of which statistics calculated again moved more bytes",
+        reforms=_GPU | _names("free_scales hold_rows"),
+    ),
+    "gpu-other": DeviceForms(
+        "GPU, before Ampere or not NVIDIA's",
+        PLAIN,
+        EVERYTHING,
+        "compiled programs for a V100 and a T4, which have no kernels of whole rows",
+        reforms=_GPU,
     ),
     "tpu": DeviceForms(
         "TPU",
@@ -119,13 +136,17 @@ TABLE = {
 """By kind of device."""
 
 
-def forms_of(platform: str, half: str, flags: frozenset[str] = frozenset()) -> DeviceForms:
+def forms_of(
+    platform: str, half: str, flags: frozenset[str] = frozenset(), capability: str = ""
+) -> DeviceForms:
     """The row for a device.
 
     Args:
         platform: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
         half: name of the half type.
         flags: of a CPU, as ``/proc/cpuinfo`` names them.
+        capability: of a GPU, its compute capability: ``"9.0"``; an NVIDIA GPU of Ampere to Hopper
+            if it is empty.
 
     Returns:
         How half is used there.
@@ -135,7 +156,7 @@ def forms_of(platform: str, half: str, flags: frozenset[str] = frozenset()) -> D
         'rows'
     """
     if platform in ("gpu", "cuda", "rocm"):
-        return TABLE["gpu"]
+        return TABLE[_gpu(platform, capability)]
     if platform == "tpu":
         return TABLE["tpu"]
     if platform != "cpu":
@@ -143,6 +164,13 @@ def forms_of(platform: str, half: str, flags: frozenset[str] = frozenset()) -> D
     if half == "float16":
         return TABLE["cpu-float16"]
     return TABLE["cpu-bfloat16" if FAST_CPU_FLAGS & flags else "cpu"]
+
+
+def _gpu(platform: str, capability: str) -> str:
+    major = capability.partition(".")[0]
+    if platform == "rocm" or (major and not major.isdigit()) or int(major or 8) < _AMPERE:
+        return "gpu-other"
+    return "gpu" if int(major or 8) < _BLACKWELL else "gpu-blackwell"
 
 
 def current_forms(
@@ -163,11 +191,12 @@ def current_forms(
     """
     device = assumed() or default_device()
     platform = device.platform
-    found = forms_of(platform, half, cpu_flags() if platform == "cpu" else frozenset())
+    capability = str(getattr(device, "compute_capability", ""))
+    flags = cpu_flags() if platform == "cpu" else frozenset[str]()
+    found = forms_of(platform, half, flags, capability)
     if not declines:
         found = dataclasses.replace(found, worth=EVERYTHING)
     if float32_math is None and convolution_math is None:
         return found
-    capability = str(getattr(device, "compute_capability", ""))
     math = math_of(platform, capability, float32_math, convolution_math)
     return dataclasses.replace(found, math=math)

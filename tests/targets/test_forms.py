@@ -26,7 +26,7 @@ BIG, SMALL = (256, 256), (32, 32)
     [
         ("gpu", "float16", frozenset(), "gpu"),
         ("cuda", "bfloat16", FAST, "gpu"),
-        ("rocm", "bfloat16", frozenset(), "gpu"),
+        ("rocm", "bfloat16", frozenset(), "gpu-other"),
         ("tpu", "bfloat16", frozenset(), "tpu"),
         ("cpu", "bfloat16", FAST, "cpu-bfloat16"),
         ("cpu", "bfloat16", frozenset({"amx_bf16"}), "cpu-bfloat16"),
@@ -39,6 +39,26 @@ def test_each_kind_of_device_has_its_row(
     platform: str, half: str, flags: frozenset[str], row: str
 ) -> None:
     assert forms_of(platform, half, flags) is TABLE[row]
+
+
+@pytest.mark.parametrize(
+    ("capability", "row"),
+    [
+        ("", "gpu"),
+        ("7.0", "gpu-other"),
+        ("7.5", "gpu-other"),
+        ("8.0", "gpu"),
+        ("8.9", "gpu"),
+        ("9.0", "gpu"),
+        ("10.0", "gpu-blackwell"),
+        ("12.0", "gpu-blackwell"),
+        ("gfx942", "gpu-other"),
+    ],
+)
+def test_gpus_of_different_generations(capability: str, row: str) -> None:
+    assert forms_of("cuda", "bfloat16", capability=capability) is TABLE[row]
+    with assuming(AssumedDevice("any", "cuda", capability)):
+        assert current_forms("bfloat16", declines=True) is TABLE[row]
 
 
 def test_every_row_says_what_it_rests_on() -> None:

@@ -28,7 +28,7 @@ ROW_STATISTICS, HOLD_ROWS = "row_statistics", "hold_rows"
 """The names of these reforms."""
 LONGEST_ROW = 16384
 """Elements of the longest row that XLA makes one kernel around (compiled programs for an H200 and
-an A100 with jaxlib 0.10.2: 16384 does, 32768 does not)."""
+an A100 with jaxlib 0.10.2 and 0.12.0: 16384 does, 32768 does not)."""
 _STATISTICS = frozenset({"reduce_max", "reduce_sum"})
 
 
