@@ -43,7 +43,10 @@ from duotone.views.tuned import Trial
 Judge = Literal["seconds", "bytes"]
 _EXACT = frozenset({"weight_gradients", "firm_roots"})
 """Reforms that are there for exactness: they stay."""
-_ANYWHERE = frozenset("trilinear picks factors hold_widened hold_parts dot_orders".split())
+_ANYWHERE = frozenset(
+    "trilinear picks factors hold_widened hold_parts dot_orders "
+    "free_scales row_statistics hold_rows".split()
+)
 """Reforms that are exact on every device, and may be added where a device has them not."""
 _LEAST_GAIN = 1e-3
 """Share of the cost below which two programs cost the same."""
