@@ -78,6 +78,17 @@ def added(w: Any, x: Any) -> Any:
     return (y + y * e) * e / s**2, dot
 
 
+def twice(w: Any, x: Any) -> Any:
+    """A softmax of a softmax."""
+    return jax.nn.softmax(10 * jax.nn.softmax(logits(w, x))) @ x
+
+
+def entropy(w: Any, x: Any) -> Any:
+    scores = logits(w, x)
+    shares = jax.nn.softmax(scores)
+    return (shares @ x).sum(1) - (shares * jax.nn.log_softmax(scores)).sum(1)
+
+
 def painted(
     function: Callable[..., Any], dtype: str = "bfloat16", policy: Policy = POLICY
 ) -> road.Painted:
@@ -151,6 +162,22 @@ def test_what_computes_in_half_keeps_the_scale() -> None:
             return y * e / s, dot
 
     assert products(late, "float16", keep_half=("*late*",)).divisor is not None
+
+
+def test_a_quotient_that_is_made_later_is_no_source() -> None:
+    """Exponentials are calculated again before it is there."""
+
+    def late(w: Any, x: Any) -> Any:
+        e, s, y, dot = parts(w, x)
+        return (y * e) @ x, jax.lax.dot_general(e / s, y @ x, (((0,), (0,)), ((), ()))), dot
+
+    same(run(late), late(W, X))
+
+
+@pytest.mark.parametrize("attention", [twice, entropy])
+def test_a_sum_of_what_is_calculated_from_it_is_kept(attention: Attention) -> None:
+    """Beside exponentials of another softmax, which are calculated from scores."""
+    same(run(step(attention)), step(attention)(W, X))
 
 
 @pytest.mark.parametrize("length", [rows.LONGEST_ROW, rows.LONGEST_ROW + 1])

@@ -296,7 +296,7 @@ class _Planner:
             return None
         for reader, slot in self.readers[value.index]:
             by = self.graph.nodes[reader]
-            if by.op != "div" or slot or by.body != node.body:
+            if by.op != "div" or slot or by.body != node.body or by.index > min(far):
                 continue
             quotient, divisor = by.outputs[0], by.inputs[1]
             small = self._costs_nothing(self.graph.values[divisor], value)

@@ -59,7 +59,7 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
         compares = view.classes.nodes[node.index].entry.compares  # `x == max(x)`: first ones only
         if place is None or compares or node.op in STRUCTURAL:
             continue
-        sources = found.again[place] | found.roots[place]
+        sources = _sources(found, place)
         for value in node.inputs:
             if (node.index, value) not in reads and view.levels.is_far(value, node.index):
                 made = _statistics(view, value, sources)
@@ -69,12 +69,20 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
     for place in set(places.values()):
         makers = (view.maker(value) for value in found.again[place])
         operands = {value for maker in makers if maker for value in maker.inputs}
-        sources = found.again[place] | found.roots[place]
+        sources = _sources(found, place)
         for value in operands - sources:
             rows[place] |= _statistics(view, value, sources)
     again = {place: made | rows[place] for place, made in found.again.items()}
     every = frozenset().union(*rows.values())
     return dataclasses.replace(found, reads=reads, again=again, rows=every)
+
+
+def _sources(found: Recompute, place: int) -> Set[int]:
+    """The values at a place whose rows can be added up there.
+
+    What is calculated from its quotient is not among them: that takes its sum.
+    """
+    return (found.again[place] | found.roots[place]) - found.products.keys()
 
 
 def _places(view: View, found: Recompute) -> dict[tuple[int, int], int]:
