@@ -168,8 +168,12 @@ def test_a_quotient_that_is_made_later_is_no_source() -> None:
     """Exponentials are calculated again before it is there."""
 
     def late(w: Any, x: Any) -> Any:
-        e, s, y, dot = parts(w, x)
-        return (y * e) @ x, jax.lax.dot_general(e / s, y @ x, (((0,), (0,)), ((), ()))), dot
+        scores = logits(w, x)
+        e = jnp.exp(scores - jax.lax.stop_gradient(scores.max(1, keepdims=True)))
+        s = e.sum(1, keepdims=True)
+        y = (e / s) @ x
+        later = (y @ x.T * e) @ x
+        return later, jax.lax.dot_general(e / s, y, (((0,), (0,)), ((), ())))
 
     same(run(late), late(W, X))
 
