@@ -48,6 +48,9 @@ _NAMES = {
     "find_reforms": "plan",
     "plan_casts": "plan",
     "plan_residuals": "plan",
+    "with_statistics": "plan",
+    "without_scale": "plan",
+    "hold_rows": "plan",
     "find_reductions": "plan",
 }
 """Functions that ``duotone._road`` calls, by stage; painters and the rewriter are clocked apart."""
