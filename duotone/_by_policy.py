@@ -17,7 +17,7 @@ from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError
 from duotone.graph.casts.reductions import HANDED_IN
-from duotone.graph.classify.lists import Kind, OpLists
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.graph import FULL_DTYPE, Graph, HalfType
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painters.painting import Painter
@@ -30,7 +30,8 @@ from duotone.graph.ranges import (
     path_of,
     paths_of,
 )
-from duotone.jaxpr.reading.lists import ENTRIES
+from duotone.ops.entries import Kind
+from duotone.ops.jax import ENTRIES
 from duotone.policy import LISTS, PATTERN_FIELDS, Policy
 from duotone.targets.forms import DeviceForms
 

@@ -22,10 +22,10 @@ from duotone.graph.graph import Node
 from duotone.graph.record import Record, make_record
 from duotone.graph.rewritten import Inside, Joined, join, read_record
 from duotone.jaxpr.reading.build import build
-from duotone.jaxpr.reading.lists import ENTRIES
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.reading.program import Built
 from duotone.jaxpr.running.inside import Collection, rewritten_steps, same_program
+from duotone.ops.jax import ENTRIES
 
 _ALIASES = {OWN_DOT: "dot_general", "duotone_instead": ""}
 """How duotone's own primitives are shown; the second is no operation, only a derivative."""

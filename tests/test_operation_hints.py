@@ -20,8 +20,8 @@ from duotone.errors import (
 from duotone.graph.ranges.rules import INTERVAL_RULES
 from duotone.jaxpr.reading import indices, operations
 from duotone.jaxpr.reading.builder import NESTED
-from duotone.jaxpr.reading.lists import ENTRIES
 from duotone.jaxpr.rules import half_rules
+from duotone.ops.jax import ENTRIES
 from duotone.policy import Policy
 
 TF = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"

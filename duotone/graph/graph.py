@@ -33,24 +33,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from duotone.errors import RewriteError
+from duotone.ops.entries import STRUCTURAL_ENTRIES
+from duotone.ops.traits import UNDESCRIBED, Traits
 
 FULL_DTYPE = "float32"
 """The dtype that a painter may change; all other dtypes are left alone."""
 
-STRUCTURAL = frozenset(
-    {
-        "loop.carry",
-        "loop.slice",
-        "loop.stack",
-        "loop.accumulator",
-        "branch.join",
-        "call.result",
-        "shard.enter",
-        "shard.exit",
-    }
-)
+STRUCTURAL = frozenset(entry.op for entry in STRUCTURAL_ENTRIES)
 """Names of nodes that stand for no operation of the user's."""
-
 
 RESHAPES = frozenset({"reshape", "squeeze", "broadcast_in_dim", "copy"})
 """Pointwise operations that only name the same elements anew."""
@@ -231,8 +221,8 @@ class Node:
     Attributes:
         index: position in :attr:`Graph.nodes`.
         op: name in the framework (``dot_general``), or a structural name.
-        listed_as: name under which the lists are searched; differs from ``op`` where the framework
-            has one operation for several meanings (``mul`` of a value with itself is a ``square``).
+        listed_as: name of its row in the table; differs from ``op`` where the framework has one
+            operation for several meanings (``mul`` of a value with itself is a ``square``).
         inputs: value indices.
         outputs: value indices.
         half_inputs: for each input, whether it may be handed over in half.
@@ -244,6 +234,7 @@ class Node:
         flops: floating point operations of one execution.
         fixed: why it cannot be half, or an empty string.
         attributes: see above; empty for most operations.
+        traits: what rules may ask of it, from its row in the table.
     """
 
     index: int
@@ -262,6 +253,7 @@ class Node:
     attributes: Mapping[str, Attribute] = dataclasses.field(
         default_factory=lambda: NO_ATTRIBUTES, hash=False
     )
+    traits: Traits = UNDESCRIBED
 
     @property
     def paintable(self) -> bool:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import dataclasses
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import STRUCTURAL, Graph, Node
+from duotone.ops.entries import Kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from typing import Any, Self
 from duotone.errors import ArgumentError
 from duotone.graph.casts.plan import CastPlan
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.graph.reforms.registry import Reforms, told
+from duotone.ops.entries import Kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

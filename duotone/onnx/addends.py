@@ -13,11 +13,13 @@ from __future__ import annotations
 import dataclasses
 
 from duotone.graph.classify.classes import Classes, NodeClass
-from duotone.graph.classify.lists import Kind, OpLists
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Node
 from duotone.graph.ranges.closely import CLOSELY, looked_at_closely
 from duotone.graph.ranges.find import Ranges
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 
 def allow_small_addends(graph: Graph, classes: Classes, ranges: Ranges, lists: OpLists) -> Classes:
@@ -48,6 +50,6 @@ def allow_small_addends(graph: Graph, classes: Classes, ranges: Ranges, lists: O
 
 def _is_denied_for_a_small_one(graph: Graph, node: Node, classes: Classes) -> bool:
     found = classes.nodes[node.index]
-    if found.rule is not Rule.CONSTANT or not found.entry.additive or found.is_users:
+    if found.rule is not Rule.CONSTANT or Trait.ADDS not in found.entry.traits or found.is_users:
         return False
     return all(m.largest <= classes.half.largest / 2 for _, m in graph.constants(node))

@@ -10,11 +10,11 @@ import math
 from collections.abc import Collection, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
-from duotone.onnx.lists import NEUTRAL
 from duotone.onnx.products import is_sum
 from duotone.onnx.protos import NodeProto, attribute, operation
 from duotone.onnx.schemas import Parameter, Signature
 from duotone.onnx.types import BY_ATTRIBUTE
+from duotone.ops.onnx import NEUTRAL
 
 FREE = frozenset({"Shape", "Size"})
 """Operations that ask for the shape of a value only, and read it as it is stored."""

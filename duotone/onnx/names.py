@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from duotone.onnx.lists import NEUTRAL
+from duotone.ops.onnx import NEUTRAL
 
 _SEVERAL = {
     "dot_general": "MatMul Gemm Einsum",

@@ -13,7 +13,7 @@ References:
 from __future__ import annotations
 
 from duotone.errors import ArgumentError
-from duotone.onnx.lists import ENTRIES
+from duotone.ops.onnx import ENTRIES
 
 _ALL = frozenset(entry.op for entry in ENTRIES)
 _MOVES = frozenset(

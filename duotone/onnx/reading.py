@@ -48,6 +48,8 @@ from duotone.onnx.protos import (
 )
 from duotone.onnx.schemas import signature
 from duotone.onnx.types import check_operands, results
+from duotone.ops.entries import traits_of
+from duotone.ops.onnx import TRAITS
 
 _KEEPS = frozenset(
     "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Expand Tile Neg Abs Gather".split()
@@ -182,6 +184,7 @@ class Reader:
                 scope=scope,
                 region="",
                 source=source,
+                traits=traits_of(TRAITS, str(details["listed_as"])),
                 **details,
             )
         )

@@ -29,7 +29,7 @@ from duotone.graph.casts.beforehand import cast_beforehand
 from duotone.graph.classify.amendments import AMENDMENTS, OF_ANY_PAINTER
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes, check_classes, classify
-from duotone.graph.classify.lists import Kind, OpLists
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import HALF_TYPES, STRUCTURAL, Graph, HalfType, Node, Paint, check_graph
 from duotone.graph.painters import PAINTERS
@@ -42,7 +42,6 @@ from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, S
 from duotone.onnx.addends import allow_small_addends
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
-from duotone.onnx.lists import ENTRIES
 from duotone.onnx.names import OF_JAX, onnx_names
 from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
@@ -51,6 +50,8 @@ from duotone.onnx.ranges import ONNX_RULES
 from duotone.onnx.reading import Reader
 from duotone.onnx.spectra import keep_spectra
 from duotone.onnx.weights import count, is_external
+from duotone.ops.entries import Kind
+from duotone.ops.onnx import ENTRIES
 from duotone.policy import LISTS, Policy
 
 logger = logging.getLogger("duotone")

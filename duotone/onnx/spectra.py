@@ -12,9 +12,10 @@ Who calls this: :mod:`duotone.onnx.road`, after the amendments.
 from __future__ import annotations
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind, Taint
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Node
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.traits import Trait
 
 _SQUARES = frozenset({"Square", "Pow", "Abs", "ReduceSumSquare", "ReduceL2", "ReduceL1"})
 _PASSES = frozenset(
@@ -60,5 +61,9 @@ def keep_spectra(graph: Graph, classes: Classes) -> Classes:
 
 def _passes(node: Node, classes: Classes) -> bool:
     entry = classes.nodes[node.index].entry
-    moves = entry.commutes and entry.kind is Kind.CLEAR and not entry.selects
+    moves = (
+        Trait.COMMUTES in entry.traits
+        and entry.kind is Kind.CLEAR
+        and Trait.SELECTS not in entry.traits
+    )
     return node.listed_as in _PASSES or (moves and node.listed_as != "Relu")

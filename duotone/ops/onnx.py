@@ -1,11 +1,11 @@
-"""The lists for ONNX operations: allow, infer, deny, clear, each entry with its reason and source.
+"""The table of ONNX operations: one row for each, with its list, reason, source and traits.
 
-To add an operation, add its name to the family it belongs to. Operations on no list, those of
-custom domains among them, stay float32 and are reported. Names here that are no operations are
-meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that half loses nothing in),
-``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a ``Pow`` with the constant
-exponent 0, 1 or -1) and ``sum_of_products`` (a ``MatMul``, ``Gemm`` or ``Einsum`` without a free
-axis, or with a handful of elements, as in JAX programs).
+To add an operation, add its name to the row of its family. Operations without a row, those of
+custom domains among them, stay float32, keep every safety rule on, and are reported. Names here
+that are no operations are meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that
+half loses nothing in), ``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a ``Pow``
+with the constant exponent 0, 1 or -1) and ``sum_of_products`` (a ``MatMul``, ``Gemm`` or ``Einsum``
+without a free axis, or with a handful of elements, as in JAX programs).
 
 Runtimes sum up inside of a norm, a softmax, a mean or a pooling of half operands in float32 (ONNX
 Runtime's CUDA kernels keep float accumulators, TensorRT likewise), so those are on the infer list:
@@ -17,227 +17,285 @@ DU-08617; PyTorch, "CUDA Op-Specific Behavior". Where none has it, the reason st
 
 from __future__ import annotations
 
-from typing import Any
-
-from duotone.graph.classify.lists import Entry, Kind, Pointwise, Taint
+from duotone.ops.entries import (
+    STRUCTURAL_ENTRIES,
+    Entry,
+    Kind,
+    Pointwise,
+    Taint,
+    rows,
+    traits_by_name,
+)
 
 TF = "TensorFlow 2.21"
 NVIDIA = "NVIDIA DU-08617"
 TORCH = "PyTorch AMP"
 OWN = "duotone"
 
-_CHEAP = frozenset(
-    "Add Sub Mul Div Sum Neg Abs Max Min Sign Where Clip Relu LeakyRelu PRelu Floor Ceil Round "
-    "Cast CastExact ExactPower Equal Less Greater LessOrEqual GreaterOrEqual Identity Reshape "
-    "Squeeze Unsqueeze Flatten Expand HardSigmoid HardSwish Reciprocal".split()
-)
-
-
-def _entries(kind: Kind, ops: str, reason: str, source: str, **features: Any) -> list[Entry]:
-    """One entry for each name in ``ops``; ``features`` are fields of :class:`Entry`."""
-    made = []
-    for op in ops.split():
-        pointwise = Pointwise.CHEAP if op in _CHEAP else Pointwise.NO
-        made.append(Entry(op, kind, reason, source, pointwise=pointwise, **features))
-    return made
+_CHEAP = Pointwise.CHEAP
 
 
 _MATRIX = "runs on Tensor Cores, accumulates in float32"
+_CONV = f"{TF} Conv2D, Conv3D, Conv2DBackpropInput"
+_RNN = f"{TF} CudnnRNN, GRUBlockCell, BlockLSTM"
 _ALLOW = [
-    *_entries(Kind.ALLOW, "MatMul Gemm Einsum", _MATRIX, f"{TF} MatMul, BatchMatMulV2, Einsum"),
-    *_entries(
+    *rows(
         Kind.ALLOW,
-        "Conv ConvTranspose DeformConv CausalConvWithState",
+        "MatMul Gemm Einsum",
+        "contracts",
         _MATRIX,
-        f"{TF} Conv2D, Conv3D, Conv2DBackpropInput",
+        f"{TF} MatMul, BatchMatMulV2, Einsum",
     ),
-    *_entries(Kind.ALLOW, "LSTM GRU RNN", _MATRIX, f"{TF} CudnnRNN, GRUBlockCell, BlockLSTM"),
-    *_entries(Kind.ALLOW, "Attention", _MATRIX, f"{TF} MatMul; {TORCH} attention"),
+    *rows(
+        Kind.ALLOW, "Conv ConvTranspose DeformConv CausalConvWithState", "contracts", _MATRIX, _CONV
+    ),
+    *rows(Kind.ALLOW, "LSTM GRU RNN", "contracts activation", _MATRIX, _RNN),
+    *rows(
+        Kind.ALLOW, "Attention", "contracts activation", _MATRIX, f"{TF} MatMul; {TORCH} attention"
+    ),
 ]
 _SAFE = "safe where its operands are"
 _SUMS_INSIDE = "kernels sum up in float32 inside; the result is no larger than its operands"
+_SUMS_INSIDE_SOURCE = f"{TF} AvgPool, ResizeNearestNeighbor"
+_BOUNDED = "bounded, or no larger than its operand; small relative error"
+_BOUNDED_SOURCE = f"{TF} Tanh, Sigmoid, Erf, Elu, Selu, Softplus"
 _INFER = [
-    *_entries(Kind.INFER, "Add Sub Sum", _SAFE, f"{TF} Add, AddN, Sub", additive=True),
-    *_entries(Kind.INFER, "Mul PRelu LeakyRelu ThresholdedRelu Shrink", _SAFE, f"{TF} Mul"),
-    *_entries(Kind.INFER, "Div", _SAFE, f"{TF} RealDiv", divides=True),
-    *_entries(
+    *rows(Kind.INFER, "Add Sum", "adds", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
+    *rows(Kind.INFER, "Sub", "adds subtracts", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
+    *rows(Kind.INFER, "Mul", "multiplies", _SAFE, f"{TF} Mul", cost=_CHEAP),
+    *rows(Kind.INFER, "PRelu LeakyRelu", "activation", _SAFE, f"{TF} Mul", cost=_CHEAP),
+    *rows(Kind.INFER, "ThresholdedRelu Shrink", "activation", _SAFE, f"{TF} Mul"),
+    *rows(Kind.INFER, "Div", "divides", _SAFE, f"{TF} RealDiv", cost=_CHEAP),
+    *rows(
         Kind.INFER,
-        "Tanh Sigmoid HardSigmoid HardSwish Erf Elu Selu Celu Gelu Mish Swish SwiGLU Softsign "
-        "Softplus",
-        "bounded, or no larger than its operand; small relative error",
-        f"{TF} Tanh, Sigmoid, Erf, Elu, Selu, Softplus",
+        "Tanh Sigmoid Erf Elu Selu Celu Gelu Mish Swish SwiGLU Softsign Softplus",
+        "activation",
+        _BOUNDED,
+        _BOUNDED_SOURCE,
     ),
-    *_entries(Kind.INFER, "Sqrt", "halves the exponent's range", f"{TF} Sqrt"),
-    *_entries(
-        Kind.INFER, "Asinh Atan", "no larger than its operand and no pole", f"{OWN}: |f(x)| <= |x|"
+    *rows(
+        Kind.INFER, "HardSigmoid HardSwish", "activation", _BOUNDED, _BOUNDED_SOURCE, cost=_CHEAP
     ),
-    *_entries(
+    *rows(Kind.INFER, "Sqrt", "roots", "halves the exponent's range", f"{TF} Sqrt"),
+    *rows(
+        Kind.INFER,
+        "Asinh Atan",
+        "",
+        "no larger than its operand and no pole",
+        f"{OWN}: |f(x)| <= |x|",
+    ),
+    *rows(
         Kind.INFER,
         "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization "
         "RMSNormalization LRN",
+        "",
         "one operation, whose statistics kernels calculate in float32",
         f"{TF} FusedBatchNormV3, LRN",
     ),
-    *_entries(Kind.INFER, "Softmax", "one operation, between 0 and 1", f"{TF} Softmax"),
-    *_entries(
+    *rows(Kind.INFER, "Softmax", "activation", "one operation, between 0 and 1", f"{TF} Softmax"),
+    *rows(
         Kind.INFER,
-        "AveragePool GlobalAveragePool ReduceMean Mean Resize Upsample GridSample",
+        "AveragePool GlobalAveragePool ReduceMean",
+        "sums",
         _SUMS_INSIDE,
-        f"{TF} AvgPool, ResizeNearestNeighbor",
+        _SUMS_INSIDE_SOURCE,
     ),
-    *_entries(Kind.INFER, "ExactPower", "a copy, a constant or a reciprocal", f"{TF} Reciprocal"),
-    *_entries(Kind.INFER, "RotaryEmbedding", "multiplies with sines and cosines", f"{TF} Mul"),
+    *rows(Kind.INFER, "Mean Resize Upsample GridSample", "", _SUMS_INSIDE, _SUMS_INSIDE_SOURCE),
+    *rows(
+        Kind.INFER,
+        "ExactPower",
+        "raises",
+        "a copy, a constant or a reciprocal",
+        f"{TF} Reciprocal",
+        cost=_CHEAP,
+    ),
+    *rows(Kind.INFER, "RotaryEmbedding", "", "multiplies with sines and cosines", f"{TF} Mul"),
 ]
+_LOG = "used by difference: its absolute error counts"
+_LOG_SOURCE = f"{NVIDIA}; {TORCH} log, log_softmax"
+_MANY = "accumulates many terms"
+_MANY_SOURCE = f"{TF} Sum, L2Loss; {TORCH} sum, norm"
+_LOW_BITS = "argument reduction or a pole: needs the operand's low bits"
+_LOW_BITS_SOURCE = f"{TORCH} tan, sinh, cosh, acos, asin"
+_PLACES = "calculates with places, whose absolute error counts"
+_PLACES_SOURCE = f"{OWN}: a place of 2049 is 2048 in float16"
 _DENY = [
-    *_entries(
+    *rows(
         Kind.DENY,
         "Exp",
+        "exponential activation",
         "overflows half for operands above 11 (float16); magnifies the operand's error",
         f"{TF} Exp; {NVIDIA}",
     ),
-    *_entries(
-        Kind.DENY,
-        "Log LogSoftmax ReduceLogSum ReduceLogSumExp",
-        "used by difference: its absolute error counts",
-        f"{NVIDIA}; {TORCH} log, log_softmax",
-        taint=Taint.ADDITIVE,
-    ),
-    *_entries(
+    *rows(Kind.DENY, "Log", "logarithm", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
+    *rows(Kind.DENY, "ReduceLogSum", "logarithm", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
+    *rows(Kind.DENY, "LogSoftmax ReduceLogSumExp", "", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
+    *rows(
         Kind.DENY,
         "Pow Square",
+        "raises",
         "overflows half, and is summed up in variances",
         f"{TF} Pow; {TORCH} pow",
     ),
-    *_entries(
+    *rows(
         Kind.DENY,
         "Reciprocal",
+        "raises",
         "has a pole: reads roots and variances, which underflow in half",
         f"{TORCH} rsqrt",
+        cost=_CHEAP,
         only=("float16",),
     ),
-    *_entries(
-        Kind.INFER, "Reciprocal", "bfloat16 has float32's range", f"{TF} Inv", only=("bfloat16",)
+    *rows(
+        Kind.INFER,
+        "Reciprocal",
+        "raises",
+        "bfloat16 has float32's range",
+        f"{TF} Inv",
+        cost=_CHEAP,
+        only=("bfloat16",),
     ),
-    *_entries(
+    *rows(Kind.DENY, "ReduceSum ReduceL1 CumSum", "sums averages", _MANY, _MANY_SOURCE),
+    *rows(Kind.DENY, "ReduceSumSquare ReduceL2", "sums averages raises", _MANY, _MANY_SOURCE),
+    *rows(
         Kind.DENY,
-        "ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceProd CumSum CumProd LpPool GlobalLpPool "
-        "LpNormalization MeanVarianceNormalization LinearAttention",
-        "accumulates many terms",
-        f"{TF} Sum, L2Loss; {TORCH} sum, norm",
-        adds_up=True,
+        "LpPool GlobalLpPool LpNormalization MeanVarianceNormalization LinearAttention ReduceProd "
+        "CumProd",
+        "averages",
+        _MANY,
+        _MANY_SOURCE,
     ),
-    *_entries(
+    *rows(
         Kind.DENY,
         "sum_of_products",
+        "contracts",
         "a sum of products, or a dot of a handful of elements: no matrix unit takes it",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
     ),
-    *_entries(
-        Kind.DENY,
-        "Sin Cos Tan Sinh Cosh Asin Acos Acosh Atanh",
-        "argument reduction or a pole: needs the operand's low bits",
-        f"{TORCH} tan, sinh, cosh, acos, asin",
-    ),
-    *_entries(
+    *rows(Kind.DENY, "Sin Cos Tan", "sine", _LOW_BITS, _LOW_BITS_SOURCE),
+    *rows(Kind.DENY, "Sinh Cosh Asin Acos Acosh Atanh", "", _LOW_BITS, _LOW_BITS_SOURCE),
+    *rows(
         Kind.DENY,
         "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+        "",
         "a loss",
         f"{TF} SoftmaxCrossEntropyWithLogits; {NVIDIA}",
     ),
-    *_entries(
-        Kind.DENY,
-        "Range RoiAlign MaxRoiPool AffineGrid NonMaxSuppression",
-        "calculates with places, whose absolute error counts",
-        f"{OWN}: a place of 2049 is 2048 in float16",
+    *rows(Kind.DENY, "Range", "counts", _PLACES, _PLACES_SOURCE),
+    *rows(
+        Kind.DENY, "RoiAlign MaxRoiPool AffineGrid NonMaxSuppression", "", _PLACES, _PLACES_SOURCE
     ),
-    *_entries(Kind.DENY, "Mod Det DFT STFT", "needs the low bits of float32", f"{OWN}: {TF} none"),
+    *rows(Kind.DENY, "Mod", "rounds", "needs the low bits of float32", f"{OWN}: {TF} none"),
+    *rows(Kind.DENY, "Det DFT STFT", "", "needs the low bits of float32", f"{OWN}: {TF} none"),
 ]
 _MOVES = "moves data; a cast commutes with it"
 _PICKS = "picks one of its operands, monotone: a cast commutes with it"
 _COMPARES = "compares; exact on a value that is half already"
+_MOVES_SOURCE = f"{TF} Reshape, Transpose, Slice"
+_PICKS_SOURCE = f"{TF} SelectV2, Maximum, Relu"
+_SIGN_SOURCE = f"{TF} Sign, Floor"
 _CLEAR = [
-    *_entries(
+    *rows(
         Kind.CLEAR,
-        "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Split DepthToSpace "
-        "SpaceToDepth ReverseSequence Trilu CenterCropPad Dropout ConstantOfShape",
+        "Reshape Squeeze Unsqueeze Flatten Identity",
+        "commutes reshapes",
         _MOVES,
-        f"{TF} Reshape, Transpose, Slice",
-        commutes=True,
+        _MOVES_SOURCE,
+        cost=_CHEAP,
     ),
-    *_entries(
-        Kind.CLEAR, "Expand Tile", _MOVES, f"{TF} Tile, BroadcastTo", commutes=True, repeats=True
+    *rows(Kind.CLEAR, "Transpose", "commutes transposes", _MOVES, _MOVES_SOURCE),
+    *rows(
+        Kind.CLEAR,
+        "Slice Split DepthToSpace SpaceToDepth ReverseSequence Trilu CenterCropPad Dropout "
+        "ConstantOfShape",
+        "commutes",
+        _MOVES,
+        _MOVES_SOURCE,
     ),
-    *_entries(Kind.CLEAR, "Concat Pad", _MOVES, f"{TF} ConcatV2, Pad", commutes=True, parts=True),
-    *_entries(
+    *rows(
+        Kind.CLEAR,
+        "Expand",
+        "commutes repeats reshapes",
+        _MOVES,
+        f"{TF} Tile, BroadcastTo",
+        cost=_CHEAP,
+    ),
+    *rows(Kind.CLEAR, "Tile", "commutes repeats", _MOVES, f"{TF} Tile, BroadcastTo"),
+    *rows(Kind.CLEAR, "Concat Pad", "commutes parts", _MOVES, f"{TF} ConcatV2, Pad"),
+    *rows(
         Kind.CLEAR,
         "Gather GatherElements GatherND Compress",
+        "commutes repeats indexes",
         "moves data; reads less than it is given",
         f"{TF} GatherV2",
-        commutes=True,
-        repeats=True,
     ),
-    *_entries(
+    *rows(
         Kind.CLEAR,
         "ScatterND ScatterElements Scatter TensorScatter MaxUnpool OneHot",
+        "commutes",
         "moves data",
         f"{TF} ScatterNd, OneHot",
-        commutes=True,
     ),
-    *_entries(
+    *rows(Kind.CLEAR, "Where", "commutes bounds chooses", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
+    *rows(Kind.CLEAR, "Max Relu", "commutes bounds activation", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
+    *rows(Kind.CLEAR, "Min", "commutes bounds", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
+    *rows(
         Kind.CLEAR,
-        "Where Max Min Relu",
-        _PICKS,
-        f"{TF} SelectV2, Maximum, Relu",
-        commutes=True,
-        bounds=True,
+        "Neg Abs",
+        "commutes negates",
+        "changes the sign bit",
+        f"{TF} Neg, Abs",
+        cost=_CHEAP,
     ),
-    *_entries(Kind.CLEAR, "Neg Abs", "changes the sign bit", f"{TF} Neg, Abs", commutes=True),
-    *_entries(
+    *rows(
         Kind.CLEAR,
         "ReduceMax ReduceMin MaxPool GlobalMaxPool",
+        "commutes selects",
         _PICKS,
         f"{TF} Max, MaxPool",
-        commutes=True,
-        selects=True,
     ),
-    *_entries(
-        Kind.CLEAR,
-        "Clip",
-        _PICKS,
-        f"{TF} ClipByValue",
-        commutes=True,
-        selects=True,
-        bounds=True,
-    ),
-    *_entries(
+    *rows(Kind.CLEAR, "Clip", "commutes selects bounds", _PICKS, f"{TF} ClipByValue", cost=_CHEAP),
+    *rows(
         Kind.CLEAR,
         "TopK ArgMax ArgMin Hardmax Unique NonZero",
+        "selects",
         "compares; does not calculate",
         f"{TF} TopKV2, ArgMax",
-        selects=True,
     ),
-    *_entries(
+    *rows(
         Kind.CLEAR,
         "Equal Less Greater LessOrEqual GreaterOrEqual",
+        "bounds compares",
         _COMPARES,
         f"{TF} Equal, Less",
-        bounds=True,
+        cost=_CHEAP,
     ),
-    *_entries(Kind.CLEAR, "Sign Floor Ceil Round IsNaN IsInf", _COMPARES, f"{TF} Sign, Floor"),
-    *_entries(
-        Kind.CLEAR, "Cast", "the model's own conversion of a value", f"{OWN}: reads what is stored"
+    *rows(Kind.CLEAR, "Floor Ceil Round", "rounds", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
+    *rows(Kind.CLEAR, "Sign", "", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
+    *rows(Kind.CLEAR, "IsNaN IsInf", "compares", _COMPARES, _SIGN_SOURCE),
+    *rows(
+        Kind.CLEAR,
+        "Cast",
+        "converts",
+        "the model's own conversion of a value",
+        f"{OWN}: reads what is stored",
+        cost=_CHEAP,
     ),
-    *_entries(
+    *rows(
         Kind.CLEAR,
         "CastExact",
+        "commutes converts",
         "a conversion in which half loses nothing (bool, int8, half to float32)",
         f"{OWN}: {_MOVES}",
-        commutes=True,
+        cost=_CHEAP,
     ),
 ]
 ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *_CLEAR)
-"""All entries; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks those of one half
-type."""
+"""The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
+those of one half type."""
+
+TRAITS = traits_by_name((*STRUCTURAL_ENTRIES, *ENTRIES))
+"""The traits of each operation that has a row, by name."""
 
 NEUTRAL = {
     "Add": "add",

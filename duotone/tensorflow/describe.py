@@ -5,7 +5,7 @@ Who calls this: ``road``.
 
 from __future__ import annotations
 
-from duotone.graph.classify.lists import Kind
+from duotone.ops.entries import Kind
 from duotone.tensorflow.devices import WANTED, placement
 from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.passes import Colours

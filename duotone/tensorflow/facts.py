@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from duotone.graph.classify.lists import Kind
+from duotone.ops.entries import Kind
 from duotone.tensorflow.devices import DeviceType, placement
 from duotone.tensorflow.lists import Lists
 from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF, QUANTIZED, NodeDef

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Collection
 
 from duotone.errors import PolicyError, UnknownOperationError
-from duotone.graph.classify.lists import Kind
+from duotone.ops.entries import Kind
 from duotone.policy import Policy
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 

@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from duotone.graph.classify.lists import Kind
 from duotone.graph.cut import FULL, HALF, Labelling, pay_for_casts
 from duotone.graph.graph import Paint
 from duotone.graph.reach import reach
+from duotone.ops.entries import Kind
 from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Painted
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts

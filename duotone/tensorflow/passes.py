@@ -29,8 +29,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from duotone.graph.classify.lists import Kind
 from duotone.graph.reach import reach
+from duotone.ops.entries import Kind
 from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Journal, Painted, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import PRECISION, STRUCTURAL, Graph, Paint
 from duotone.graph.painters.painting import Painting
+from duotone.ops.entries import Kind
 
 _WHY = {
     "small": "too small to gain from half here",

@@ -14,8 +14,8 @@ from jax import lax
 
 from duotone import _jax
 from duotone.jaxpr.reading.builder import NESTED
-from duotone.jaxpr.reading.lists import ENTRIES
 from duotone.jaxpr.reading.operations import FIXED
+from duotone.ops.jax import ENTRIES
 
 _INTEGERS = "integers or booleans only: nothing to paint"
 _COLLECTIVE = "a collective that calculates: in which dtype is for Policy(reduce_dtype=...) to say"

@@ -19,8 +19,8 @@ import pytest
 
 import duotone
 from duotone import _jax
-from duotone.jaxpr.reading.lists import ENTRIES
 from duotone.jaxpr.reading.scopes import MARKER
+from duotone.ops.jax import ENTRIES
 from tests.catalogue.case import VARIATIONS, Case
 from tests.catalogue.cases import CALLS, CASES, FAMILIES
 from tests.catalogue.evaluate import Traced, jaxprs_in, primitives_in, trace

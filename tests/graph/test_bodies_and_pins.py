@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duotone.graph.classify.classes import Pins
-from duotone.graph.classify.lists import Entry, Kind, Taint
+from duotone.ops.entries import Entry, Kind, Taint
 from tests.graph.tiny import ENTRIES, Tiny
 
 # ----------------------------------------- loops

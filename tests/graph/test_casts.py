@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from duotone.graph.casts.plan import HOLD_PARTS, HOLD_WIDENED, plan_casts
-from duotone.graph.classify.lists import Pointwise
 from duotone.graph.graph import Boundary, Paint
+from duotone.ops.entries import Pointwise
 from tests.graph.tiny import SUMS, Painted, Tiny
 
 

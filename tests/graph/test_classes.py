@@ -6,8 +6,8 @@ import pytest
 
 from duotone.errors import PolicyError
 from duotone.graph.classify.classes import Classes, Pins, check_classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import Paint
+from duotone.ops.entries import Kind
 from tests.graph.tiny import Tiny
 
 

@@ -9,10 +9,10 @@ import pytest
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Pins
 from duotone.graph.classify.declining import decline
-from duotone.graph.classify.lists import Kind
 from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.painters import PAINTERS
+from duotone.ops.entries import Kind
 from tests.graph.tiny import Tiny
 
 CPU = Worth("this CPU", allow=frozenset({"dot"}), min_flops=1000, min_intensity=4, only_allow=True)

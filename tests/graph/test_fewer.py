@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from duotone.graph.classify.classes import Classes, classify
-from duotone.graph.classify.lists import Kind, OpLists
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Paint, Value
 from duotone.graph.painters import PAINTERS, paint_tensorflow
@@ -18,6 +18,8 @@ from duotone.graph.painters.choice import Choice, cost_of_casts
 from duotone.graph.painters.fewer import fewer_casts
 from duotone.graph.painters.mincut import paint_mincut
 from duotone.graph.painters.painting import Painting, check_painting
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 from tests.graph.tensorflow_cases import ENTRIES as OF_TENSORFLOW
 from tests.graph.tensorflow_cases import read_cases
 from tests.graph.tiny import ENTRIES, FLOAT16, Tiny
@@ -120,7 +122,11 @@ def test_nothing_is_rounded_that_was_not(seed: int) -> None:
     exact: set[int] = {v.index for v in graph.values if before_is_half(graph, before, v)}
     for node in graph.nodes:
         found = classes.nodes[node.index]
-        if found.kind is Kind.CLEAR and found.entry.commutes and exact.issuperset(node.inputs):
+        if (
+            found.kind is Kind.CLEAR
+            and Trait.COMMUTES in found.entry.traits
+            and exact.issuperset(node.inputs)
+        ):
             exact.update(node.outputs)
     for node in graph.nodes:
         index = node.index

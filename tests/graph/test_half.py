@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from duotone.graph.casts.plan import HOLD_WIDENED, plan_casts
-from duotone.graph.classify.lists import Entry, Kind
 from duotone.graph.graph import Boundary, Paint
+from duotone.ops.entries import Entry, Kind
+from duotone.ops.traits import Trait
 from tests.graph.tiny import ENTRIES, SUMS, Tiny
 
 # ----------------------------------------- half runs forward
@@ -316,7 +317,9 @@ def test_a_cast_does_not_move_up_where_more_would_be_cast() -> None:
 
 def test_a_cast_moves_before_what_repeats_only_if_as_much_is_cast() -> None:
     """The transpose of a repetition is a sum; before it a cast would make that a sum in half."""
-    repeat = Entry("repeat", Kind.CLEAR, "repeats", "tests", commutes=True, repeats=True)
+    repeat = Entry(
+        "repeat", Kind.CLEAR, "repeats", "tests", traits=frozenset({Trait.COMMUTES, Trait.REPEATS})
+    )
     for size, expected in ((4, "full outside"), (64, "half upstream")):
         t = Tiny()
         repeated = t.op("repeat", t.input(size), size=64)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from duotone.graph.classify.lists import Entry, Kind, OpLists, Taint
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.graph import STRUCTURAL
+from duotone.ops.entries import Entry, Kind, Taint
+from duotone.ops.traits import Trait
 from tests.graph.tiny import ENTRIES, Tiny
 
 LISTS = OpLists.for_half(ENTRIES, "float16")
@@ -42,9 +44,9 @@ def test_adding_moves_an_operation_from_whatever_list(kind: Kind, op: str) -> No
 
 def test_adding_keeps_what_an_operation_is() -> None:
     lists = LISTS.edited({Kind.DENY: ["add", "log", "concat", "dot"]}, {})
-    assert lists.get("add", "add").additive
-    assert lists.get("concat", "concat").parts
-    assert lists.get("dot", "dot").wide
+    assert Trait.ADDS in lists.get("add", "add").traits
+    assert Trait.PARTS in lists.get("concat", "concat").traits
+    assert Trait.WIDE in lists.get("dot", "dot").traits
     assert lists.get("log", "log").taint is Taint.ADDITIVE
 
 

@@ -15,7 +15,7 @@ from duotone.errors import CalibrationError, RangeError
 from duotone.graph.classify.amendments import AMENDMENTS
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Pins, classify
-from duotone.graph.classify.lists import Kind, OpLists, Taint
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.graph import HALF_TYPES, Graph
 from duotone.graph.ranges import (
     Assumptions,
@@ -30,7 +30,8 @@ from duotone.graph.ranges import (
 from duotone.graph.ranges.interval import hull, meet, outward, widened, within, words
 from duotone.graph.ranges.refine import deny_out_of_range, keep_digits, store_in_half
 from duotone.jaxpr.reading.build import build
-from duotone.jaxpr.reading.lists import ENTRIES
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.jax import ENTRIES
 
 lax = jax.lax
 X = np.zeros((8, 16), np.float32)

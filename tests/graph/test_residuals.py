@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from duotone.graph import levels
-from duotone.graph.classify.lists import Entry, Kind, Pointwise
 from duotone.graph.graph import Paint
 from duotone.graph.reforms import residuals
 from duotone.graph.reforms.residuals import NOTHING, Recompute, plan_residuals
 from duotone.graph.reforms.view import View
+from duotone.ops.entries import Entry, Kind, Pointwise
+from duotone.ops.traits import Trait
 from tests.graph.tiny import ENTRIES, Painted, Tiny
 
 _KINDS = {
@@ -260,7 +261,7 @@ def test_an_operation_with_two_results_is_never_calculated_again() -> None:
 
 def test_whether_values_are_equal_is_asked_of_the_first_ones() -> None:
     """A second calculation may differ by a bit: ``x == max(x)`` would then be nowhere."""
-    same = Entry("same", Kind.CLEAR, "compares", "tests", compares=True)
+    same = Entry("same", Kind.CLEAR, "compares", "tests", traits=frozenset({Trait.EQUALITY}))
     t = Tiny()
     a = t.op("tanh", t.dot())
     top = t.op("sum", a, size=1)

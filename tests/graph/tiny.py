@@ -25,7 +25,7 @@ from duotone.graph.casts.plan import CastPlan, plan_casts
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes, Pins, classify
 from duotone.graph.classify.declining import decline, hand_on_full
-from duotone.graph.classify.lists import Entry, Kind, OpLists, Pointwise, Taint
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.graph import (
     FULL_DTYPE,
@@ -43,38 +43,55 @@ from duotone.graph.graph import (
 )
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painters.painting import Painting, check_painting
+from duotone.ops.entries import (
+    STRUCTURAL_ENTRIES,
+    Entry,
+    Kind,
+    Pointwise,
+    Taint,
+    traits_by_name,
+    traits_of,
+)
+from duotone.ops.traits import Trait
 
 _NO_PINS = Pins()
 FLOAT16 = HALF_TYPES["float16"]
 BFLOAT16 = HALF_TYPES["bfloat16"]
 
 
-def _entry(op: str, kind: Kind, **features: Any) -> Entry:
-    return Entry(op, kind, f"{op} is on the {kind.value} list", "tests", **features)
+def _entry(op: str, kind: Kind, *traits: Trait, **features: Any) -> Entry:
+    reason = f"{op} is on the {kind.value} list"
+    return Entry(op, kind, reason, "tests", traits=frozenset(traits), **features)
 
 
 ENTRIES = (
-    _entry("dot", Kind.ALLOW, wide=True),
+    _entry("dot", Kind.ALLOW, Trait.CONTRACTS, Trait.WIDE),
     _entry("conv", Kind.ALLOW),
-    _entry("add", Kind.INFER, additive=True, pointwise=Pointwise.CHEAP),
+    _entry("add", Kind.INFER, Trait.ADDS, pointwise=Pointwise.CHEAP),
     _entry("mul", Kind.INFER, pointwise=Pointwise.CHEAP),
-    _entry("div", Kind.INFER, divides=True),
+    _entry("div", Kind.INFER, Trait.DIVIDES),
     _entry("tanh", Kind.INFER),
     _entry("exp", Kind.DENY),
     _entry("sum", Kind.DENY),
     Entry("log", Kind.DENY, "used by difference", "tests", taint=Taint.ADDITIVE),
-    _entry("relu", Kind.CLEAR, commutes=True),
-    _entry("rowmax", Kind.CLEAR, commutes=True, selects=True),
-    _entry("select", Kind.CLEAR, commutes=True),
-    _entry("reshape", Kind.CLEAR, commutes=True),
-    _entry("name", Kind.CLEAR, commutes=True),
-    _entry("broadcast", Kind.CLEAR, commutes=True),
-    _entry("gather", Kind.CLEAR, commutes=True),
+    _entry("relu", Kind.CLEAR, Trait.COMMUTES),
+    _entry("rowmax", Kind.CLEAR, Trait.COMMUTES, Trait.SELECTS),
+    _entry("select", Kind.CLEAR, Trait.COMMUTES),
+    _entry("reshape", Kind.CLEAR, Trait.COMMUTES),
+    _entry("name", Kind.CLEAR, Trait.COMMUTES),
+    _entry("broadcast", Kind.CLEAR, Trait.COMMUTES),
+    _entry("gather", Kind.CLEAR, Trait.COMMUTES),
     _entry("round", Kind.CLEAR),
-    _entry("concat", Kind.CLEAR, commutes=True, parts=True),
-    _entry("pad", Kind.CLEAR, commutes=True, parts=True),
+    _entry("concat", Kind.CLEAR, Trait.COMMUTES, Trait.PARTS),
+    _entry("pad", Kind.CLEAR, Trait.COMMUTES, Trait.PARTS),
 )
-SUMS = tuple(dataclasses.replace(entry, adds_up=entry.op == "sum") for entry in ENTRIES)
+_TRAITS = traits_by_name((*STRUCTURAL_ENTRIES, *ENTRIES))
+SUMS = tuple(
+    dataclasses.replace(entry, traits=frozenset({Trait.SUMS, Trait.AVERAGES}))
+    if entry.op == "sum"
+    else entry
+    for entry in ENTRIES
+)
 """With sums in which roundings even out."""
 
 
@@ -171,6 +188,7 @@ class Tiny:
                 source=f"line {index}",
                 flops=flops,
                 fixed=fixed,
+                traits=traits_of(_TRAITS, name),
             )
         )
         return outputs

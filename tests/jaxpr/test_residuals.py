@@ -15,10 +15,10 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from duotone import _jax
 from duotone import _road as road
-from duotone.graph.classify.lists import Pointwise
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.reforms.residuals import Recompute
-from duotone.jaxpr.reading.lists import ENTRIES
+from duotone.ops.entries import Pointwise
+from duotone.ops.jax import ENTRIES
 from duotone.policy import Policy
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import equations, half, named, traced

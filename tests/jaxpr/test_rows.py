@@ -16,6 +16,7 @@ from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.levels import find_levels
 from duotone.graph.reforms import rows
+from duotone.ops.traits import Trait
 from duotone.policy import Policy
 from duotone.targets.forms import TABLE
 from tests.jaxpr.programs import named
@@ -121,7 +122,11 @@ def test_a_comparison_reads_the_first_maximum() -> None:
     """A second one may be off by a bit, and all or nothing would be equal to it."""
     found = painted(compared)
     graph, reads = found.built.graph, found.reforms.recompute.reads
-    comparing = [node for node in graph.nodes if found.classes.nodes[node.index].entry.compares]
+    comparing = [
+        node
+        for node in graph.nodes
+        if Trait.EQUALITY in found.classes.nodes[node.index].entry.traits
+    ]
     assert comparing
     assert not any((node.index, value) in reads for node in comparing for value in node.inputs)
     assert "reduce_max" in again(found)

@@ -24,10 +24,11 @@ import dataclasses
 from collections.abc import Collection
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Node, Paint
 from duotone.graph.painters.painting import Painting
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 
 def cast_beforehand(
@@ -84,7 +85,7 @@ class _Search:
         index = node.index
         found = self._classes.nodes[index]
         # What selects among elements may find another one where rounding made two equal.
-        moves = found.entry.commutes and not found.entry.selects
+        moves = Trait.COMMUTES in found.entry.traits and Trait.SELECTS not in found.entry.traits
         if not moves or found.kind is not Kind.CLEAR or not node.paintable:
             return False
         if self._painting.rules[index].is_decided_before or not all(node.half_outputs):

@@ -13,10 +13,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind, Pointwise
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import RESHAPES, BodyKind, Boundary, Graph, Node, Paint, Value
 from duotone.graph.painters.painting import Painting
+from duotone.ops.entries import Kind, Pointwise
+from duotone.ops.traits import Trait
 
 HOLD_WIDENED, HOLD_PARTS = "hold_widened", "hold_parts"
 """The reforms by which half values are read where they are in memory, see :class:`Cast`.
@@ -150,7 +151,8 @@ def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set
     return {
         value
         for node in graph.nodes
-        if classes.nodes[node.index].entry.selects and painting.compute[node.index] is Paint.HALF
+        if Trait.SELECTS in classes.nodes[node.index].entry.traits
+        and painting.compute[node.index] is Paint.HALF
         for value in node.inputs
     }
 
@@ -181,7 +183,7 @@ def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
         node = graph.nodes[held.producer]
         entry = classes.nodes[node.index].entry
         if entry.pointwise is Pointwise.NO:
-            inside = node.op in _INSIDE_READERS or entry.parts or _is_cut_out(node)
+            inside = node.op in _INSIDE_READERS or Trait.PARTS in entry.traits or _is_cut_out(node)
             return not inside
         source = graph.values[node.inputs[0]]
         if node.op not in RESHAPES or source.size != held.size:
@@ -206,7 +208,7 @@ def _are_sums_of_parts(
     graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
 ) -> bool:
     """True if all of ``nodes`` add up a value made of parts that an allow operation reads half."""
-    if not all(node >= 0 and classes.nodes[node].entry.adds_up for node in nodes):
+    if not all(node >= 0 and Trait.AVERAGES in classes.nodes[node].entry.traits for node in nodes):
         return False
     read_half = any(
         classes.nodes[reader].kind is Kind.ALLOW and painting.compute[reader] is Paint.HALF
@@ -215,7 +217,7 @@ def _are_sums_of_parts(
     if not read_half:
         return False
     terms = _terms(graph, classes, painting, value)
-    return bool(terms) and all(classes.nodes[term].entry.parts for term in terms)
+    return bool(terms) and all(Trait.PARTS in classes.nodes[term].entry.traits for term in terms)
 
 
 def _is_sum_of_dots(
@@ -243,7 +245,7 @@ def _terms(graph: Graph, classes: Classes, painting: Painting, value: int) -> se
         if producer < 0 or painting.compute[producer] is not Paint.HALF:
             return set()
         node, entry = graph.nodes[producer], classes.nodes[producer].entry
-        if entry.additive:
+        if Trait.ADDS in entry.traits:
             stack.extend(node.inputs)
         elif node.op in RESHAPES:
             stack.append(node.inputs[0])

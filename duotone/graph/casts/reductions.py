@@ -20,10 +20,10 @@ import dataclasses
 from typing import Any
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import FULL_DTYPE, Graph, Node, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.graph.reach import reach
+from duotone.ops.entries import Kind
 
 NAME = "reduce_dtype"
 BY_HAND = frozenset({"psum", "psum_invariant", "reduce_scatter"})

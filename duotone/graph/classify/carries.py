@@ -28,10 +28,11 @@ from collections.abc import Mapping, Sequence
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Entry, Kind, Taint
 from duotone.graph.classify.rules import Rule
 from duotone.graph.classify.terms import is_one, is_scaled, moved
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
+from duotone.ops.entries import Entry, Kind, Taint
+from duotone.ops.traits import Trait
 
 LONG = 64
 """Iterations after which any carry that is added to is a sum of many terms."""
@@ -148,14 +149,14 @@ class _Loop:
         ``None`` where the sum ends: what is read there is something else.
         """
         entry = self.entry(node)
-        if entry.additive:
+        if Trait.ADDS in entry.traits:
             others = [v for at, v in enumerate(node.inputs) if at != slot]
             return True, any(is_scaled(self.graph, self.classes, value) for value in others)
         if node.op in _SCATTERS and slot == 0:
             return True, False
         if node.op in _SCALES and (node.op == "mul" or slot == 0) and node.listed_as != "square":
             return True, is_one(self.graph, self.classes, node.inputs[1 - slot])
-        if node.op in _JOINS or (entry.commutes and node.op != "loop.stack"):
+        if node.op in _JOINS or (Trait.COMMUTES in entry.traits and node.op != "loop.stack"):
             return False, False
         return None
 

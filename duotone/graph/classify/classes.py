@@ -16,9 +16,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import PolicyError
-from duotone.graph.classify.lists import Entry, Kind, OpLists, Taint
+from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
+from duotone.ops.entries import Entry, Kind, Taint
+from duotone.ops.traits import Trait
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,10 +192,10 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     """
     if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
         return found
-    largest = half.largest / 2 if found.entry.additive else half.largest
-    moved_only = found.entry.commutes and len(node.inputs) == 1
+    largest = half.largest / 2 if Trait.ADDS in found.entry.traits else half.largest
+    moved_only = Trait.COMMUTES in found.entry.traits and len(node.inputs) == 1
     for slot, magnitude in graph.constants(node):
-        divisor = found.entry.divides and slot == 1
+        divisor = Trait.DIVIDES in found.entry.traits and slot == 1
         if magnitude.largest > largest and found.kind is not Kind.CLEAR:
             taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE
             return _denied(found, magnitude.largest, half, taint)
@@ -201,7 +203,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
             lost = divisor or magnitude.smallest <= half.smallest / 2
             taint = Taint.EVERYWHERE if lost else Taint.DOMINANT
             return _denied(found, magnitude.smallest, half, taint)
-        if found.entry.bounds and magnitude.low == magnitude.high:
+        if Trait.BOUNDS in found.entry.traits and magnitude.low == magnitude.high:
             number = magnitude.low
             if _is_edge(number, half):
                 held = f"{half.name} makes {half.rounded(number):.9g} of the bound {number:.9g}"

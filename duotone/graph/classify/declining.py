@@ -18,11 +18,12 @@ import dataclasses
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes, NodeClass
-from duotone.graph.classify.lists import Kind, Taint
 from duotone.graph.classify.rules import Rule
 from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.graph import Graph, Node, Paint
 from duotone.graph.painters.painting import Painting
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.traits import Trait
 
 
 def decline(classes: Classes, background: Background) -> Classes:
@@ -92,7 +93,7 @@ def hand_on_full(painting: Painting, classes: Classes, background: Background) -
     store, rules = list(painting.store), list(painting.rules)
     for index, found in enumerate(classes.nodes):
         half = painting.compute[index] is Paint.HALF and store[index] is Paint.HALF
-        wide = found.entry.wide or "tiles" in nodes[index].attributes
+        wide = Trait.WIDE in found.entry.traits or "tiles" in nodes[index].attributes
         if half and rules[index] is Rule.ALLOW and wide:
             store[index] = Paint.FULL
             rules[index] = Rule.WIDE

@@ -15,9 +15,10 @@ from collections.abc import Iterable
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Node
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _AGAIN = "multiplies what follows from squared distances with the same points: it may cancel"
@@ -88,7 +89,7 @@ class _Search:
             value = queue.pop()
             for reader, slot in self._graph.consumers[value]:
                 node = self._graph.nodes[reader]
-                if self._classes.nodes[reader].entry.additive and len(node.inputs) == 2:
+                if Trait.ADDS in self._classes.nodes[reader].entry.traits and len(node.inputs) == 2:
                     found.append(node.inputs[1 - slot])
                     queue += [] if node.op == "add_any" else self._new(node.outputs, seen)
                 elif self._keeps(node):
@@ -107,7 +108,7 @@ class _Search:
                 found.add(self._origin(node.inputs[0]))
             elif node.op in _SUMS or node.listed_as in _SUMS:
                 found |= self._base(node.inputs[0])
-            elif self._classes.nodes[producer].entry.additive or self._keeps(node):
+            elif Trait.ADDS in self._classes.nodes[producer].entry.traits or self._keeps(node):
                 queue += self._new(node.inputs, seen)
         return found
 
@@ -136,7 +137,7 @@ class _Search:
             return any(value.size == 1 or value.constant is not None for value in values)
         entry = self._classes.nodes[node.index].entry
         real = [v for v in node.inputs if self._graph.values[v].paintable]
-        return entry.commutes and len(real) == 1 and not node.op.startswith("loop.")
+        return Trait.COMMUTES in entry.traits and len(real) == 1 and not node.op.startswith("loop.")
 
     @staticmethod
     def _new(values: Iterable[int], seen: set[int]) -> list[int]:

@@ -26,17 +26,17 @@ Who calls this: :mod:`duotone.graph.classify.amendments`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.carries import is_over_layers
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.classify.terms import is_one, is_scaled
 from duotone.graph.graph import BodyKind, Graph, Node
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 _REASON = "an iteration: what is rounded here comes back at every turn of the loop"
 _RATIONAL = frozenset(
@@ -68,14 +68,7 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
         dots = any(classes.nodes[node.index].kind is Kind.ALLOW for node in nodes)
         if dots and not is_over_layers(graph, classes, body):
             found |= _Loop(graph, classes, body.index, nodes).denied()
-    denied = classes.with_denied(dict.fromkeys(found, _REASON), Rule.ITERATION)
-    return denied.with_changed(
-        {
-            index: dataclasses.replace(known, entry=dataclasses.replace(known.entry, solves=True))
-            for index, known in enumerate(denied.nodes)
-            if known.rule is Rule.ITERATION and known.origin is Kind.ALLOW
-        }
-    )
+    return classes.with_denied(dict.fromkeys(found, _REASON), Rule.ITERATION)
 
 
 class _Loop:
@@ -114,9 +107,9 @@ class _Loop:
         made = [self._graph.values[v] for v in node.outputs]
         if all(value.is_one or not value.paintable for value in made):
             return True
-        arithmetic = entry.additive or node.op in _PRODUCTS or node.op in _RATIONAL
-        bound = entry.bounds and len(set(node.inputs)) > 1
-        moves = entry.commutes and (not bound or self._is_guard(node))
+        arithmetic = Trait.ADDS in entry.traits or node.op in _PRODUCTS or node.op in _RATIONAL
+        bound = Trait.BOUNDS in entry.traits and len(set(node.inputs)) > 1
+        moves = Trait.COMMUTES in entry.traits and (not bound or self._is_guard(node))
         structural = node.op.startswith(("loop.", "branch.", "call.", "shard."))
         known = (
             arithmetic or moves or node.op in _OTHER or structural or node.listed_as in _RATIONAL
@@ -133,7 +126,8 @@ class _Loop:
             if node.op == "div" and node.inputs[1] == value != node.inputs[0]:
                 continue
             if len(node.inputs) != 1 or not (
-                node.op in ("sqrt", "rsqrt") or self._classes.nodes[reader].entry.commutes
+                node.op in ("sqrt", "rsqrt")
+                or Trait.COMMUTES in self._classes.nodes[reader].entry.traits
             ):
                 return False
             queue += [(node.outputs[0], following) for following in self._readers(node)]
@@ -162,7 +156,7 @@ class _Loop:
                 step = None if node is None else self._step(node, slot)
                 if node is None or step is None:
                     continue
-                if stepped and self._classes.nodes[reader].entry.bounds:
+                if stepped and Trait.BOUNDS in self._classes.nodes[reader].entry.traits:
                     found.add(reader)
                 new = {(made, stepped or step) for made in node.outputs} - seen
                 seen |= new
@@ -173,12 +167,16 @@ class _Loop:
         """True if a node adds to an operand what a number scales; ``None`` where it ends a step."""
         entry = self._classes.nodes[node.index].entry
         others = [value for at, value in enumerate(node.inputs) if at != slot]
-        if entry.additive:
+        if Trait.ADDS in entry.traits:
             return any(is_scaled(self._graph, self._classes, value) for value in others)
         if node.op in _PRODUCTS:
             one = (node.op == "mul" or slot == 0) and len(others) == 1
             return False if one and is_one(self._graph, self._classes, others[0]) else None
-        return False if entry.commutes or node.op in ("abs", "neg", "loop.carry") else None
+        return (
+            False
+            if Trait.COMMUTES in entry.traits or node.op in ("abs", "neg", "loop.carry")
+            else None
+        )
 
     def _readers(self, node: Node) -> Iterable[int]:
         return (reader for v in node.outputs for reader, _ in self._graph.consumers[v])

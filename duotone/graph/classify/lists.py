@@ -1,128 +1,15 @@
-"""The four lists: what an operation is to a painter, why, and who says so.
+"""The lists that hold for one program: a table's rows for the half type, and the user's edits.
 
-The lists of a framework's operations are data of its front end (for JAX:
-``duotone/jaxpr/reading/lists.py``); this file says what an entry means and how a user's edits
-change them.
-
-An operation on no list is *unlisted*: it stays float32, passes nothing on and is reported.
+The rows are data of :mod:`duotone.ops`. An operation on no list is *unlisted*: it stays float32,
+passes nothing on and is reported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Collection, Iterable, Mapping
 
-from duotone.graph.graph import STRUCTURAL
-
-
-class Kind(enum.Enum):
-    """Which list an operation is on. The names are TensorFlow's."""
-
-    ALLOW = "allow"
-    INFER = "infer"
-    DENY = "deny"
-    CLEAR = "clear"
-    UNLISTED = "unlisted"
-
-
-PASSIVE = (Kind.INFER, Kind.CLEAR)
-"""The lists whose operations take the precision of what they read."""
-
-
-class Taint(enum.IntEnum):
-    """How far the taint of a denied operation reaches. A larger number reaches further."""
-
-    NONE = 0
-    DOMINANT = 1
-    """Along operands at least as large as the result: a statistic broadcast into a big
-    activation does not drag it along."""
-    ADDITIVE = 2
-    """Also through additions and subtractions of any size: a value in the log domain is used by
-    difference, where its absolute error counts (``x - log(sum(exp(x)))``)."""
-    EVERYWHERE = 3
-    """Through everything: the value may exceed what half can hold."""
-
-
-class Pointwise(enum.Enum):
-    """The cost of calculating each element of a result again, from the operands' elements."""
-
-    NO = "no"
-    """Results depend on more than one element, or move them."""
-    CHEAP = "cheap"
-    """Compilers calculate it again wherever that saves a read."""
-    DEAR = "dear"
-    """Transcendental: compilers of GPUs rather keep the result, though reading it takes longer. One
-    for a TPU calculates it again unasked."""
-    DEAREST = "dearest"
-    """Several long series, of which each element takes one: every compiler rather keeps it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """One operation on one list.
-
-    Attributes:
-        op: its name.
-        kind: the list.
-        reason: one sentence, for people.
-        source: where the judgement comes from.
-        taint: for deny, how far it reaches.
-        commutes: a cast before gives bit for bit the same as a cast after: data movement and
-            monotone selection. Only then may a cast move through the operation.
-        parts: operands are parts of the result (``concatenate``): the largest one dominates even
-            though it is smaller than the result.
-        additive: an addition or subtraction, along which an ``ADDITIVE`` taint spreads.
-        repeats: uses an element many times, so that its transpose is a sum; a cast moved before it
-            would make that sum one in half.
-        selects: compares the elements of its operand; what reads the operand in full must see the
-            same rounded numbers.
-        wide: can hand on its float32 accumulator at no cost.
-        pointwise: whether a result follows element by element from the operands.
-        only: half types for which the entry holds; empty for all.
-        compares: asks whether two calculated values are equal (``x == max(x)``): must see both as
-            they were calculated first, since a second calculation may differ by a bit.
-        adds_up: its results are sums of its operand's elements, in which roundings even out.
-        divides: divides by its second operand: a large one makes the result small, a small one
-            makes it large.
-        bounds: compares with a constant or picks it: one just inside of a number that is to be kept
-            out must not become that number.
-        solves: factorises or solves: magnifies errors of its operands, and gives large terms that
-            cancel in what reads its result; see :mod:`duotone.graph.classify.solves`.
-    """
-
-    op: str
-    kind: Kind
-    reason: str
-    source: str
-    taint: Taint = Taint.DOMINANT
-    commutes: bool = False
-    parts: bool = False
-    additive: bool = False
-    repeats: bool = False
-    selects: bool = False
-    wide: bool = False
-    pointwise: Pointwise = Pointwise.NO
-    only: tuple[str, ...] = ()
-    compares: bool = False
-    adds_up: bool = False
-    divides: bool = False
-    bounds: bool = False
-    solves: bool = False
-
-
-_DESIGN = "duotone: nested programs are part of one graph"
-STRUCTURAL_ENTRIES = (
-    Entry("loop.carry", Kind.CLEAR, "a loop carry has one storage dtype", _DESIGN),
-    Entry("loop.slice", Kind.CLEAR, "a slice keeps its values", _DESIGN, commutes=True),
-    Entry("loop.stack", Kind.CLEAR, "stacking keeps values", _DESIGN, commutes=True, parts=True),
-    Entry("loop.accumulator", Kind.DENY, "a sum over iterations is a large sum", _DESIGN),
-    Entry("branch.join", Kind.CLEAR, "a result has one storage dtype", _DESIGN, commutes=True),
-    Entry("call.result", Kind.CLEAR, "a result keeps its value", _DESIGN, commutes=True),
-    Entry("shard.enter", Kind.CLEAR, "a shard keeps its values", _DESIGN, commutes=True),
-    Entry("shard.exit", Kind.CLEAR, "gathering keeps values", _DESIGN, commutes=True, parts=True),
-)
-assert {entry.op for entry in STRUCTURAL_ENTRIES} == STRUCTURAL
+from duotone.ops.entries import STRUCTURAL_ENTRIES, Entry, Kind, Taint
 
 _NO_ENTRY = Entry("", Kind.UNLISTED, "on no list", "", taint=Taint.NONE)
 

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind, Taint
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Node, Value
 from duotone.graph.ranges.interval import Known
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.traits import Trait
 
 _ARITHMETIC = frozenset("add sub add_any mul div rem floor ceil round sign integer_pow".split())
 _SUMS = frozenset("cumsum reduce_sum reduce_window_sum scatter-add".split())
@@ -62,7 +63,9 @@ def keep_places(classes: Classes, background: Background) -> Classes:
             if not counters.isdisjoint(counted) or plain.issuperset(node.inputs):
                 reasons[node.index] = _DOT
             continue
-        adds = kind is Kind.INFER and entry.additive and not plain.issuperset(node.inputs)
+        adds = (
+            kind is Kind.INFER and Trait.ADDS in entry.traits and not plain.issuperset(node.inputs)
+        )
         if adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
     reasons.update(dict.fromkeys(_angles(graph, classes), _ANGLE))
@@ -116,7 +119,7 @@ def _is_count(
         return False
     if node.op in _SUMS and not flags.isdisjoint(numbers):
         return True
-    moves = classes.nodes[node.index].entry.commutes
+    moves = Trait.COMMUTES in classes.nodes[node.index].entry.traits
     passes = moves or node.op in _ARITHMETIC or node.op in _SUMS
     return passes and not counts.isdisjoint(numbers)
 
@@ -124,7 +127,7 @@ def _is_count(
 def _is_flag(node: Node, read: list[Value], flags: set[int], classes: Classes) -> bool:
     if node.op == "convert_element_type":
         return read[0].dtype == "bool"
-    moves = classes.nodes[node.index].entry.commutes
+    moves = Trait.COMMUTES in classes.nodes[node.index].entry.traits
     return moves and bool(read) and all(v.index in flags for v in read if v.paintable)
 
 
@@ -141,10 +144,10 @@ def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int
         kind, entry = classes.nodes[node.index].kind, classes.nodes[node.index].entry
         if kind is Kind.INFER:
             large = [v for v in node.inputs if v not in plain and values[v].size >= value.size]
-            if entry.additive and len(large) > 1:
+            if Trait.ADDS in entry.traits and len(large) > 1:
                 continue
             found.add(node.index)
-        elif not entry.commutes:
+        elif Trait.COMMUTES not in entry.traits:
             continue
         queue += node.inputs
     return found
@@ -171,7 +174,11 @@ def _angles(graph: Graph, classes: Classes) -> set[int]:
         if known.kind is Kind.ALLOW:
             if all(_is_given(values[v], graph, classes) for v in node.inputs):
                 found.add(node.index)
-        elif known.entry.commutes or known.entry.additive or node.op in _SCALES:
+        elif (
+            Trait.COMMUTES in known.entry.traits
+            or Trait.ADDS in known.entry.traits
+            or node.op in _SCALES
+        ):
             queue += node.inputs
     return found
 
@@ -182,7 +189,7 @@ def _is_given(value: Value, graph: Graph, classes: Classes) -> bool:
         node = graph.nodes[value.producer]
         read = [graph.values[v] for v in node.inputs]
         large = [v for v in read if v.paintable and v.size > 1]
-        moves = classes.nodes[node.index].entry.commutes or node.op in _SCALES
+        moves = Trait.COMMUTES in classes.nodes[node.index].entry.traits or node.op in _SCALES
         if not moves or len(large) != 1 or node.op == "loop.slice":
             return False
         value = large[0]

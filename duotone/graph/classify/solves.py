@@ -29,8 +29,8 @@ A network in front or behind keeps half but for the dots next to these:
 - Of what is solved for constants and random numbers alone (a random orthogonal matrix) no error is
   magnified: only the dots that read the result are full.
 
-Who calls this: :mod:`duotone.graph.classify.amendments`. What solves is said by the lists
-(``Entry.solves``): who takes an operation off the deny list switches this off for it.
+An operation solves if its row has the trait :attr:`~duotone.ops.traits.Trait.SOLVES`. Taking it off
+the deny list switches this rule off for it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from collections.abc import Callable, Collection, Iterable
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.carries import is_over_layers
-from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Entry, Kind
+from duotone.graph.classify.classes import Classes, NodeClass
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import BodyKind, Graph, Node, Value
+from duotone.ops.entries import Entry, Kind
+from duotone.ops.traits import Trait
 
 _BEFORE = "leads to a factorisation or a solve, which magnifies its error"
 _BEHIND = "multiplies what a factorisation or a solve gave: large terms that may cancel"
@@ -66,7 +67,7 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
         New classes; the same where nothing is solved.
     """
     graph = background.graph
-    solves = [node for node in graph.nodes if classes.nodes[node.index].entry.solves]
+    solves = [node for node in graph.nodes if _solves(classes.nodes[node.index])]
     if not solves:
         return classes
     walks = _Walks(graph, classes)
@@ -92,6 +93,12 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     ):
         reasons.update(dict.fromkeys(found, reason))
     return classes.with_denied(reasons, Rule.SOLVE)
+
+
+def _solves(known: NodeClass) -> bool:
+    """True if a node solves, or is a dot of an iteration, most of which solve something."""
+    iterates = known.rule is Rule.ITERATION and known.origin is Kind.ALLOW
+    return iterates or Trait.SOLVES in known.entry.traits
 
 
 class _Walks:
@@ -204,7 +211,7 @@ class _Walks:
             twice = node.op in _SCALES and times > 1
             size = self._values[node.outputs[0]].size
             others = (self._streams & set(node.inputs)) - own
-            added = self._entry(node).additive and any(
+            added = Trait.ADDS in self._entry(node).traits and any(
                 self._values[value].size >= size for value in others
             )
             if twice or added or (node.op == "select_n" and node.inputs[0] in own):
@@ -213,7 +220,7 @@ class _Walks:
         return found
 
     def _is_weighted(self, node: Node) -> bool:
-        if node.op in _SCALES or node.op == "select_n" or self._entry(node).additive:
+        if node.op in _SCALES or node.op == "select_n" or Trait.ADDS in self._entry(node).traits:
             return True
         return self._is_linear(node)
 
@@ -269,7 +276,7 @@ class _Walks:
                 if self._is_dot(node.index) or self._is_linear(node, own):
                     found.add(node.index)
                     marked.update(v for v in node.outputs if _counts(self._values[v]))
-                elif self._entry(node).additive:
+                elif Trait.ADDS in self._entry(node).traits:
                     sums.add(node.index)
         return found, sums
 
@@ -287,11 +294,15 @@ class _Walks:
         if node.op in _SCALES:
             return any(self._is_number(value, node) for value in node.inputs)
         streams = [v for v in node.inputs if v in self._streams and v not in marked]
-        return self._entry(node).additive and len(streams) <= (0 if marked else 1)
+        return Trait.ADDS in self._entry(node).traits and len(streams) <= (0 if marked else 1)
 
     def _moves(self, node: Node) -> bool:
         entry = self._entry(node)
-        return entry.commutes and not entry.selects and not entry.bounds
+        return (
+            Trait.COMMUTES in entry.traits
+            and Trait.SELECTS not in entry.traits
+            and Trait.BOUNDS not in entry.traits
+        )
 
     def _is_number(self, value: int, node: Node) -> bool:
         """True if an operand of ``node`` is one number, or one for each matrix of a batch."""
@@ -300,7 +311,7 @@ class _Walks:
         found = self._values[value]
         while found.size > matrices and found.producer >= 0:
             made = self._nodes[found.producer]
-            if len(made.inputs) != 1 or not self._entry(made).repeats:
+            if len(made.inputs) != 1 or Trait.REPEATS not in self._entry(made).traits:
                 break
             found = self._values[made.inputs[0]]
         return found.size <= matrices or found.constant is not None
@@ -308,9 +319,11 @@ class _Walks:
     def keeps_errors(self, node: Node) -> bool:
         """True if errors neither even out in a node nor come from a residual stream."""
         entry = self._entry(node)
-        if entry.adds_up:
+        if Trait.AVERAGES in entry.traits:
             return False
-        return not (entry.additive and all(value in self._streams for value in node.inputs))
+        return not (
+            Trait.ADDS in entry.traits and all(value in self._streams for value in node.inputs)
+        )
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
         """In each loop, all that reads a carry that comes from a solve of that loop."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from duotone.graph.classify.classes import Classes
 from duotone.graph.graph import Graph, Value
+from duotone.ops.traits import Trait
 
 
 def moved(graph: Graph, classes: Classes, value: int) -> Value:
@@ -16,7 +17,7 @@ def moved(graph: Graph, classes: Classes, value: int) -> Value:
     while found.producer >= 0:
         node = graph.nodes[found.producer]
         entry = classes.nodes[node.index].entry
-        if len(node.inputs) != 1 or not entry.commutes or node.op == "loop.slice":
+        if len(node.inputs) != 1 or Trait.COMMUTES not in entry.traits or node.op == "loop.slice":
             break
         found = graph.values[node.inputs[0]]
     return found

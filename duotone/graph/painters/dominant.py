@@ -37,11 +37,12 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import PASSIVE, Kind, Taint
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
 from duotone.graph.painters.mixed import compute_full_store_half, follow_full, store_operands_half
 from duotone.graph.painters.painting import Canvas, Painting
+from duotone.ops.entries import PASSIVE, Kind, Taint
+from duotone.ops.traits import Trait
 
 
 def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:
@@ -107,9 +108,9 @@ def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
     entry = canvas.entry(node.index)
     if taint is Taint.EVERYWHERE:
         return taint
-    if taint is Taint.ADDITIVE and (entry.commutes or entry.additive):
+    if taint is Taint.ADDITIVE and (Trait.COMMUTES in entry.traits or Trait.ADDS in entry.traits):
         return taint
-    if slot in canvas.dominant(node, parts=entry.parts):
+    if slot in canvas.dominant(node, parts=Trait.PARTS in entry.traits):
         return Taint.DOMINANT
     return Taint.NONE
 
@@ -134,7 +135,7 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
 def follows(canvas: Canvas, node: Node, slot: int) -> bool:
     """True if ``node`` becomes half because the operand in ``slot`` is."""
     entry = canvas.entry(node.index)
-    if slot in canvas.dominant(node, parts=entry.parts):
+    if slot in canvas.dominant(node, parts=Trait.PARTS in entry.traits):
         return True
     pairs = zip(node.inputs, node.half_inputs, strict=True)
     varying = [v for v, ok in pairs if ok and canvas.graph.values[v].constant is None]
@@ -226,8 +227,13 @@ def _is_moving(canvas: Canvas, node: Node) -> bool:
     """True if a node gives all or a part of one large value, or puts parts together."""
     entry, values = canvas.entry(node.index), canvas.graph.values
     read = [values[v] for v in node.inputs if values[v].paintable and values[v].constant is None]
-    one = entry.parts or sum(value.size > 1 for value in read) == 1
-    return one and entry.commutes and not entry.selects and not entry.repeats
+    one = Trait.PARTS in entry.traits or sum(value.size > 1 for value in read) == 1
+    return (
+        one
+        and Trait.COMMUTES in entry.traits
+        and Trait.SELECTS not in entry.traits
+        and Trait.REPEATS not in entry.traits
+    )
 
 
 def move_casts_up(canvas: Canvas) -> None:
@@ -251,7 +257,10 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     values = canvas.graph.values
     if canvas.kind(node.index) is not Kind.CLEAR or not node.paintable:
         return False
-    if not canvas.entry(node.index).commutes or canvas.rules[node.index] is Rule.STATE:
+    if (
+        Trait.COMMUTES not in canvas.entry(node.index).traits
+        or canvas.rules[node.index] is Rule.STATE
+    ):
         return False
     if not all(node.half_outputs) or any(value in kept for value in node.outputs):
         return False
@@ -276,7 +285,7 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     # Only one branch runs, so only one of the casts before a join does.
     cost = max(read, default=0) if node.op == "branch.join" else sum(read)
     made = sum(values[v].size for v in node.outputs)
-    return cost == made or (cost < made and not canvas.entry(node.index).repeats)
+    return cost == made or (cost < made and Trait.REPEATS not in canvas.entry(node.index).traits)
 
 
 def keep_wide(canvas: Canvas) -> None:
@@ -287,7 +296,10 @@ def keep_wide(canvas: Canvas) -> None:
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
     for node in graph.nodes:
-        if canvas.rules[node.index] is not Rule.ALLOW or not canvas.entry(node.index).wide:
+        if (
+            canvas.rules[node.index] is not Rule.ALLOW
+            or Trait.WIDE not in canvas.entry(node.index).traits
+        ):
             continue
         readers = canvas.readers(node.outputs)
         if any(canvas.compute[r] is Paint.HALF for r in readers):

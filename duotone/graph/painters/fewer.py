@@ -25,11 +25,12 @@ from __future__ import annotations
 import math
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import PASSIVE, Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import RESHAPES, STRUCTURAL, Graph, Node, Paint, Value
 from duotone.graph.painters.choice import Choice, cost_of_casts
 from duotone.graph.painters.painting import Painting
+from duotone.ops.entries import PASSIVE, Kind
+from duotone.ops.traits import Trait
 
 BEGINS = 2**22
 """Bytes that a device could move while it begins a kernel: 2 to 4 microseconds at 1 to 2 TB/s."""
@@ -127,7 +128,9 @@ class _Pass:
             return False
         if self._before.compute[node.index] is Paint.HALF:
             return not self._reads_weights(node)
-        if found.kind is Kind.CLEAR and (found.entry.commutes or not any(node.half_inputs)):
+        if found.kind is Kind.CLEAR and (
+            Trait.COMMUTES in found.entry.traits or not any(node.half_inputs)
+        ):
             return True
         if rule is Rule.OUTSIDE:
             return node.index in self._weights or self._may_belong_to_half(node)
@@ -153,7 +156,7 @@ class _Pass:
         found: set[int] = set()
         for node in self._graph.nodes:
             listed = self._classes.nodes[node.index]
-            if listed.kind is not Kind.CLEAR or not listed.entry.commutes:
+            if listed.kind is not Kind.CLEAR or Trait.COMMUTES not in listed.entry.traits:
                 continue
             read = [self._graph.values[v] for v in node.inputs]
             floats = [v for v in read if v.paintable]

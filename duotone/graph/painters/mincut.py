@@ -21,13 +21,13 @@ import dataclasses
 from collections.abc import Collection
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import PASSIVE, Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Paint, Value
 from duotone.graph.painters.choice import Choice, cost_of_casts
 from duotone.graph.painters.painting import Painting
 from duotone.graph.painters.tensorflow import paint_tensorflow
 from duotone.graph.reach import reach
+from duotone.ops.entries import PASSIVE, Kind
 
 
 def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from duotone.graph.classify.lists import PASSIVE, Kind, Pointwise
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import SMALL, STRUCTURAL, Node, Paint
 from duotone.graph.painters.painting import Canvas
+from duotone.ops.entries import PASSIVE, Kind, Pointwise
+from duotone.ops.traits import Trait
 
 
 def compute_full_store_half(canvas: Canvas) -> None:
@@ -62,7 +63,7 @@ def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
     added, what is left of them may be lost. Not within a longer sum (the residual stream behind a
     layer norm), which compilers then write in full.
     """
-    if not canvas.entry(node.index).additive:
+    if Trait.ADDS not in canvas.entry(node.index).traits:
         return False
     for_dots = _are_for_dots(canvas, node, set(readers), with_sums=False)
     return for_dots and all(_is_mixed(canvas, node, value) for value in node.inputs)
@@ -81,7 +82,7 @@ def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
             canvas.kind(producer) is Kind.INFER and canvas.rules[producer] is Rule.DOWNSTREAM
         )
         full = reads_full(canvas, made)
-        if not (arithmetic and made.body == node.body and (full or entry.additive)):
+        if not (arithmetic and made.body == node.body and (full or Trait.ADDS in entry.traits)):
             return False
         queue += () if full else made.inputs
     return True
@@ -97,11 +98,11 @@ def _picked(canvas: Canvas) -> set[int]:
     found: set[int] = set()
     for node in graph.nodes:
         entry = canvas.entry(node.index)
-        if canvas.rules[node.index] is not Rule.DOWNSTREAM or not entry.commutes:
+        if canvas.rules[node.index] is not Rule.DOWNSTREAM or Trait.COMMUTES not in entry.traits:
             continue
         read = [graph.values[v] for v in node.inputs if graph.values[v].constant is None]
         size = max(graph.values[v].size for v in node.outputs)
-        few = entry.selects and all(size * SMALL <= value.size for value in read)
+        few = Trait.SELECTS in entry.traits and all(size * SMALL <= value.size for value in read)
         if few or (read and all(value.producer in found for value in read)):
             found.add(node.index)
     return found
@@ -116,7 +117,9 @@ def _costs_nothing(canvas: Canvas, node: Node) -> bool:
     entry, values = canvas.entry(node.index), canvas.graph.values
     slots = canvas.dominant(node, parts=False)
     large = [slot for slot in slots if values[node.inputs[slot]].constant is None]
-    return entry.pointwise is Pointwise.CHEAP and (not entry.additive or len(large) == 1)
+    return entry.pointwise is Pointwise.CHEAP and (
+        Trait.ADDS not in entry.traits or len(large) == 1
+    )
 
 
 def reads_full(canvas: Canvas, node: Node) -> bool:
@@ -157,7 +160,7 @@ def store_operands_half(canvas: Canvas) -> None:
 
 def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
     """True if there are allow operations in half among ``readers``, and else only sums."""
-    sums = {reader for reader in readers if canvas.entry(reader).adds_up}
+    sums = {reader for reader in readers if Trait.AVERAGES in canvas.entry(reader).traits}
     dots = readers - sums
     half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
     here = all(canvas.graph.nodes[r].body == node.body for r in readers)
@@ -181,7 +184,9 @@ def follow_full(canvas: Canvas) -> None:
 
 def _compares_with_half(canvas: Canvas, node: Node) -> bool:
     entry, values = canvas.entry(node.index), canvas.graph.values
-    compares = entry.compares or (entry.bounds and not entry.commutes)
+    compares = Trait.EQUALITY in entry.traits or (
+        Trait.BOUNDS in entry.traits and Trait.COMMUTES not in entry.traits
+    )
     return compares and any(
         canvas.stored(v) is Paint.HALF and values[v].constant is None for v in node.inputs
     )

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Container, Sequence
 
 from duotone.errors import RewriteError
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Entry, Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
+from duotone.ops.entries import Entry, Kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

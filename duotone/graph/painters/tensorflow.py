@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Paint
 from duotone.graph.painters.painting import Canvas, Painting
 from duotone.graph.reach import reach
+from duotone.ops.entries import Kind
 
 
 def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:

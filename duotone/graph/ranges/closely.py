@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.lists import Kind
 from duotone.graph.graph import Graph, Node
 from duotone.graph.ranges.find import Ranges
 from duotone.graph.ranges.interval import Interval
+from duotone.ops.entries import Kind
 
 _ALL = (0, 1, 2)
 POLES: dict[str, tuple[int, ...]] = {

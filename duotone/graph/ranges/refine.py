@@ -26,12 +26,13 @@ import math
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes, NodeClass
-from duotone.graph.classify.lists import Entry, Kind, Taint
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.ranges.closely import POLES, looked_at_closely
 from duotone.graph.ranges.find import FEW, Ranges
 from duotone.graph.ranges.interval import Interval, bound, words
+from duotone.ops.entries import Entry, Kind, Taint
+from duotone.ops.traits import Trait
 
 MOSTLY_SMALL = 0.5
 """Share of measured elements below half's normal numbers from which an operation is denied: most of
@@ -173,7 +174,9 @@ def _log_domain(graph: Graph, classes: Classes) -> set[int]:
     for node in graph.nodes:
         entry = classes.nodes[node.index].entry
         additive = entry.taint is Taint.ADDITIVE and entry.kind is Kind.DENY
-        passes = (entry.commutes or entry.additive) and not reached.isdisjoint(node.inputs)
+        passes = (
+            Trait.COMMUTES in entry.traits or Trait.ADDS in entry.traits
+        ) and not reached.isdisjoint(node.inputs)
         if additive or passes:
             found.add(node.index)
             reached.update(node.outputs)
@@ -199,7 +202,11 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
         if producer < 0:
             continue
         node, entry = graph.nodes[producer], classes.nodes[producer].entry
-        keeps = entry.commutes or entry.additive or entry.kind is Kind.UNLISTED
+        keeps = (
+            Trait.COMMUTES in entry.traits
+            or Trait.ADDS in entry.traits
+            or entry.kind is Kind.UNLISTED
+        )
         if node.op == "mul":
             one, other = node.inputs
             queue += [v for v, by in ((one, other), (other, one)) if _weighs(by, graph, ranges)]

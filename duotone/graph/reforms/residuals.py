@@ -37,9 +37,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
-from duotone.graph.classify.lists import Pointwise
 from duotone.graph.graph import RESHAPES, SMALL, STRUCTURAL, Graph, Node, Value
 from duotone.graph.reforms.view import View
+from duotone.ops.entries import Pointwise
+from duotone.ops.traits import Trait
 
 _LONGEST_CHAIN = 48
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
@@ -323,7 +324,7 @@ class _Planner:
 
     def _may_read_again(self, reader: int, body: int) -> bool:
         node = self.graph.nodes[reader]
-        compares = self.classes.nodes[reader].entry.compares
+        compares = Trait.EQUALITY in self.classes.nodes[reader].entry.traits
         return node.body == body and node.op not in STRUCTURAL and not compares
 
     def _is_kept(self, value: int) -> bool:

@@ -19,10 +19,11 @@ import dataclasses
 from collections.abc import Set
 
 from duotone.graph.casts.plan import Cast, CastPlan
-from duotone.graph.classify.lists import Pointwise
 from duotone.graph.graph import STRUCTURAL, Paint
 from duotone.graph.reforms.residuals import EXPONENTIALS, Recompute
 from duotone.graph.reforms.view import View
+from duotone.ops.entries import Pointwise
+from duotone.ops.traits import Trait
 
 ROW_STATISTICS, HOLD_ROWS = "row_statistics", "hold_rows"
 """The names of these reforms."""
@@ -56,7 +57,9 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
     reads, rows = dict(found.reads), dict.fromkeys(found.again, frozenset[int]())
     for node in view.graph.nodes:
         place = places.get((node.body, view.levels.nodes[node.index]))
-        compares = view.classes.nodes[node.index].entry.compares  # `x == max(x)`: first ones only
+        compares = (
+            Trait.EQUALITY in view.classes.nodes[node.index].entry.traits
+        )  # `x == max(x)`: first ones only
         if place is None or compares or node.op in STRUCTURAL:
             continue
         sources = _sources(found, place)

@@ -40,6 +40,8 @@ from duotone.jaxpr.reading.operations import (
     size_of,
 )
 from duotone.jaxpr.reading.program import Program, Step
+from duotone.ops.entries import traits_of
+from duotone.ops.jax import TRAITS
 from duotone.regions import region_of, without_regions
 
 _LARGEST_CONSTANT = 2**22
@@ -170,6 +172,7 @@ class Builder:
                 flops=flops,
                 fixed=fixed,
                 attributes=attributes,
+                traits=traits_of(TRAITS, listed_as),
             )
         )
         return outputs

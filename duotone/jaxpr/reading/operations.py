@@ -20,14 +20,8 @@ from jax.core import ShapedArray
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
 from duotone.graph.products import is_sum_of_products
+from duotone.ops.jax import LINEAR_ALGEBRA
 
-LINEAR_ALGEBRA = tuple(
-    "cholesky cholesky_update lu eig eigh hessenberg householder_product qr geqrf geqp3 ormqr "
-    "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
-    "lu_pivots_to_permutation custom_linear_solve custom_root linear_solve".split()
-)
-"""Factorisations and solves: also of Lineax (``linear_solve``), and ``jax.lax.custom_root``, which
-is a ``call_hi_primitive`` from JAX 0.12 on."""
 FIXED: dict[str, str] = {
     **dict.fromkeys(LINEAR_ALGEBRA, "linear algebra has no half form"),
     **dict.fromkeys(

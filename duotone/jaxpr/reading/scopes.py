@@ -9,11 +9,12 @@ Who extends this: whoever teaches duotone another primitive with nested programs
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from duotone import _jax
-from duotone.graph.graph import FULL_DTYPE, BodyKind, Node
+from duotone.graph.graph import FULL_DTYPE, BodyKind
 from duotone.jaxpr.reading.builder import NESTED, Builder, NestedBuilder
 from duotone.jaxpr.reading.program import Program, Step
 
@@ -239,20 +240,10 @@ def _close(b: Builder, nodes: Sequence[int], results: Sequence[int]) -> None:
     """Joins the body's results to the carry nodes made before the body was known."""
     for index, result in zip(nodes, results, strict=True):
         node = b.nodes[index]
-        b.nodes[index] = Node(
-            node.index,
-            node.op,
-            node.listed_as,
-            (*node.inputs, result),
-            node.outputs,
-            (*node.half_inputs, b.values[result].dtype == FULL_DTYPE),
-            node.half_outputs,
-            node.body,
-            node.scope,
-            node.region,
-            node.source,
-            node.flops,
-            node.fixed,
+        b.nodes[index] = dataclasses.replace(
+            node,
+            inputs=(*node.inputs, result),
+            half_inputs=(*node.half_inputs, b.values[result].dtype == FULL_DTYPE),
         )
 
 

@@ -1,0 +1,247 @@
+"""Traits: what a rule may ask of an operation.
+
+A safety rule asks *positively* for the trait that switches it off (an :attr:`Trait.ACTIVATION`, a
+:attr:`Trait.SELECTS`). An operation without a row in the tables has the one trait
+:attr:`Trait.UNDESCRIBED`, so it never switches a safety rule off.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Trait(enum.StrEnum):
+    """A property of an operation that rules ask for.
+
+    Attributes:
+        says: the definition.
+        example: an operation that has the trait.
+        counterexample: one that looks alike and has not.
+
+    Example:
+        >>> Trait.ADDS.says
+        'adds or subtracts its operands element by element'
+        >>> Trait.ADDS.example, Trait.ADDS.counterexample
+        ('add', 'reduce_sum adds elements of one operand')
+    """
+
+    says: str
+    example: str
+    counterexample: str
+
+    def __new__(cls, name: str, says: str, example: str, counterexample: str) -> Trait:
+        """Makes a trait of its name, its definition, an example and a counterexample."""
+        trait = str.__new__(cls, name)
+        trait._value_ = name
+        trait.says, trait.example, trait.counterexample = says, example, counterexample
+        return trait
+
+    # ------------------------------------------------------- moving and picking
+    COMMUTES = (
+        "commutes",
+        "a cast before it gives bit for bit the same as a cast after it: it moves data, changes "
+        "signs, or picks elements by a monotone choice",
+        "transpose",
+        "floor rounds, and half rounds first to another number",
+    )
+    PARTS = (
+        "parts",
+        "its operands are parts of its result: the largest one decides, though it is smaller",
+        "concatenate",
+        "select_n picks between whole operands",
+    )
+    REPEATS = (
+        "repeats",
+        "uses an element many times, so that its transpose is a sum",
+        "broadcast_in_dim",
+        "transpose uses each element once",
+    )
+    RESHAPES = (
+        "reshapes",
+        "gives the same elements other axes and moves none",
+        "reshape",
+        "transpose moves elements",
+    )
+    TRANSPOSES = ("transposes", "moves axes", "transpose", "reshape keeps the order of elements")
+    INDEXES = (
+        "indexes",
+        "reads the elements that indices name",
+        "gather",
+        "slice reads elements that the program fixes",
+    )
+    CHOOSES = (
+        "chooses",
+        "picks each element from one of several operands, by another operand",
+        "select_n",
+        "max picks by the elements themselves",
+    )
+    BOUNDS = (
+        "bounds",
+        "compares with a bound or picks it: a bound just inside of a number to be kept out must "
+        "not become that number",
+        "max",
+        "reduce_max has no bound",
+    )
+    SELECTS = (
+        "selects",
+        "compares the elements of its operand with each other: another reader of the operand must "
+        "see the same rounded numbers",
+        "reduce_max",
+        "select_n reads a condition",
+    )
+    COMPARES = (
+        "compares",
+        "gives truth values by comparing its operands",
+        "lt",
+        "sign gives numbers",
+    )
+    EQUALITY = (
+        "equality",
+        "asks whether two computed values are equal: it must see both as they were first computed",
+        "eq_calculated",
+        "eq with a literal",
+    )
+    CONVERTS = (
+        "converts",
+        "is a conversion that the user wrote",
+        "convert_element_type",
+        "bitcast_convert_type reads bits",
+    )
+
+    # ------------------------------------------------------- arithmetic
+    ADDS = (
+        "adds",
+        "adds or subtracts its operands element by element",
+        "add",
+        "reduce_sum adds elements of one operand",
+    )
+    SUBTRACTS = (
+        "subtracts",
+        "subtracts its second operand from its first",
+        "sub",
+        "neg has one operand",
+    )
+    MULTIPLIES = (
+        "multiplies",
+        "multiplies its operands element by element",
+        "mul",
+        "dot_general adds up products",
+    )
+    DIVIDES = (
+        "divides",
+        "divides its first operand by its second",
+        "div",
+        "rsqrt divides by a root",
+    )
+    RAISES = (
+        "raises",
+        "raises its operand to a power, or multiplies a value with itself",
+        "square",
+        "exp raises a constant",
+    )
+    ROOTS = ("roots", "takes a root, or divides by one", "sqrt", "pow takes any exponent")
+    NEGATES = ("negates", "changes the sign, or drops it", "neg", "sign drops the magnitude")
+    SUMS = (
+        "sums",
+        "adds up many elements",
+        "reduce_sum",
+        "add adds two operands",
+    )
+    AVERAGES = (
+        "averages",
+        "its results are sums of its operand's elements, in which rounding errors even out",
+        "reduce_sum",
+        "cumsum hands on each partial sum",
+    )
+    ADDS_INTO = (
+        "adds_into",
+        "adds updates to places of its first operand",
+        "scatter-add",
+        "scatter replaces elements",
+    )
+    ROUNDS = (
+        "rounds",
+        "gives whole numbers, or what is left beside them",
+        "floor",
+        "reduce_precision keeps fractions",
+    )
+
+    # ------------------------------------------------------- functions
+    EXPONENTIAL = ("exponential", "raises a constant to its operand", "exp", "pow")
+    LOGARITHM = (
+        "logarithm",
+        "takes a logarithm, which magnifies the relative error of small operands",
+        "log",
+        "log1p is linear near 0",
+    )
+    SINE = ("sine", "is periodic: needs the low bits of its operand", "sin", "tanh")
+    ACTIVATION = (
+        "activation",
+        "is a nonlinear function that networks put between their products",
+        "tanh",
+        "sqrt belongs to norms",
+    )
+
+    # ------------------------------------------------------- products and solves
+    CONTRACTS = (
+        "contracts",
+        "adds up products of two operands, as a product of matrices or a convolution does",
+        "dot_general",
+        "mul",
+    )
+    WIDE = (
+        "wide",
+        "can pass on its float32 accumulator at no cost",
+        "dot_general",
+        "ragged_dot_general rounds what it accumulated",
+    )
+    SOLVES = (
+        "solves",
+        "factorises or solves: magnifies errors of its operands, and gives large terms that cancel "
+        "in what reads its result",
+        "cholesky",
+        "dot_general",
+    )
+    COUNTS = (
+        "counts",
+        "makes a sequence of positions",
+        "iota",
+        "one_hot makes truth values",
+    )
+
+    # ------------------------------------------------------- nested programs
+    STRUCTURAL = (
+        "structural",
+        "is no operation of the user's: a value enters or leaves a nested program",
+        "loop.carry",
+        "scan itself has no node",
+    )
+    CARRIES = (
+        "carries",
+        "passes a value from one iteration of a loop to the next",
+        "loop.carry",
+        "loop.slice",
+    )
+    ITERATES = (
+        "iterates",
+        "gives the slice of a stacked operand that belongs to this iteration",
+        "loop.slice",
+        "slice",
+    )
+    STACKS = ("stacks", "stacks the results of all iterations", "loop.stack", "stack")
+    JOINS = ("joins", "is a result of a conditional, from every branch", "branch.join", "select_n")
+    SHARDS = ("shards", "gives the local shard of an operand", "shard.enter", "all_gather")
+
+    UNDESCRIBED = (
+        "undescribed",
+        "has no row in the table: nothing is known of it, and every safety rule stays on",
+        "an operation of a library that duotone has never seen",
+        "an operation on no list whose row names its traits",
+    )
+
+
+Traits = frozenset[Trait]
+"""The traits of one operation."""
+
+UNDESCRIBED: Traits = frozenset({Trait.UNDESCRIBED})
+"""The traits of an operation without a row."""
