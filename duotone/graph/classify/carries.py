@@ -18,8 +18,6 @@ it adds up has as many terms as there are layers, and is an activation.
 never end in half, whose neighbours are further apart. All in it stays full, if that number follows
 from a dot or there is none. If the loop counts its iterations as well, only where it compares a
 difference with a limit: not the scores of a beam search.
-
-Who calls this: :mod:`duotone.graph.classify.amendments`.
 """
 
 from __future__ import annotations
@@ -29,18 +27,15 @@ from collections.abc import Mapping, Sequence
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.classify.terms import is_one, is_scaled, moved
+from duotone.graph.classify.terms import is_one, is_scaled, is_state, moved, scales
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
-from duotone.ops.entries import Entry, Kind, Taint
+from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 
 LONG = 64
 """Iterations after which any carry that is added to is a sum of many terms."""
 LAYERS = 256
 """More iterations than networks have layers."""
-_SCATTERS = frozenset({"scatter-add", "scatter-sub"})
-_SCALES = frozenset({"mul", "div"})
-_JOINS = frozenset({"loop.carry", "loop.accumulator", "call.result", "branch.join"})
 _SUM = "a sum over iterations: each adds to what those before gave"
 _END = "in a loop that ends when a float32 number is small enough; in half it may never end"
 
@@ -95,10 +90,7 @@ class _Loop:
         self.graph, self.classes, self.body = graph, classes, body
         self.bodies = graph.bodies_in(body.index)
         self.nodes = [node for index in sorted(self.bodies) for node in inside.get(index, ())]
-        self.carries = [n for n in self.nodes if n.body == body.index and n.op == "loop.carry"]
-
-    def entry(self, node: Node) -> Entry:
-        return self.classes.nodes[node.index].entry
+        self.carries = [n for n in self.nodes if n.body == body.index and is_state(n)]
 
     def sums(self) -> list[Node]:
         """The carries that are sums."""
@@ -148,24 +140,24 @@ class _Loop:
 
         ``None`` where the sum ends: what is read there is something else.
         """
-        entry = self.entry(node)
-        if Trait.ADDS in entry.traits:
+        if Trait.ADDS in node.traits:
             others = [v for at, v in enumerate(node.inputs) if at != slot]
-            return True, any(is_scaled(self.graph, self.classes, value) for value in others)
-        if node.op in _SCATTERS and slot == 0:
+            return True, any(is_scaled(self.graph, value) for value in others)
+        if Trait.ADDS_INTO in node.traits and slot == 0:
             return True, False
-        if node.op in _SCALES and (node.op == "mul" or slot == 0) and node.listed_as != "square":
-            return True, is_one(self.graph, self.classes, node.inputs[1 - slot])
-        if node.op in _JOINS or (Trait.COMMUTES in entry.traits and node.op != "loop.stack"):
-            return False, False
-        return None
+        if scales(node) and (Trait.MULTIPLIES in node.traits or slot == 0):
+            return True, is_one(self.graph, node.inputs[1 - slot])
+        if Trait.UNDESCRIBED in node.traits:
+            return True, True  # it may add to the sum
+        moves = Trait.COMMUTES in node.traits and Trait.STACKS not in node.traits
+        return (False, False) if moves or Trait.CARRIES in node.traits else None
 
     def is_over_layers(self) -> bool:
         """True if dots read weights of each iteration, and no others that stay the same."""
         own = False
         for node in self.nodes:
             if self.classes.nodes[node.index].kind is Kind.ALLOW:
-                read = [moved(self.graph, self.classes, value) for value in node.inputs]
+                read = [moved(self.graph, value) for value in node.inputs]
                 if any(self._is_own(value) for value in read):
                     own = True
                 elif any(value.body not in self.bodies for value in read):
@@ -181,9 +173,7 @@ class _Loop:
         if value.producer < 0 or value.body not in self.bodies or vector:
             return False
         node = self.graph.nodes[value.producer]
-        return (
-            node.op == "loop.slice" and moved(self.graph, self.classes, node.inputs[0]).producer < 0
-        )
+        return Trait.ITERATES in node.traits and moved(self.graph, node.inputs[0]).producer < 0
 
     def ends_by_a_number(self) -> bool:
         """True if a float32 number says when the loop ends, one that half would change."""
@@ -216,12 +206,12 @@ class _Loop:
                 continue
             seen.add(value.index)
             node = self.graph.nodes[value.producer]
-            if node.op in ("loop.carry", "loop.accumulator"):
+            if Trait.CARRIES in node.traits:
                 counted = counted or value.dtype.startswith(("int", "uint"))
                 queue += node.inputs[1:] if value.dtype == "bool" else ()
             elif any(self.graph.values[v].paintable for v in node.inputs):
                 numbers += node.inputs
-                origins = [moved(self.graph, self.classes, v) for v in node.inputs]
+                origins = [moved(self.graph, v) for v in node.inputs]
                 limited = limited or any(self._is_outside(origin) for origin in origins)
             else:
                 queue += node.inputs

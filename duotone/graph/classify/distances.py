@@ -1,4 +1,4 @@
-"""Distances: a dot that is added to the squares of its own operands is full.
+"""Distances and moments: dots of which a difference leaves little are full.
 
 ``sum(a**2) + sum(b**2) - 2 * a @ b.T`` is how squared distances are calculated by a dot:
 nearest neighbours, kernels, codebooks, optimal transport. Near points are what is left of large
@@ -6,7 +6,9 @@ terms, of which half has no digits: the nearest code is another one, and a kerne
 positive. A dot of what follows from distances with the same points again is full as well: the
 gradient of distances, which is ``sum(g) * a - g @ b``, and centres of clusters.
 
-Who calls this: :mod:`duotone.graph.classify.amendments`.
+``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
+covariance: a dot of a product, less the product of the dots of its factors. In flat regions the two
+agree to many digits, so all three dots are full.
 """
 
 from __future__ import annotations
@@ -16,19 +18,19 @@ from collections.abc import Iterable
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.terms import scales
 from duotone.graph.graph import Graph, Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
 _AGAIN = "multiplies what follows from squared distances with the same points: it may cancel"
-_SQUARES = frozenset({"square", "integer_pow", "mul"})
-_SUMS = frozenset({"reduce_sum", "sum_of_two"})
-_SCALES = frozenset({"mul", "div"})
+_MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
+_PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 
 
 def keep_distances(classes: Classes, background: Background) -> Classes:
-    """Denies dots that are added to the squares of their own operands.
+    """Denies dots that are added to the squares of their own operands, and dots of moments.
 
     Args:
         classes: what each node is.
@@ -44,6 +46,8 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
         allow = classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2
         if allow and search.is_of_distances(node):
             reasons |= dict.fromkeys(search.again(node), _AGAIN) | {node.index: _REASON}
+        for dot in search.moments(node) if Trait.ADDS in node.traits else ():
+            reasons |= dict.fromkeys(search.again(dot), _AGAIN) | {dot.index: _MOMENT}
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
@@ -89,9 +93,9 @@ class _Search:
             value = queue.pop()
             for reader, slot in self._graph.consumers[value]:
                 node = self._graph.nodes[reader]
-                if Trait.ADDS in self._classes.nodes[reader].entry.traits and len(node.inputs) == 2:
+                if Trait.ADDS in node.traits and len(node.inputs) == 2:
                     found.append(node.inputs[1 - slot])
-                    queue += [] if node.op == "add_any" else self._new(node.outputs, seen)
+                    queue += self._new(node.outputs, seen)
                 elif self._keeps(node):
                     queue += self._new(node.outputs, seen)
         return found
@@ -104,11 +108,11 @@ class _Search:
             if producer < 0:
                 continue
             node = self._graph.nodes[producer]
-            if node.listed_as == "sum_of_products" and len(set(node.inputs)) == 1:
+            if Trait.CONTRACTS in node.traits and len(set(node.inputs)) == 1:
                 found.add(self._origin(node.inputs[0]))
-            elif node.op in _SUMS or node.listed_as in _SUMS:
+            elif len(node.inputs) == 1 and not node.traits.isdisjoint({Trait.SUMS, Trait.ADDS}):
                 found |= self._base(node.inputs[0])
-            elif Trait.ADDS in self._classes.nodes[producer].entry.traits or self._keeps(node):
+            elif Trait.ADDS in node.traits or self._keeps(node):
                 queue += self._new(node.inputs, seen)
         return found
 
@@ -116,10 +120,38 @@ class _Search:
         """The value whose square a value is, if it is one."""
         producer = self._graph.values[value].producer
         node = self._graph.nodes[producer] if producer >= 0 else None
-        if node is None or node.op not in _SQUARES:
+        if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
         origins = {self._origin(v) for v in node.inputs}
         return origins if len(origins) == 1 else set()
+
+    def moments(self, node: Node) -> list[Node]:
+        """The dots of a variance or a covariance, if an addition or a subtraction gives one."""
+        for value, other in (node.inputs, node.inputs[::-1]) if len(node.inputs) == 2 else ():
+            joint, product = self._dot(value), self._maker(self._origin(other))
+            if joint is None or product is None or product.traits.isdisjoint(_PRODUCTS):
+                continue
+            means = [dot for v in product.inputs if (dot := self._dot(v)) is not None]
+            read = {self._origin(v) for dot in means for v in dot.inputs}
+            factors = (self._maker(self._origin(v)) for v in joint.inputs)
+            if len(means) == len(product.inputs) and any(
+                made is not None
+                and not made.traits.isdisjoint(_PRODUCTS)
+                and read.issuperset(map(self._origin, made.inputs))
+                for made in factors
+            ):
+                return [joint, *means]
+        return []
+
+    def _maker(self, value: int) -> Node | None:
+        producer = self._graph.values[value].producer
+        return self._graph.nodes[producer] if producer >= 0 else None
+
+    def _dot(self, value: int) -> Node | None:
+        """The allow operation that a value comes from, moved or scaled, if there is one."""
+        made = self._maker(self._origin(value))
+        allow = made is not None and self._classes.nodes[made.index].kind is Kind.ALLOW
+        return made if allow else None
 
     def _origin(self, value: int) -> int:
         """Where a value comes from, through what moves or scales it."""
@@ -132,12 +164,13 @@ class _Search:
 
     def _keeps(self, node: Node) -> bool:
         """True if a node moves or scales all of one value."""
-        if node.op in _SCALES:
+        if scales(node):
             values = (self._graph.values[v] for v in node.inputs)
             return any(value.size == 1 or value.constant is not None for value in values)
-        entry = self._classes.nodes[node.index].entry
         real = [v for v in node.inputs if self._graph.values[v].paintable]
-        return Trait.COMMUTES in entry.traits and len(real) == 1 and not node.op.startswith("loop.")
+        loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
+        passes = not node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED})
+        return passes and len(real) == 1 and not loop
 
     @staticmethod
     def _new(values: Iterable[int], seen: set[int]) -> list[int]:

@@ -9,7 +9,8 @@ an activation left behind for each iteration, and a scan over layers reads weigh
 ::
 
     iteration = a loop in which a dot reads what follows from a carry and leads to that carry again,
-                no activation reads what follows from the carry, and
+                no activation reads what follows from the carry (the trait of the table: an
+                operation that nobody described is none), and
                 nothing on the way round is multiplied with an array of each iteration
 
 What follows by a choice counts as well: the centres of k-means lead to the nearest one of each
@@ -20,8 +21,6 @@ max(x - rate * (A @ x - b), 0)``: the projection of a projected gradient; nor on
 Denied are the dots of an iteration that read what follows from the carry, and all arithmetic on the
 way round. Most iterations solve something, so what leads to them and what reads their results is
 treated as of a solve (:mod:`duotone.graph.classify.solves`, which follows).
-
-Who calls this: :mod:`duotone.graph.classify.amendments`.
 """
 
 from __future__ import annotations
@@ -33,19 +32,12 @@ from duotone.graph.classify.background import Background
 from duotone.graph.classify.carries import is_over_layers
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.classify.terms import is_one, is_scaled
+from duotone.graph.classify.terms import is_one, is_scaled, is_state, scales
 from duotone.graph.graph import BodyKind, Graph, Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 
 _REASON = "an iteration: what is rounded here comes back at every turn of the loop"
-_RATIONAL = frozenset(
-    "square sqrt rsqrt integer_pow exact_power reduce_sum sum_of_products sum_of_two abs sign "
-    "reduce_max reduce_min is_finite".split()
-)
-"""Operations that are neither a dot, nor arithmetic, nor a move, and no activation either."""
-_PRODUCTS = frozenset({"mul", "div"})
-_OTHER = frozenset("select_n sort eq ne lt gt le ge".split())
 
 
 def keep_iterations(classes: Classes, background: Background) -> Classes:
@@ -77,14 +69,14 @@ class _Loop:
     def __init__(self, graph: Graph, classes: Classes, body: int, nodes: list[Node]) -> None:
         self._graph, self._classes, self._body = graph, classes, body
         self._nodes = {node.index: node for node in nodes}
-        slices = {n.index for n in nodes if n.op == "loop.slice" and n.body == body}
+        slices = {n.index for n in nodes if Trait.ITERATES in n.traits and n.body == body}
         self._of_each = self._reach(slices, self._readers, choices=True) | slices
 
     def denied(self) -> set[int]:
         """Nodes of this loop that are to be full."""
         found = set[int]()
         for node in self._nodes.values():
-            if node.op != "loop.carry" or node.body != self._body or node.index in found:
+            if not is_state(node) or node.body != self._body or node.index in found:
                 continue
             if not self._graph.values[node.outputs[0]].paintable:
                 continue
@@ -93,7 +85,7 @@ class _Loop:
             dots = {index for index in behind if self._kind(index) is Kind.ALLOW}
             if not way & dots or self._is_gated(way):
                 continue
-            if all(map(self._is_rational, behind - self._projections(node))):
+            if not any(map(self._is_activation, behind - self._projections(node))):
                 arithmetic = {index for index in way if self._kind(index) is Kind.INFER}
                 found |= dots | arithmetic | {node.index}
         return found
@@ -101,20 +93,20 @@ class _Loop:
     def _kind(self, index: int) -> Kind:
         return self._classes.nodes[index].listed
 
-    def _is_rational(self, index: int) -> bool:
-        """True if a node is a dot, arithmetic, a move or a norm: no activation of an array."""
-        node, entry = self._nodes[index], self._classes.nodes[index].entry
+    def _is_activation(self, index: int) -> bool:
+        """True if a node is a nonlinear function, of an array, as networks have between dots.
+
+        A maximum is one if its bound is 0, or an array as well.
+        """
+        node = self._nodes[index]
         made = [self._graph.values[v] for v in node.outputs]
-        if all(value.is_one or not value.paintable for value in made):
+        if Trait.ACTIVATION not in node.traits or all(v.is_one or not v.paintable for v in made):
+            return False
+        if Trait.BOUNDS not in node.traits:
             return True
-        arithmetic = Trait.ADDS in entry.traits or node.op in _PRODUCTS or node.op in _RATIONAL
-        bound = Trait.BOUNDS in entry.traits and len(set(node.inputs)) > 1
-        moves = Trait.COMMUTES in entry.traits and (not bound or self._is_guard(node))
-        structural = node.op.startswith(("loop.", "branch.", "call.", "shard."))
-        known = (
-            arithmetic or moves or node.op in _OTHER or structural or node.listed_as in _RATIONAL
-        )
-        return known or self._kind(index) is Kind.ALLOW
+        bounds = [self._graph.values[v].constant for v in node.inputs]
+        zero = all(bound is None or bound.low == bound.high == 0.0 for bound in bounds)
+        return zero and not self._is_guard(node)
 
     def _is_guard(self, bound: Node) -> bool:
         """True if what a bound gives only divides: ``x / max(norm, epsilon)``."""
@@ -123,12 +115,9 @@ class _Loop:
             node = self._nodes.get(reader)
             if node is None:
                 return False
-            if node.op == "div" and node.inputs[1] == value != node.inputs[0]:
+            if Trait.DIVIDES in node.traits and node.inputs[1] == value != node.inputs[0]:
                 continue
-            if len(node.inputs) != 1 or not (
-                node.op in ("sqrt", "rsqrt")
-                or Trait.COMMUTES in self._classes.nodes[reader].entry.traits
-            ):
+            if len(node.inputs) != 1 or node.traits.isdisjoint({Trait.ROOTS, Trait.COMMUTES}):
                 return False
             queue += [(node.outputs[0], following) for following in self._readers(node)]
         return bool(queue)
@@ -138,8 +127,8 @@ class _Loop:
         gates = self._of_each - set(way)
         for index in way:
             node = self._nodes[index]
-            chosen = node.inputs[:1] if node.op == "select_n" else ()
-            for value in node.inputs if node.op in _PRODUCTS else chosen:
+            chosen = node.inputs[:1] if Trait.CHOOSES in node.traits else ()
+            for value in node.inputs if scales(node) else chosen:
                 held = self._graph.values[value]
                 if not held.is_one and held.producer in gates:
                     return True
@@ -156,7 +145,7 @@ class _Loop:
                 step = None if node is None else self._step(node, slot)
                 if node is None or step is None:
                     continue
-                if stepped and Trait.BOUNDS in self._classes.nodes[reader].entry.traits:
+                if stepped and Trait.BOUNDS in node.traits:
                     found.add(reader)
                 new = {(made, stepped or step) for made in node.outputs} - seen
                 seen |= new
@@ -165,18 +154,14 @@ class _Loop:
 
     def _step(self, node: Node, slot: int) -> bool | None:
         """True if a node adds to an operand what a number scales; ``None`` where it ends a step."""
-        entry = self._classes.nodes[node.index].entry
         others = [value for at, value in enumerate(node.inputs) if at != slot]
-        if Trait.ADDS in entry.traits:
-            return any(is_scaled(self._graph, self._classes, value) for value in others)
-        if node.op in _PRODUCTS:
-            one = (node.op == "mul" or slot == 0) and len(others) == 1
-            return False if one and is_one(self._graph, self._classes, others[0]) else None
-        return (
-            False
-            if Trait.COMMUTES in entry.traits or node.op in ("abs", "neg", "loop.carry")
-            else None
-        )
+        if Trait.ADDS in node.traits:
+            return any(is_scaled(self._graph, value) for value in others)
+        if scales(node):
+            one = (Trait.MULTIPLIES in node.traits or slot == 0) and len(others) == 1
+            return False if one and is_one(self._graph, others[0]) else None
+        passes = not node.traits.isdisjoint({Trait.COMMUTES, Trait.CARRIES})
+        return False if passes or Trait.UNDESCRIBED in node.traits else None
 
     def _readers(self, node: Node) -> Iterable[int]:
         return (reader for v in node.outputs for reader, _ in self._graph.consumers[v])

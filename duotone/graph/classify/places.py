@@ -1,40 +1,55 @@
-"""Places and counts: numbers whose absolute error counts, however large they are.
+"""Positions and counts: numbers whose absolute error counts, however large they are.
 
 A position of 700 is 700 or 704 in bfloat16, and a box of 10 pixels is lost beside it. The lists
 know operations and not what numbers mean, but where they come from and what becomes of them tells.
 
-*Counts* come from counters and from integers by arithmetic (``arange(n) * step``), or are sums of
-what is true or false (the running sum of one-hot rows). Denied is a dot of counts with what is made
-of no float32 array either (the angles of a rotary embedding), a dot of a counter with anything (the
-mean position under a softmax), and the addition of counts to something else (anchors and predicted
-offsets), unless they are at most 1.
+*Counts* come from counters and from integers by arithmetic (``arange(n) * step``), whatever made
+the integers: an argument, a counter, an index. Sums of what is true or false (the running sum of
+one-hot rows) are counts too. Denied are
 
-*Angles* of arguments (random Fourier features, the first layer of a network of sines) are the
-result of a dot of arguments that goes into a sine. Denied is that dot: what it would round away may
-be several turns.
+- dots of counts that follow from counters alone (the mean position under a softmax), or together
+  with what is made of no float32 array either (the angles of a rotary embedding);
+- dots of integers that half may not hold exactly, since nothing says that they stay below 2048
+  (float16) or 256 (bfloat16): neither their dtype nor their range, nor a division (of pixels by
+  255);
+- the addition of counts to something else (anchors and predicted offsets), unless they are at
+  most 1.
 
-*Places* are rounded down or become integers: ``floor(x)``, ``x.astype(int32)``. All arithmetic that
-leads there from the last dot is denied, but for the sum of two large arrays, which may be a
+*Angles* (random Fourier features, the first layer of a network of sines) are the result of a dot
+that goes into a sine and reads no result of another dot. Denied is that dot: what it would round
+away may be several turns.
+
+*Positions* are rounded down or become integers: ``floor(x)``, ``x.astype(int32)``. All arithmetic
+that leads there from the last dot is denied, but for the sum of two large arrays, which may be a
 residual stream.
-
-Who calls this: :mod:`duotone.graph.classify.amendments`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import Graph, Node, Value
+from duotone.graph.graph import Graph, HalfType, Node
+from duotone.graph.ranges.find import Ranges
 from duotone.graph.ranges.interval import Known
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 
-_ARITHMETIC = frozenset("add sub add_any mul div rem floor ceil round sign integer_pow".split())
-_SUMS = frozenset("cumsum reduce_sum reduce_window_sum scatter-add".split())
-_SCALES = frozenset({"mul", "div"})
-_SINES = frozenset("sin cos tan".split())
-_ROUNDS = frozenset("floor ceil round rem".split())
+_INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
+_KEEP_COUNTS = frozenset(
+    {
+        Trait.COMMUTES,
+        Trait.ADDS,
+        Trait.MULTIPLIES,
+        Trait.DIVIDES,
+        Trait.RAISES,
+        Trait.ROUNDS,
+        Trait.SUMS,
+        Trait.UNDESCRIBED,
+    }
+)
 _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
 _ANGLE = "a dot of arguments that goes into a sine, which needs the low bits of its operand"
@@ -52,23 +67,22 @@ def keep_places(classes: Classes, background: Background) -> Classes:
         New classes; the same where there is no such number.
     """
     graph, ranges = background.graph, background.ranges
-    counts, counters, plain = _counts(graph, classes)
-    reasons = dict.fromkeys(_before_rounding(graph, classes, plain), _PLACE)
-    for node in graph.nodes if counts else ():
-        kind, entry = classes.nodes[node.index].kind, classes.nodes[node.index].entry
-        counted = [v for v in node.inputs if v in counts]
+    found = _Counts(graph, ranges, background.half)
+    reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _PLACE)
+    for node in graph.nodes if found.counts else ():
+        kind = classes.nodes[node.index].kind
+        counted = found.counts.intersection(node.inputs)
         if not counted:
             continue
         if kind is Kind.ALLOW:
-            if not counters.isdisjoint(counted) or plain.issuperset(node.inputs):
+            only = found.plain.issuperset(node.inputs)
+            if only or not counted.isdisjoint(found.counters | found.inexact):
                 reasons[node.index] = _DOT
             continue
-        adds = (
-            kind is Kind.INFER and Trait.ADDS in entry.traits and not plain.issuperset(node.inputs)
-        )
-        if adds and any(not _is_unit(ranges.of(v)) for v in counted):
+        adds = Trait.ADDS in node.traits and not found.plain.issuperset(node.inputs)
+        if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
-    reasons.update(dict.fromkeys(_angles(graph, classes), _ANGLE))
+    reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
     return classes.with_denied(reasons, Rule.PLACE, Taint.DOMINANT)
 
 
@@ -76,59 +90,72 @@ def _is_unit(interval: Known) -> bool:
     return interval is not None and interval[0] >= -1.0 and interval[1] <= 1.0
 
 
-def _counts(graph: Graph, classes: Classes) -> tuple[set[int], set[int], set[int]]:
-    """Values that are counts, those that follow from counters alone, and those without data.
+class _Counts:
+    """The values of a program that are counts.
 
-    The last are counts, single numbers and what is true or false.
+    Attributes:
+        counts: all of them.
+        counters: those that follow from counters alone, known before any call.
+        inexact: those that follow from integers which half may not hold exactly.
+        flags: values that are true or false, as numbers.
+        plain: counts, flags and single numbers, and what follows from them alone.
     """
-    counts, flags = set[int](), set[int]()
-    made = {v.index for v in graph.values if v.constant is not None}
-    plain = set(made)
-    for node in graph.nodes:
-        read = [graph.values[v] for v in node.inputs]
-        known = all(v.index in made for v in read)
-        for value in node.outputs:
-            if known:
-                made.add(value)
-            if not graph.values[value].paintable:
-                continue
-            if _is_count(node, read, counts, flags, plain, classes):
-                counts.add(value)
-            elif _is_flag(node, read, flags, classes):
-                flags.add(value)
-            else:
-                continue
-            plain.add(value)
-    return counts, counts & made, plain
 
+    def __init__(self, graph: Graph, ranges: Ranges, half: HalfType) -> None:
+        self._values, self._ranges, self._half = graph.values, ranges, half
+        self.counts, self.flags, self.inexact = set[int](), set[int](), set[int]()
+        known = {v.index for v in graph.values if v.constant is not None}
+        self.plain = set(known)
+        for node in graph.nodes:
+            if known.issuperset(node.inputs):
+                known.update(node.outputs)
+            for value in node.outputs:
+                if graph.values[value].paintable:
+                    self._add(node, value)
+        self.counters = self.counts & known
 
-def _is_count(
-    node: Node,
-    read: list[Value],
-    counts: set[int],
-    flags: set[int],
-    plain: set[int],
-    classes: Classes,
-) -> bool:
-    if node.op == "iota":
-        return True
-    if node.op == "convert_element_type" and not read[0].paintable:
-        return read[0].dtype in ("int16", "int32", "int64", "uint16", "uint32", "uint64")
-    numbers = [v.index for v in read if v.paintable]
-    if not numbers or not all(v in plain for v in numbers):
-        return False
-    if node.op in _SUMS and not flags.isdisjoint(numbers):
-        return True
-    moves = Trait.COMMUTES in classes.nodes[node.index].entry.traits
-    passes = moves or node.op in _ARITHMETIC or node.op in _SUMS
-    return passes and not counts.isdisjoint(numbers)
+    def _add(self, node: Node, value: int) -> None:
+        """Files what a node makes."""
+        numbers = [v for v in node.inputs if self._values[v].paintable]
+        if self._is_new(node):
+            self.counts.add(value)
+            if not self._is_exact(node):
+                self.inexact.add(value)
+        elif self._is_flag(node, numbers):
+            self.flags.add(value)
+        elif not numbers or not self.plain.issuperset(numbers):
+            return
+        elif not _KEEP_COUNTS.isdisjoint(node.traits):
+            summed = Trait.SUMS in node.traits and not self.flags.isdisjoint(numbers)
+            if summed or not self.counts.isdisjoint(numbers):
+                self.counts.add(value)
+            if not self.inexact.isdisjoint(numbers) and not self._normalizes(node):
+                self.inexact.add(value)
+        self.plain.add(value)
 
+    def _is_new(self, node: Node) -> bool:
+        """True if a node counts, or makes numbers of integers."""
+        converts = Trait.CONVERTS in node.traits and bool(node.inputs)
+        integers = converts and self._values[node.inputs[0]].dtype in _INTEGERS
+        return integers or Trait.COUNTS in node.traits
 
-def _is_flag(node: Node, read: list[Value], flags: set[int], classes: Classes) -> bool:
-    if node.op == "convert_element_type":
-        return read[0].dtype == "bool"
-    moves = Trait.COMMUTES in classes.nodes[node.index].entry.traits
-    return moves and bool(read) and all(v.index in flags for v in read if v.paintable)
+    def _normalizes(self, node: Node) -> bool:
+        """True if a node makes integers small: pixels divided by 255."""
+        constants = [self._values[v].constant for v in node.inputs]
+        shrinks = any(known is not None and known.largest < 1.0 for known in constants)
+        return Trait.DIVIDES in node.traits or (Trait.MULTIPLIES in node.traits and shrinks)
+
+    def _is_exact(self, node: Node) -> bool:
+        """True if half holds every integer that a node may make."""
+        interval = self._ranges.of(node.outputs[0])
+        most = 2.0 / self._half.epsilon
+        return interval is not None and -most <= interval[0] <= interval[1] <= most
+
+    def _is_flag(self, node: Node, numbers: Sequence[int]) -> bool:
+        if Trait.CONVERTS in node.traits and node.inputs:
+            return self._values[node.inputs[0]].dtype == "bool"
+        moves = Trait.COMMUTES in node.traits and bool(node.inputs)
+        return moves and self.flags.issuperset(numbers)
 
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
@@ -141,13 +168,12 @@ def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int
             continue
         seen.add(value.index)
         node = graph.nodes[value.producer]
-        kind, entry = classes.nodes[node.index].kind, classes.nodes[node.index].entry
-        if kind is Kind.INFER:
+        if classes.nodes[node.index].kind is Kind.INFER:
             large = [v for v in node.inputs if v not in plain and values[v].size >= value.size]
-            if Trait.ADDS in entry.traits and len(large) > 1:
+            if Trait.ADDS in node.traits and len(large) > 1:
                 continue
             found.add(node.index)
-        elif Trait.COMMUTES not in entry.traits:
+        elif node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED}):
             continue
         queue += node.inputs
     return found
@@ -155,42 +181,40 @@ def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int
 
 def _rounds(node: Node, graph: Graph) -> bool:
     made = graph.values[node.outputs[0]].dtype if node.outputs else ""
-    return node.op in _ROUNDS or (
-        node.op == "convert_element_type" and made.startswith(("int", "uint"))
-    )
+    converts = Trait.CONVERTS in node.traits and made.startswith(("int", "uint"))
+    return converts or Trait.ROUNDS in node.traits
 
 
 def _angles(graph: Graph, classes: Classes) -> set[int]:
-    """Allow operations of arguments behind which only scaling and shifting comes before a sine."""
+    """Dots that read no result of a dot, and reach a sine by scaling and shifting only."""
     values, found, seen = graph.values, set[int](), set[int]()
-    queue = [v for node in graph.nodes if node.op in _SINES for v in node.inputs]
+    queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
+    after = _after_dots(graph, classes) if queue else set[int]()
     while queue:
         value = values[queue.pop()]
         if value.index in seen or value.producer < 0:
             continue
         seen.add(value.index)
         node = graph.nodes[value.producer]
-        known = classes.nodes[node.index]
-        if known.kind is Kind.ALLOW:
-            if all(_is_given(values[v], graph, classes) for v in node.inputs):
+        if classes.nodes[node.index].kind is Kind.ALLOW:
+            if after.isdisjoint(node.inputs):
                 found.add(node.index)
-        elif (
-            Trait.COMMUTES in known.entry.traits
-            or Trait.ADDS in known.entry.traits
-            or node.op in _SCALES
-        ):
+        elif not node.traits.isdisjoint(_SHIFTS):
             queue += node.inputs
     return found
 
 
-def _is_given(value: Value, graph: Graph, classes: Classes) -> bool:
-    """True if a value is an argument or a constant, moved or scaled by a number at most."""
-    while value.producer >= 0:
-        node = graph.nodes[value.producer]
-        read = [graph.values[v] for v in node.inputs]
-        large = [v for v in read if v.paintable and v.size > 1]
-        moves = Trait.COMMUTES in classes.nodes[node.index].entry.traits or node.op in _SCALES
-        if not moves or len(large) != 1 or node.op == "loop.slice":
-            return False
-        value = large[0]
-    return True
+_SHIFTS = frozenset(
+    {Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.UNDESCRIBED}
+)
+
+
+def _after_dots(graph: Graph, classes: Classes) -> set[int]:
+    """Values that follow from dots, or that iterations of a loop hand on."""
+    found = set[int]()
+    for node in graph.nodes:
+        loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})
+        allow = classes.nodes[node.index].kind is Kind.ALLOW
+        if loop or allow or not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found

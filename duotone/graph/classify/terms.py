@@ -1,38 +1,47 @@
-"""Where a value comes from, through moves, and whether a single number scales it.
-
-Who calls this: the analyses of loops (:mod:`duotone.graph.classify.carries`,
-:mod:`duotone.graph.classify.iterations`).
-"""
+"""Where a value comes from, through moves, and whether a single number scales it."""
 
 from __future__ import annotations
 
-from duotone.graph.classify.classes import Classes
-from duotone.graph.graph import Graph, Value
+from duotone.graph.graph import Graph, Node, Value
 from duotone.ops.traits import Trait
 
 
-def moved(graph: Graph, classes: Classes, value: int) -> Value:
+def moved(graph: Graph, value: int) -> Value:
     """Where a value comes from, through what only moves it."""
     found = graph.values[value]
     while found.producer >= 0:
         node = graph.nodes[found.producer]
-        entry = classes.nodes[node.index].entry
-        if len(node.inputs) != 1 or Trait.COMMUTES not in entry.traits or node.op == "loop.slice":
+        moves = Trait.COMMUTES in node.traits and Trait.ITERATES not in node.traits
+        if len(node.inputs) != 1 or not moves:
             break
         found = graph.values[node.inputs[0]]
     return found
 
 
-def is_one(graph: Graph, classes: Classes, value: int) -> bool:
+def is_one(graph: Graph, value: int) -> bool:
     """True if a value is a single number, broadcast or not."""
-    return moved(graph, classes, value).is_one
+    return moved(graph, value).is_one
 
 
-def is_scaled(graph: Graph, classes: Classes, value: int) -> bool:
+def is_scaled(graph: Graph, value: int) -> bool:
     """True if a single number scales a value."""
-    found = moved(graph, classes, value)
+    found = moved(graph, value)
     if found.producer < 0 or found.is_one:
         return False
     node = graph.nodes[found.producer]
-    one = node.op == "mul" and any(is_one(graph, classes, v) for v in node.inputs)
-    return one or (node.op == "div" and is_one(graph, classes, node.inputs[1]))
+    if Trait.MULTIPLIES in node.traits:
+        return any(is_one(graph, v) for v in node.inputs)
+    return Trait.DIVIDES in node.traits and is_one(graph, node.inputs[1])
+
+
+def scales(node: Node) -> bool:
+    """True if a node multiplies or divides element by element, two different operands."""
+    return not node.traits.isdisjoint(_SCALES) and len(set(node.inputs)) == 2
+
+
+_SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
+
+
+def is_state(node: Node) -> bool:
+    """True if a node carries a value that the iterations read, and do not only add to."""
+    return Trait.CARRIES in node.traits and Trait.SUMS not in node.traits
