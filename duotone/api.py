@@ -21,6 +21,7 @@ from duotone._arguments import (
     refuse_heal,
     without_heal,
 )
+from duotone._decorator import Decorator
 from duotone._dtypes import OFF
 from duotone._explanation import Explanation
 from duotone._mixed import (
@@ -136,7 +137,7 @@ def autocast(
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``.
     """
     if fn is None:
-        return functools.partial(
+        return Decorator(
             autocast,
             dtype=dtype,
             policy=policy,
@@ -176,15 +177,15 @@ def unwrapped(
 
     Args:
         fn: any function; one that is not of :func:`autocast` is returned as it is.
-        dtype: as for :func:`autocast`; what is given wins.
-        policy: likewise.
+        dtype: as for :func:`autocast`; what is given wins, unless ``fn`` is switched off.
+        policy: as for :func:`autocast`; what is given wins.
     """
     found = settings_of(fn)
     if found is None or found.weights is not None:
         return fn, dtype, policy
     return (
         found.function,
-        found.dtype if dtype is None else dtype,
+        found.dtype if dtype is None or found.off else dtype,
         found.policy if policy is None else policy,
     )
 
