@@ -113,7 +113,8 @@ def autocast(
             hold unless others are given. Weights that ``fn`` reads in half only are cast
             once, at the first call. They are constants: there is no derivative with respect to
             them, and a change made to them afterwards is not seen.
-        enabled: ``False`` switches off: the function that is returned runs ``fn`` as it is.
+        enabled: ``False`` switches off: the function that is returned runs ``fn`` as it is, also
+            inside another rewrite, which leaves it float32 in both passes.
 
     Returns:
         A function with the signature of ``fn``; with ``weights``, without its first argument.
