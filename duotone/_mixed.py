@@ -11,7 +11,8 @@ What was compiled is not part of the settings: copied or sent to another process
 
 The first time that a function is rewritten one line says so, on the logger ``duotone`` at level
 INFO. Who calls this: ``duotone.api``. What goes wrong: where no half type is fast, one line is
-logged (WARNING) and the function runs as it is.
+logged (WARNING) and the function runs as it is; a layer of Keras that is switched off
+while a functional model is built is an error.
 """
 
 from __future__ import annotations
