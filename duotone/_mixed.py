@@ -11,7 +11,8 @@ What was compiled is not part of the settings: copied or sent to another process
 
 The first time that a function is rewritten one line says so, on the logger ``duotone`` at level
 INFO. Who calls this: ``duotone.api``. What goes wrong: where no half type is fast, one line is
-logged (WARNING) and the function runs as it is.
+logged (WARNING) and the function runs as it is; a layer of Keras that is switched off
+while a functional model is built is an error.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from duotone._nvtx import call_range, rewrite_range
 from duotone._road import Painted, carry_out, paint_for_device
 from duotone._saying import hearer
 from duotone._weights import Weights, WeightsRunner
+from duotone.errors import ArgumentTypeError
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
 from duotone.graph.removable import BACKWARD
 from duotone.jaxpr.reading.signature import describe_callable
@@ -38,6 +40,7 @@ from duotone.jaxpr.running.backward import with_backward
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.run import Runner
 from duotone.policy import Policy
+from duotone.regions import switched_off
 from duotone.targets import assumed, current_choice
 from duotone.targets.device import device_in_words, saves_no_time
 from duotone.views.line import first_line
@@ -110,7 +113,9 @@ class Settings:
         """The runner for the device assumed now."""
         fn, weights = self.function, self.weights
         device = assumed()
-        if self.off or (device is not None and not device.rewrites):
+        if self.off:
+            return self._switched_off
+        if device is not None and not device.rewrites:
             return self._plain
         merged = (self.policy or Policy()).merged_with_environment()
         half = self._half or half_of_device(merged, describe_callable(fn))
@@ -168,6 +173,22 @@ class Settings:
             return run(*leaves)
 
         return announced
+
+    def _switched_off(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function as it is, so that a rewrite around it leaves it as it is too.
+
+        Raises:
+            ArgumentTypeError: Keras is building a functional model: what runs later is the layer
+                alone, and it would not be switched off.
+        """
+        if any(type(leaf).__name__ == "KerasTensor" for leaf in jax.tree.leaves((args, kwargs))):
+            raise ArgumentTypeError(
+                f"{self.name} is switched off, and an argument is a KerasTensor: the model will "
+                "call the layer itself, which is not. Write `with duotone.keep_full():` in the "
+                "layer's call, or name the layer: duotone.Policy(keep_full=['*/NAME/*'])."
+            )
+        with switched_off():
+            return self._plain(args, kwargs)
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function as it is; with weights of its own it is compiled, as in half."""

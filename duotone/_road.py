@@ -90,6 +90,7 @@ def paint_jaxpr(
     forms: DeviceForms | None = None,
     arguments: Sequence[str] | None = None,
     weights: int = 0,
+    scopes: tuple[str, ...] = (),
 ) -> Painted:
     """Calls the stages in order, from a jaxpr to the cast plan.
 
@@ -105,9 +106,10 @@ def paint_jaxpr(
             values.
         weights: how many of the first arguments are the same at every call; those that are read in
             half only are to be handed over in half, see :attr:`Painted.given`.
+        scopes: the name scopes around the program, outermost first.
     """
     forms = forms or current_forms(half.name)
-    built = build(jaxpr, given, boundaries)
+    built = build(jaxpr, given, boundaries, scopes)
     graph = check_graph(built.graph)
     policy.check_names(known_names() | {node.op for node in graph.nodes})
     lists = lists_of(policy, half)
@@ -148,9 +150,13 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
     """The rewriter of a painted program; derivative rules inside are painted by the same policy."""
 
     def repaint(
-        jaxpr: _jax.ClosedJaxpr, given: Sequence[Paint], boundaries: Sequence[Boundary]
+        jaxpr: _jax.ClosedJaxpr,
+        given: Sequence[Paint],
+        boundaries: Sequence[Boundary],
+        scopes: tuple[str, ...],
     ) -> Rewriter:
-        inner = paint_jaxpr(jaxpr, policy, painted.half, given, boundaries, painted.forms)
+        half, forms = painted.half, painted.forms
+        inner = paint_jaxpr(jaxpr, policy, half, given, boundaries, forms, scopes=scopes)
         return rewriter_of(inner, policy)
 
     collection = collection_now()

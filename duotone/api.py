@@ -21,6 +21,7 @@ from duotone._arguments import (
     refuse_heal,
     without_heal,
 )
+from duotone._decorator import Decorator
 from duotone._dtypes import OFF
 from duotone._explanation import Explanation
 from duotone._mixed import (
@@ -112,7 +113,8 @@ def autocast(
             hold unless others are given. Weights that ``fn`` reads in half only are cast
             once, at the first call. They are constants: there is no derivative with respect to
             them, and a change made to them afterwards is not seen.
-        enabled: ``False`` switches off: the function that is returned runs ``fn`` as it is.
+        enabled: ``False`` switches off: the function that is returned runs ``fn`` as it is, also
+            inside another rewrite, which leaves it float32 in both passes.
 
     Returns:
         A function with the signature of ``fn``; with ``weights``, without its first argument.
@@ -136,7 +138,7 @@ def autocast(
         TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``.
     """
     if fn is None:
-        return functools.partial(
+        return Decorator(
             autocast,
             dtype=dtype,
             policy=policy,
@@ -176,15 +178,15 @@ def unwrapped(
 
     Args:
         fn: any function; one that is not of :func:`autocast` is returned as it is.
-        dtype: as for :func:`autocast`; what is given wins.
-        policy: likewise.
+        dtype: as for :func:`autocast`; what is given wins, unless ``fn`` is switched off.
+        policy: as for :func:`autocast`; what is given wins.
     """
     found = settings_of(fn)
     if found is None or found.weights is not None:
         return fn, dtype, policy
     return (
         found.function,
-        found.dtype if dtype is None else dtype,
+        found.dtype if dtype is None or found.off else dtype,
         found.policy if policy is None else policy,
     )
 

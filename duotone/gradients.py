@@ -136,7 +136,7 @@ def value_and_grad(
     Args:
         fun: returns a scalar, or a pair ``(scalar, aux)`` with ``has_aux``. Of a function that
             :func:`autocast` returned, the one inside, with its dtype and policy unless others are
-            given.
+            given; one that is switched off stays so.
         argnums: positions of the arguments to differentiate by: an integer or several.
         has_aux: whether ``fun`` returns a pair.
         holomorphic: whether ``fun`` is holomorphic; with complex arguments and result.
@@ -149,7 +149,7 @@ def value_and_grad(
         policy: as for :func:`autocast`.
         calibration: as for :func:`autocast`.
         enabled: ``False`` switches off, as ``dtype="float32"`` does: nothing is rewritten or
-            scaled.
+            scaled, not even inside another rewrite.
 
     Returns:
         A function with the signature of ``fun`` that returns ``(value, gradient)``, or with

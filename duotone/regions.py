@@ -2,9 +2,10 @@
 
 ``with keep_full():`` and ``with keep_half():`` work through name scopes, so they need no access to
 the painter and survive ``jit``, ``grad``, ``vmap`` and ``scan``. Outside ``autocast`` they do
-nothing. Where regions nest, the innermost decides.
+nothing. Where they nest, the innermost decides.
 
-Who calls this: users, and :mod:`duotone.scale` for the arithmetic of loss scaling.
+A function that is switched off (``autocast(fn, enabled=False)``) traces in a region too:
+:func:`switched_off`. No other region and no policy of a rewrite around it changes what is inside.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import jax
 
 LOSS_SCALE = "duotone.loss_scale"
 """The region in which a loss is scaled: what stands in it is full."""
-_MARKERS = {"duotone.keep_full": "full", "duotone.keep_half": "half", LOSS_SCALE: "full"}
+_SWITCHED_OFF = "duotone.switched_off"
+_MARKERS = {
+    "duotone.keep_full": "full",
+    "duotone.keep_half": "half",
+    LOSS_SCALE: "full",
+    _SWITCHED_OFF: "off",
+}
 
 
 @contextlib.contextmanager
@@ -59,12 +66,35 @@ def scaling_loss() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def switched_off() -> Iterator[None]:
+    """Keeps the operations traced inside as they are written, whatever a rewrite around them says.
+
+    What :func:`keep_half` or a policy asks for inside does not count: the function runs as it does
+    without a rewrite around it. A function inside that is switched on is rewritten by itself.
+    """
+    with jax.named_scope(_SWITCHED_OFF):
+        yield
+
+
 def region_of(scopes: Sequence[str]) -> str:
-    """``"full"``, ``"half"`` or ``""``: the innermost region among name scopes, outermost first."""
+    """The region that a node is in: ``"full"``, ``"half"``, ``"off"`` or ``""``.
+
+    Args:
+        scopes: name scopes, outermost first. The innermost region decides, unless one is switched
+            off.
+    """
+    if _SWITCHED_OFF in scopes:
+        return "off"
     for scope in reversed(scopes):
         if scope in _MARKERS:
             return _MARKERS[scope]
     return ""
+
+
+def marker_of(region: str) -> tuple[str, ...]:
+    """Name scopes that mean a region: the other way round than :func:`region_of`."""
+    return tuple(scope for scope, name in _MARKERS.items() if name == region)[:1]
 
 
 def without_regions(scopes: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from duotone._arguments import without_heal
+from duotone._dtypes import OFF
 from duotone.api import autocast
 from duotone.policy import Policy
 from duotone.scale import ScaledGrad, scaled_value_and_grad
@@ -60,7 +61,8 @@ class GradientFunctions:
         dtype: as :func:`duotone.autocast` takes it.
         policy: likewise.
         axes: mapped axes over which the finite check agrees, or None.
-        rewrite: whether they are rewritten at all.
+        rewrite: whether they are rewritten at all. Where ``dtype`` is float32 they are switched
+            off, and a rewrite around them leaves them as they are too.
 
     Attributes:
         policy: by which they are rewritten.
@@ -99,7 +101,7 @@ class GradientFunctions:
             scaled_value_and_grad(loss_fn)  # raises the error that says what it must be
         borrowed = _Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
         function = scaled_value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
-        if self._rewrite:
+        if self._rewrite or self._dtype == OFF:
             function = autocast(function, dtype=self._dtype, policy=without_heal(policy))
         self._kept[key] = (borrowed, function)
         while len(self._kept) > _MOST_KEPT:

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from duotone import _blaming, api
 from duotone._arguments import check_callable, is_off
 from duotone._blaming import Blame
+from duotone._decorator import Decorator
 from duotone._modules import holding, inside
 from duotone.errors import MissingExtraError
 from duotone.policy import Policy
@@ -77,7 +78,8 @@ def autocast(
             is lifted too. If omitted, a decorator is returned.
         dtype: ``float16``, ``bfloat16``, or ``None`` for what is fast on this device.
         policy: what may be painted.
-        enabled: ``False`` switches off: the function that is returned is ``fn``.
+        enabled: ``False`` switches off, as ``dtype="float32"`` does: the function that is returned
+            runs ``fn`` as it is, inside another rewrite too.
 
     Returns:
         A function with the signature of ``fn``.
@@ -95,11 +97,11 @@ def autocast(
         dtype('float32')
     """
     if fn is None:
-        return functools.partial(autocast, dtype=dtype, policy=policy, enabled=enabled)
+        return Decorator(autocast, dtype=dtype, policy=policy, enabled=enabled)
     check_callable("autocast", fn)
     api.check_settings("autocast", dtype, policy)
     if not enabled or is_off("autocast", dtype):
-        return fn
+        return api.autocast(fn, enabled=False)
     pure, first = _pure(fn)
     mixed = api.autocast(pure, dtype=dtype, policy=policy)
 

@@ -33,6 +33,7 @@ from jax.core import Tracer
 
 from duotone import api
 from duotone._arguments import is_off
+from duotone._dtypes import OFF
 from duotone.adapters import ENABLE
 from duotone.adapters.trees import check_differentiable, check_every_gradient
 from duotone.adapters.wrapped import Wrapped, refuse_other_state
@@ -100,7 +101,7 @@ def wrap(
     axes = check_axis_name(axis_name)
     checked = check_loss_scale(loss_scale)
     if is_off(ENABLE, dtype):
-        checked, dtype, rewrite = None, None, False
+        checked, dtype, rewrite = None, OFF, False
     wrapped = Wrapped(optimizer, checked, dtype, policy, axes, rewrite)
     return MixedPrecisionOptimizer(wrapped.init, wrapped.update)
 

@@ -9,6 +9,7 @@ Called by ``optax`` only. What goes wrong: a state or gradients that belong to s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from duotone import api
+from duotone._dtypes import OFF
 from duotone._healing import Healer
 from duotone._measuring import Calibrations
 from duotone.adapters import ENABLE
@@ -27,6 +29,7 @@ from duotone.adapters.trees import check_gradients, check_reduced, check_same_le
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy import Policy
+from duotone.regions import switched_off
 from duotone.scale import LossScale, ScaledGrad
 from duotone.scale.choice import make_loss_scale
 from duotone.scale.finite import same_everywhere
@@ -154,7 +157,8 @@ class Wrapped:
         if examples is not None:
             made = jax.eval_shape(lambda: self.inner.update(tree, state.inner, params, **extra)[0])
             check_reduced(made, params, examples, "update")
-        result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
+        with switched_off() if self.dtype == OFF else contextlib.nullcontext():
+            result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
         loss = grads.value if scaled and jnp.ndim(grads.value) == 0 else None
         if loss is not None and not same_everywhere(loss):
             loss = None  # agreeing on one would cost every step a collective

@@ -187,6 +187,7 @@ NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 """The attributes of most nodes."""
 
 
+SWITCHED_OFF = "off"  # the region of what is to stay as it is written
 PRECISION = "the user asked for precision"
 """How :attr:`Node.fixed` begins where a precision other than JAX's default was asked for."""
 
@@ -229,7 +230,7 @@ class Node:
         half_outputs: for each output, whether it may come back in half.
         body: index of the body in which it runs.
         scope: name scope, components joined by ``/``; empty outside any.
-        region: ``"full"`` or ``"half"`` inside a pinned region of the user's code.
+        region: the region of the user's code: ``"full"``, ``"half"``, ``"off"`` or empty.
         source: an object whose ``str`` is the user's source line.
         flops: floating point operations of one execution.
         fixed: why it cannot be half, or an empty string.

@@ -20,7 +20,7 @@ import dataclasses
 from typing import Any
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.graph import FULL_DTYPE, Graph, Node, Paint
+from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Graph, Node, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
@@ -72,6 +72,8 @@ def find_reductions(graph: Graph, classes: Classes, painting: Painting, dtype: s
 
     found: set[int] = set()
     for node in graph.nodes:
+        if node.region == SWITCHED_OFF:
+            continue
         if node.op in BY_HAND and _is_array(graph, node):
             if not any(map(allowed, reach([node.index], after, lambda _: True))):
                 found.add(node.index)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from duotone.errors import PolicyError
 from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
+from duotone.graph.graph import STRUCTURAL, SWITCHED_OFF, Graph, HalfType, Node, Paint
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 
@@ -164,6 +164,8 @@ def _pin_finder(pins: Pins) -> Callable[[Node], tuple[Paint, str] | None]:
     ]
 
     def pinned(node: Node) -> tuple[Paint, str] | None:
+        if node.region == SWITCHED_OFF:
+            return Paint.FULL, "an autocast or gradient inside that is switched off"
         path = f"{node.scope}/{node.op}" if node.scope else node.op
         hits = [(paint, f"pattern {text!r}") for rule, text, paint in compiled if rule.match(path)]
         if node.region:

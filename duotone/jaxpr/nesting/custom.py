@@ -25,6 +25,7 @@ from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.running.rewrite import Env, Rewriter, handles
+from duotone.regions import marker_of, without_regions
 
 _LEAVE = {Paint.FULL: Boundary.FULL, Paint.HALF: Boundary.HALF}
 
@@ -50,7 +51,7 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
 
         arguments = [*primals, *[tangents[i] for i in moving]]
         paints = [*given, *[given[i] for i in moving]]
-        results = _run_painted(r, derivative, arguments, paints, [*wants, *wants])
+        results = _run_painted(r, step, derivative, arguments, paints, [*wants, *wants])
         outs, moved = results[: len(wants)], results[len(wants) :]
         return tuple(outs), tuple(
             _tangent(out, tangent) for out, tangent in zip(outs, moved, strict=True)
@@ -81,7 +82,8 @@ def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
         traced = jax.make_jaxpr(primal)(*_full_types(xs, given))
         boundaries = [_LEAVE[want] for want in wants]
         spare = len(_jax.open_jaxpr(traced).outvars) - len(wants)
-        painted = r.repaint(traced, given, [*boundaries, *[Boundary.ANY] * spare])
+        leave = [*boundaries, *[Boundary.ANY] * spare]
+        painted = r.repaint(traced, given, leave, _scopes_around(r, step))
         results = painted(*xs, wants=[*wants, *[None] * spare])
         kept = tuple(painted.stored(value) for value in painted.program.outputs[len(wants) :])
         residuals = results[len(wants) :]
@@ -99,6 +101,7 @@ def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
         of_real = [w for w, var in zip(wants, eqn.outvars, strict=True) if _is_float(var)]
         gradients = _run_painted(
             r,
+            step,
             pull,
             [*residuals, *real],
             [*pullback.kept, *of_real],
@@ -128,6 +131,7 @@ def _as_tuple(function: Callable[..., list[Any]], eqn: _jax.Eqn) -> Callable[...
 
 def _run_painted(
     r: Rewriter,
+    step: Step,
     function: Callable[..., list[Any]],
     arguments: Sequence[Any],
     given: Sequence[Paint],
@@ -135,8 +139,19 @@ def _run_painted(
 ) -> list[Any]:
     """Traces ``function`` in full precision, paints it, and runs it on arguments as stored."""
     traced = jax.make_jaxpr(function)(*_full_types(arguments, given))
-    painted = r.repaint(traced, given, [_LEAVE[want] for want in wants])
+    leave = [_LEAVE[want] for want in wants]
+    painted = r.repaint(traced, given, leave, _scopes_around(r, step))
     return painted(*arguments, wants=list(wants))
+
+
+def _scopes_around(r: Rewriter, step: Step) -> tuple[str, ...]:
+    """The name scopes around a step, for its derivative rules: pins and regions hold there too.
+
+    Those of the equation itself are not among them: what is traced from it has them already.
+    """
+    node = r.graph.nodes[step.nodes[0]]
+    own = "/".join(without_regions(_jax.scope_names(step.eqn.source_info.name_stack)))
+    return tuple(filter(None, (*marker_of(node.region), node.scope.removesuffix(own).rstrip("/"))))
 
 
 def _full_types(arguments: Sequence[Any], given: Sequence[Paint]) -> list[Any]:

@@ -19,6 +19,7 @@ def build(
     jaxpr: _jax.ClosedJaxpr,
     given: Sequence[Paint] | None = None,
     boundaries: Sequence[Boundary] | None = None,
+    scopes: tuple[str, ...] = (),
 ) -> Built:
     """Builds the graph of a jaxpr.
 
@@ -26,6 +27,7 @@ def build(
         jaxpr: with its constants.
         given: how each argument arrives; all full if omitted.
         boundaries: how each result must leave; all full if omitted.
+        scopes: the name scopes around the program, outermost first.
 
     Returns:
         The graph, and the program that maps equations to nodes.
@@ -38,7 +40,7 @@ def build(
         builder.value(var.aval, body=0, given=paint)
         for var, paint in zip(opened.invars, given, strict=True)
     ]
-    program = builder.program(jaxpr, inputs, body=0, scopes=())
+    program = builder.program(jaxpr, inputs, body=0, scopes=scopes)
     boundaries = boundaries or [Boundary.FULL] * len(program.outputs)
     outputs = tuple(zip(program.outputs, boundaries, strict=True))
     graph = Graph(

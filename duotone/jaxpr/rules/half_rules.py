@@ -17,7 +17,7 @@ from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.casts.reductions import BY_HAND
 from duotone.graph.forms import ROWS, WIDENED
-from duotone.graph.graph import FULL_DTYPE, Paint
+from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Paint
 from duotone.graph.reforms.reform import Layer
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, takes_rows
@@ -60,8 +60,8 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
 def _in_full(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """The results of a node that computes full, by the algorithm that the policy asks for."""
     (node,) = step.nodes
-    asked = r.math.get(step.eqn.primitive.name)
-    if asked is None or r.graph.nodes[node].fixed or not all(r.graph.nodes[node].half_inputs):
+    asked, made = r.math.get(step.eqn.primitive.name), r.graph.nodes[node]
+    if asked is None or made.fixed or made.region == SWITCHED_OFF or not all(made.half_inputs):
         return _jax.bind(step.eqn, operands)
     return _jax.bind(step.eqn, operands, {**step.eqn.params, "precision": precision(asked)})
 

@@ -82,8 +82,10 @@ class Env:
         return self._again[key]
 
 
-Repaint = Callable[[_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary]], "Rewriter"]
-"""From a jaxpr, how its arguments arrive and how its results leave, to its rewriter."""
+Repaint = Callable[
+    [_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary], tuple[str, ...]], "Rewriter"
+]
+"""From a jaxpr, how arguments arrive and results leave, and the scopes around it, to a rewriter."""
 
 
 class Rewriter:
