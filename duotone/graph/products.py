@@ -1,6 +1,22 @@
-"""Tells which dots are products of matrices, and which are sums of products.
+"""Tells which dots are work for a matrix instruction, and which are sums of products.
 
-Who calls this: the front ends, when they describe a node.
+A matrix instruction contracts blocks. A dot whose contraction does not fill one gains nothing from
+half and loses digits, and most such dots are geometry: points times a pose, positions times
+frequencies, an outer product. They stay float32.
+
+====================  ============================  ================================================
+device                shortest contraction          source
+====================  ============================  ================================================
+NVIDIA Volta          4 (``mma.m8n8k4``)            NVIDIA, "PTX ISA", warp-level matrix operations
+NVIDIA Turing to Ada  8 (``mma.m16n8k8``)           the same
+NVIDIA Hopper on      16 (``wgmma``, ``tcgen05``)   the same; ``mma.m16n8k8`` is still there
+AMD CDNA              8 (``v_mfma_f32_32x32x8``)    AMD, "CDNA3 Instruction Set Architecture"
+Google TPU            128 (the systolic array)      Google Cloud, "TPU system architecture"
+Intel AMX             32 (one row of a tile)        Intel, "Instruction Set Extensions Reference"
+====================  ============================  ================================================
+
+One number holds for all of them, so that a dtype that the user names gives the same painting on
+every device.
 """
 
 from __future__ import annotations
@@ -8,16 +24,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_HANDFUL = 4
-"""Sizes below this are no product of matrices to any device: the first Tensor Cores took blocks of
-4 × 4 (NVIDIA, "Tesla V100 GPU Architecture"), all since then larger ones."""
+SHORTEST = 8
+"""Elements that a contraction must have. Volta would take 4."""
 
 
 def is_sum_of_products(
     left: Sequence[object], right: Sequence[object], summed: Sequence[object]
 ) -> bool:
-    """True if a dot has no free axis on either side, or a handful of elements along all axes.
+    """True if a dot fills no matrix instruction.
 
+    It has no free axis on either side, or contracts fewer than :data:`SHORTEST` elements (an outer
+    product contracts none). A dot with few rows or columns still reads half as many bytes in half.
     Axes of the batch do not count: a rotation of each of many vectors is many such dots.
 
     Args:
@@ -28,13 +45,16 @@ def is_sum_of_products(
     Example:
         >>> is_sum_of_products([], [1], [64]), is_sum_of_products([8], [8], [64])
         (True, False)
-        >>> is_sum_of_products([3], [], [3]), is_sum_of_products(["n"], [], [3])
+        >>> is_sum_of_products([500], [3], [3]), is_sum_of_products([4096], [32], [])
+        (True, True)
+        >>> is_sum_of_products(["n"], [], [3]), is_sum_of_products(["n"], [], [64])
         (True, False)
     """
-    sizes: list[int] = []
-    for sides in (left, right, summed):
-        known = [side for side in sides if type(side) is int]
-        if len(known) < len(sides):
-            return False  # it may be large
-        sizes.append(math.prod(known))
-    return max(sizes[:2]) <= 1 or max(sizes) < _HANDFUL
+    rows, columns, terms = map(_size, (left, right, summed))
+    return terms < SHORTEST or max(rows, columns) <= 1
+
+
+def _size(sides: Sequence[object]) -> float:
+    """The number of elements along some axes; infinity where a side is not known."""
+    known = [side for side in sides if type(side) is int]
+    return math.prod(known) if len(known) == len(sides) else math.inf

@@ -48,7 +48,6 @@ from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, opera
 from duotone.onnx.providers import without_half
 from duotone.onnx.ranges import ONNX_RULES
 from duotone.onnx.reading import Reader
-from duotone.onnx.spectra import keep_spectra
 from duotone.onnx.weights import count, is_external
 from duotone.ops.entries import Kind
 from duotone.ops.onnx import ENTRIES
@@ -180,8 +179,6 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     for rule, amend in AMENDMENTS.items():
         if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
             classes = check_classes(amend(classes, background), graph)
-    if by_rules and Rule.CLOSELY not in policy.rules_remove:
-        classes = check_classes(keep_spectra(graph, classes), graph)
     if by_rules:
         classes = check_classes(allow_small_addends(graph, classes, ranges, lists), graph)
     off = _NO_STEPS | policy.rules_remove

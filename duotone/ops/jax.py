@@ -6,8 +6,8 @@ meanings that the front end tells apart: ``square`` (also ``mul`` of a value wit
 ``convert_exact`` (a ``convert_element_type`` that half loses nothing in), ``exact_power``
 (``integer_pow`` with exponent 0, 1 or -1), ``eq_calculated`` (``eq`` of two floating point values
 of which none is a literal), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` (a
-``dot_general`` without a free axis, or with fewer than 4 elements along each) and ``scatter_once``
-(a ``scatter-add`` to zeros of which no place gets more than one update).
+``dot_general`` that fills no matrix instruction, see :mod:`duotone.graph.products`) and
+``scatter_once`` (a ``scatter-add`` to zeros of which no place gets more than one update).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
 and oneDNN modes); NVIDIA, "Training with Mixed Precision", user guide DU-08617, section on the
@@ -188,7 +188,7 @@ _DENY = [
         Kind.DENY,
         "sum_of_products",
         "contracts",
-        "a sum of products, or a dot of a handful of elements: no matrix unit takes it",
+        "a sum of products, or a dot that is too short to fill a matrix instruction",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
     ),
     *rows(Kind.DENY, "cumsum reduce_window_sum", "sums", _MANY, _MANY_SOURCE),

@@ -5,7 +5,7 @@ custom domains among them, stay float32, keep every safety rule on, and are repo
 that are no operations are meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that
 half loses nothing in), ``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a ``Pow``
 with the constant exponent 0, 1 or -1) and ``sum_of_products`` (a ``MatMul``, ``Gemm`` or ``Einsum``
-without a free axis, or with a handful of elements, as in JAX programs).
+that fills no matrix instruction, see :mod:`duotone.graph.products`).
 
 Runtimes sum up inside of a norm, a softmax, a mean or a pooling of half operands in float32 (ONNX
 Runtime's CUDA kernels keep float accumulators, TensorRT likewise), so those are on the infer list:
@@ -169,7 +169,7 @@ _DENY = [
         Kind.DENY,
         "sum_of_products",
         "contracts",
-        "a sum of products, or a dot of a handful of elements: no matrix unit takes it",
+        "a sum of products, or a dot that is too short to fill a matrix instruction",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
     ),
     *rows(Kind.DENY, "Sin Cos Tan", "sine", _LOW_BITS, _LOW_BITS_SOURCE),

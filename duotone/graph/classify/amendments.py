@@ -17,6 +17,7 @@ from duotone.graph.classify.carries import keep_carries
 from duotone.graph.classify.declining import decline
 from duotone.graph.classify.distances import keep_distances
 from duotone.graph.classify.iterations import keep_iterations
+from duotone.graph.classify.log_powers import keep_log_powers
 from duotone.graph.classify.places import keep_places
 from duotone.graph.classify.rules import Rule
 from duotone.graph.classify.solves import keep_solves
@@ -29,6 +30,7 @@ AMENDMENTS: Mapping[Rule, Amend] = MappingProxyType(
         Rule.DISTANCE: keep_distances,
         Rule.CARRY: keep_carries,
         Rule.PLACE: keep_places,
+        Rule.LOG_POWER: keep_log_powers,
         Rule.OVERFLOW: deny_out_of_range,
         Rule.RANGE: store_in_half,
         Rule.CLOSELY: keep_digits,

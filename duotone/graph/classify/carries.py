@@ -16,8 +16,8 @@ it adds up has as many terms as there are layers, and is an activation.
 
 *Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
 never end in half, whose neighbours are further apart. All in it stays full, if that number follows
-from a dot or there is none. If the loop counts its iterations as well, only where it compares a
-difference with a limit: not the scores of a beam search.
+from a dot or there is none. If the loop counts its iterations as well, only where it compares an
+error, a difference of two values, however the test is spelled: not the scores of a beam search.
 """
 
 from __future__ import annotations
@@ -184,12 +184,27 @@ class _Loop:
         made = {value for node in allow for value in node.outputs}
         if not numbers or (made and made.isdisjoint(self._back(numbers, set()))):
             return False
-        return not counted or (limited and self._is_difference(numbers, made))
+        return not counted or self._is_error(numbers, made, limited)
 
-    def _is_difference(self, numbers: Sequence[int], made: set[int]) -> bool:
-        """True if something was subtracted on the way to one of them, behind the dots."""
+    def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
+        """True if something was subtracted on the way to one of them, after the dots.
+
+        Where no limit stays the same, what a value was normalized by does not count: the scores of a
+        beam search are less their own maximum and logarithm of sums.
+        """
         nodes, values = self.graph.nodes, self.graph.values
-        return any(nodes[values[v].producer].op == "sub" for v in self._back(numbers, made))
+        makers = (nodes[values[v].producer] for v in self._back(numbers, made))
+        differences = [node for node in makers if Trait.SUBTRACTS in node.traits]
+        if limited or not differences:
+            return bool(differences)
+        ends = made.union(*(carry.outputs for carry in self.carries))
+        return any(
+            values[x].constant is None
+            and values[y].constant is None
+            and y not in self._back([x], ends)
+            and x not in self._back([y], ends)
+            for x, y in (node.inputs for node in differences)
+        )
 
     def _condition(self) -> tuple[bool, bool, list[int]]:
         """Says if the condition counts, if it knows a limit, and which float32 numbers it compares.

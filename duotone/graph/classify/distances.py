@@ -17,9 +17,9 @@ from collections.abc import Iterable
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.dots import Dots
 from duotone.graph.classify.rules import Rule
-from duotone.graph.classify.terms import scales
-from duotone.graph.graph import Graph, Node
+from duotone.graph.graph import Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 
@@ -45,58 +45,34 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     for node in graph.nodes:
         allow = classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2
         if allow and search.is_of_distances(node):
-            reasons |= dict.fromkeys(search.again(node), _AGAIN) | {node.index: _REASON}
+            reasons |= dict.fromkeys(search.gradients(node), _AGAIN) | {node.index: _REASON}
         for dot in search.moments(node) if Trait.ADDS in node.traits else ():
-            reasons |= dict.fromkeys(search.again(dot), _AGAIN) | {dot.index: _MOMENT}
+            reasons |= dict.fromkeys(search.gradients(dot), _AGAIN) | {dot.index: _MOMENT}
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
-class _Search:
+class _Search(Dots):
     """Looks for squares of the operands of a dot in the sums that its result is a term of."""
 
-    def __init__(self, graph: Graph, classes: Classes) -> None:
-        self._graph, self._classes = graph, classes
-
     def is_of_distances(self, dot: Node) -> bool:
-        operands = {self._origin(value) for value in dot.inputs}
+        operands = {self.origin(value) for value in dot.inputs}
         return any(
             operands & self._squared(value)
             for value in self._added_to(dot)
-            if self._graph.values[value].constant is None
+            if self.graph.values[value].constant is None
         )
-
-    def again(self, dot: Node) -> list[int]:
-        """Allow operations that read an operand of a dot, and what follows from its result."""
-        values = self._graph.values
-        operands = {self._origin(value) for value in dot.inputs}
-        size = values[dot.outputs[0]].size
-        found, follow = list[int](), set(dot.outputs)
-        for node in self._graph.nodes[dot.index + 1 :]:
-            if follow.isdisjoint(node.inputs):
-                continue
-            follow.update(value for value in node.outputs if values[value].paintable)
-            if self._classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2:
-                pairs = (node.inputs, node.inputs[::-1])
-                if any(
-                    value in follow
-                    and values[value].size == size
-                    and self._origin(other) in operands
-                    for value, other in pairs
-                ):
-                    found.append(node.index)
-        return found
 
     def _added_to(self, dot: Node) -> list[int]:
         """Values that the result of a dot is added to, or subtracted from, itself left out."""
         found, queue, seen = list[int](), list(dot.outputs), set(dot.outputs)
         while queue:
             value = queue.pop()
-            for reader, slot in self._graph.consumers[value]:
-                node = self._graph.nodes[reader]
+            for reader, slot in self.graph.consumers[value]:
+                node = self.graph.nodes[reader]
                 if Trait.ADDS in node.traits and len(node.inputs) == 2:
                     found.append(node.inputs[1 - slot])
                     queue += self._new(node.outputs, seen)
-                elif self._keeps(node):
+                elif self.keeps(node):
                     queue += self._new(node.outputs, seen)
         return found
 
@@ -104,73 +80,50 @@ class _Search:
         """Values of whose squares a value is the sum, other terms and a scale left out."""
         found, queue, seen = set[int](), [value], {value}
         while queue:
-            producer = self._graph.values[queue.pop()].producer
+            producer = self.graph.values[queue.pop()].producer
             if producer < 0:
                 continue
-            node = self._graph.nodes[producer]
+            node = self.graph.nodes[producer]
             if Trait.CONTRACTS in node.traits and len(set(node.inputs)) == 1:
-                found.add(self._origin(node.inputs[0]))
+                found.add(self.origin(node.inputs[0]))
             elif len(node.inputs) == 1 and not node.traits.isdisjoint({Trait.SUMS, Trait.ADDS}):
                 found |= self._base(node.inputs[0])
-            elif Trait.ADDS in node.traits or self._keeps(node):
+            elif Trait.ADDS in node.traits or self.keeps(node):
                 queue += self._new(node.inputs, seen)
         return found
 
     def _base(self, value: int) -> set[int]:
         """The value whose square a value is, if it is one."""
-        producer = self._graph.values[value].producer
-        node = self._graph.nodes[producer] if producer >= 0 else None
+        producer = self.graph.values[value].producer
+        node = self.graph.nodes[producer] if producer >= 0 else None
         if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
-        origins = {self._origin(v) for v in node.inputs}
+        origins = {self.origin(v) for v in node.inputs}
         return origins if len(origins) == 1 else set()
 
     def moments(self, node: Node) -> list[Node]:
         """The dots of a variance or a covariance, if an addition or a subtraction gives one."""
         for value, other in (node.inputs, node.inputs[::-1]) if len(node.inputs) == 2 else ():
-            joint, product = self._dot(value), self._maker(self._origin(other))
+            joint, product = self._dot(value), self.maker(self.origin(other))
             if joint is None or product is None or product.traits.isdisjoint(_PRODUCTS):
                 continue
             means = [dot for v in product.inputs if (dot := self._dot(v)) is not None]
-            read = {self._origin(v) for dot in means for v in dot.inputs}
-            factors = (self._maker(self._origin(v)) for v in joint.inputs)
+            read = {self.origin(v) for dot in means for v in dot.inputs}
+            factors = (self.maker(self.origin(v)) for v in joint.inputs)
             if len(means) == len(product.inputs) and any(
                 made is not None
                 and not made.traits.isdisjoint(_PRODUCTS)
-                and read.issuperset(map(self._origin, made.inputs))
+                and read.issuperset(map(self.origin, made.inputs))
                 for made in factors
             ):
                 return [joint, *means]
         return []
 
-    def _maker(self, value: int) -> Node | None:
-        producer = self._graph.values[value].producer
-        return self._graph.nodes[producer] if producer >= 0 else None
-
     def _dot(self, value: int) -> Node | None:
         """The allow operation that a value comes from, moved or scaled, if there is one."""
-        made = self._maker(self._origin(value))
-        allow = made is not None and self._classes.nodes[made.index].kind is Kind.ALLOW
+        made = self.maker(self.origin(value))
+        allow = made is not None and self.classes.nodes[made.index].kind is Kind.ALLOW
         return made if allow else None
-
-    def _origin(self, value: int) -> int:
-        """Where a value comes from, through what moves or scales it."""
-        while (producer := self._graph.values[value].producer) >= 0:
-            node = self._graph.nodes[producer]
-            if not self._keeps(node):
-                break
-            value = max(node.inputs, key=lambda v: self._graph.values[v].size)
-        return value
-
-    def _keeps(self, node: Node) -> bool:
-        """True if a node moves or scales all of one value."""
-        if scales(node):
-            values = (self._graph.values[v] for v in node.inputs)
-            return any(value.size == 1 or value.constant is not None for value in values)
-        real = [v for v in node.inputs if self._graph.values[v].paintable]
-        loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
-        passes = not node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED})
-        return passes and len(real) == 1 and not loop
 
     @staticmethod
     def _new(values: Iterable[int], seen: set[int]) -> list[int]:

@@ -39,4 +39,4 @@ def test_they_stay_float32():
     text = """f (float[1, 1, 256] x, float[4, 1, 8] w) => (float[1, 4, 249] y)
     { s = Conv(x, w)  p = Mul(s, s)  y = Log(p) }"""
     (conv, *_) = duotone.onnx.explain(model(text)).operations
-    assert (conv.paint, conv.rule) == ("full", "closely")
+    assert (conv.paint, conv.rule) == ("full", "log_power")

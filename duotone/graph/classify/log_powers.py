@@ -1,0 +1,86 @@
+"""Log-powers: dots between a signal and the logarithm of its power are full.
+
+A logarithm shows the *relative* error of what it reads. A Fourier transform or a filter by dots is
+exact relative to its largest terms only, so what is quiet next to a loud sound would be all
+rounding; and powers over ten decades fit no float16: ``log(max((s * s) @ bank, 1e-10))``.
+
+::
+
+    start at the operands of logarithms, walk back through moves, sums, arithmetic and roots
+    a dot on the way                  is denied: the logarithm reads it, or a power of it
+    an activation or an exponential   ends the walk: a network's last layer before log(softmax(x))
+    a single number                   ends the walk: the mean over everything, log(mean((x - y)**2))
+
+The walk goes on past a dot: the filter bank reads a power, and that a Fourier transform. The
+gradients of such dots are denied too: they read what was divided by the power.
+"""
+
+from __future__ import annotations
+
+from duotone.graph.classify.background import Background
+from duotone.graph.classify.classes import Classes
+from duotone.graph.classify.dots import Dots
+from duotone.graph.classify.rules import Rule
+from duotone.graph.graph import Graph, Node
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.traits import Trait
+
+_REASON = "a logarithm reads its result, or the power of it: a relative error counts"
+_GRADIENT = "a gradient of such a dot: it has been divided by the power"
+_NUMBERS = ("float", "bfloat", "complex")
+_PASSES = frozenset(
+    {
+        Trait.COMMUTES,
+        Trait.CONVERTS,
+        Trait.ADDS,
+        Trait.SUMS,
+        Trait.MULTIPLIES,
+        Trait.DIVIDES,
+        Trait.RAISES,
+        Trait.ROOTS,
+        Trait.CONTRACTS,
+        Trait.UNDESCRIBED,
+    }
+)
+
+
+def keep_log_powers(classes: Classes, background: Background) -> Classes:
+    """Denies dots whose power a logarithm reads.
+
+    Args:
+        classes: what each node is.
+        background: the program.
+
+    Returns:
+        New classes; the same where there are none.
+    """
+    graph = background.graph
+    values = graph.values
+    seen = set[int]()
+    queue = [v for node in graph.nodes if Trait.LOGARITHM in node.traits for v in node.inputs]
+    denied: dict[int, str] = {}
+    while queue:
+        value = values[queue.pop()]
+        if value.index in seen or value.producer < 0 or value.is_one:
+            continue
+        seen.add(value.index)
+        node = graph.nodes[value.producer]
+        if not _passes(node, graph):
+            continue
+        if classes.nodes[node.index].kind is Kind.ALLOW:
+            denied[node.index] = _REASON
+        queue += [v for v in node.inputs if values[v].dtype.startswith(_NUMBERS)]
+    dots = Dots(graph, classes)
+    for index in tuple(denied):
+        denied |= dict.fromkeys(dots.gradients(graph.nodes[index]), _GRADIENT)
+    return classes.with_denied(denied, Rule.LOG_POWER, Taint.DOMINANT)
+
+
+def _passes(node: Node, graph: Graph) -> bool:
+    """True if a relative error of an operand may be one of the result, in a filter or a power."""
+    if Trait.ACTIVATION in node.traits:
+        # A maximum is an activation if it keeps what is negative out; else it guards the logarithm.
+        bounds = [graph.values[v].constant for v in node.inputs]
+        known = [bound for bound in bounds if bound is not None]
+        return Trait.BOUNDS in node.traits and any(bound.low > 0.0 for bound in known)
+    return not node.traits.isdisjoint(_PASSES)
