@@ -18,6 +18,8 @@ it adds up has as many terms as there are layers, and is an activation.
 never end in half, whose neighbours are further apart. All in it stays full, if that number follows
 from a dot or there is none. If the loop counts its iterations as well, only where it compares an
 error, a difference of two values, however the test is spelled: not the scores of a beam search.
+Operations that recompute such a loop for a backward pass stay full too: they must take the same
+decisions.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ LONG = 64
 LAYERS = 256
 """More iterations than networks have layers."""
 _SUM = "a sum over iterations: each adds to what those before gave"
+_REPLAY = "recomputes an operation of such a loop, and must take the same decisions"
 _END = "in a loop that ends when a float32 number is small enough; in half it may never end"
 
 
@@ -53,6 +56,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
     graph = background.graph
     sums: dict[int, str] = {}
     endless: dict[int, str] = {}
+    ending: list[_Loop] = []
     inside: dict[int, list[Node]] = {}
     if any(body.kind is BodyKind.LOOP for body in graph.bodies):
         for node in graph.nodes:
@@ -62,9 +66,31 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
             loop = _Loop(graph, classes, body, inside)
             if loop.ends_by_a_number():
                 endless.update((node.index, _END) for node in loop.nodes)
+                ending.append(loop)
             else:
                 sums.update((node.index, _SUM) for node in loop.sums())
+    endless = dict.fromkeys(_replays(graph, ending), _REPLAY) | endless
     return classes.with_denied(endless, Rule.CARRY).with_denied(sums, Rule.CARRY, Taint.DOMINANT)
+
+
+def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
+    """Operations that recompute some of these loops: the same operation of the same source line.
+
+    The backward pass of an adaptive solver runs the steps again. In half it would accept others.
+    """
+    own = {node.index for loop in loops for node in loop.nodes}
+    known = {_origin(graph, graph.nodes[index]) for index in own}
+    return {
+        node.index
+        for node in (graph.nodes if known else ())
+        if node.index not in own and node.paintable and _origin(graph, node) in known
+    }
+
+
+def _origin(graph: Graph, node: Node) -> tuple[object, ...]:
+    """The operation, source line and shapes that a node has in common with its recomputation."""
+    shapes = [graph.values[v].shape for v in (*node.inputs, *node.outputs)]
+    return (node.listed_as, str(node.source), *shapes)
 
 
 def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
@@ -189,8 +215,8 @@ class _Loop:
     def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
         """True if something was subtracted on the way to one of them, after the dots.
 
-        Where no limit stays the same, what a value was normalized by does not count: the scores of a
-        beam search are less their own maximum and logarithm of sums.
+        Where no limit stays the same, a difference of a value and its own maximum or logarithm of
+        sums does not count: those are the scores of a beam search.
         """
         nodes, values = self.graph.nodes, self.graph.values
         makers = (nodes[values[v].producer] for v in self._back(numbers, made))
