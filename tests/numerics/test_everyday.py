@@ -297,7 +297,15 @@ def test_as_exact_as_by_hand(everyday: Everyday, half: str) -> None:
 def test_half_throughout_is_caught(half: str) -> None:
     """The bar has teeth wherever more than layers is calculated, by arithmetic that takes half."""
     for everyday in PROGRAMS:
-        if everyday.program in (box_decoding, egnn, nerf, deformable, counts, prefix_sums, covariance):
+        if everyday.program in (
+            box_decoding,
+            egnn,
+            nerf,
+            deformable,
+            counts,
+            prefix_sums,
+            covariance,
+        ):
             args = [jnp.asarray(x) for x in expected(everyday)[0]]
             args = [x.astype(half) if x.dtype == jnp.float32 else x for x in args]
             got = jax.jit(functools.partial(everyday.program, jnp.einsum))(*args)

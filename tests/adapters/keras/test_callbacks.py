@@ -247,7 +247,7 @@ def padded(rows):
     """Batches of 16 rows of tokens; those that are named hold padding only."""
     tokens = np.random.default_rng(0).integers(1, 9, (64, 6))
     tokens[list(rows)] = 0
-    return tokens, np.arange(64) % 3
+    return tokens.astype("int32"), (np.arange(64) % 3).astype("int32")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
