@@ -46,6 +46,9 @@ _HALF_IS_TO_BLAME = (Verdict.OVERFLOW, Verdict.UNDERFLOW, Verdict.BACKWARD)
 _LATE = 200
 """Overflows after which a step that was not traced again is told of; what is under way may hold
 many, in a ``scan``."""
+_PATIENCE = 100
+"""Clean steps in a row after which a look that somebody asked for ends: only some batches may
+overflow, and a step beside its float32 reference takes twice as long."""
 _LOCK = threading.RLock()
 
 
@@ -144,7 +147,7 @@ class Healer:
             if not self._looking:
                 self._asked = True
                 self._look()
-            return "The next step is looked at, and a line will name the operation. "
+            return "The next that overflows is looked at, and a line will name the operation. "
 
     # On the device.
 
@@ -213,7 +216,7 @@ class Healer:
                 return
             if not np.asarray(bad).any():
                 self._clean += 1
-                if self._clean >= max(self.after, 1):
+                if self._clean >= (self.after or _PATIENCE):
                     self._stop(found=False)
                 return
             record = program.blamed(rows)

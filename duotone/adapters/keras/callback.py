@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 
+from duotone._healing import Healer
 from duotone.adapters.keras.plans import wrapped_optimizers
 from duotone.adapters.keras.steps import said_of
 from duotone.errors import ArgumentError
@@ -67,7 +69,8 @@ class LossScaleCallback(keras.callbacks.Callback):
         LossScaleMonitor(warn_after=warn_after, writer=writer)  # refuses what it cannot take, now
         self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
         self._monitors: dict[str, LossScaleMonitor] = {}
-        self._shown = False
+        self._shown = self._told = False
+        self._lost: Any = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Notes where training begins."""
@@ -85,9 +88,17 @@ class LossScaleCallback(keras.callbacks.Callback):
                 self._monitors[optimizer.name] = self._monitor(optimizer, len(optimizers))
             self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
 
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Begins to count."""
+        del epoch, logs
+        self._lost = 0
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Says, once, how the step runs."""
-        del batch, logs
+        """Counts losses that are not finite, and says, once, how the step runs."""
+        del batch
+        loss = (logs or {}).get("loss")
+        if loss is not None and not self._told:  # on the device, for which nobody waits here
+            self._lost = self._lost + jnp.sum(~jnp.isfinite(loss))
         if self._shown:
             return
         self._shown = True
@@ -106,12 +117,28 @@ class LossScaleCallback(keras.callbacks.Callback):
                 logs[f"{prefix}loss_scale"] = metrics["loss_scale"]
                 logs[f"{prefix}skipped_steps"] = metrics["skipped_steps"]
             self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
+        if not self._told and len(optimizers) == 1 and optimizers[0].half is not None:
+            self._tell_lost(optimizers[0].healer)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Writes what TensorBoard has not written yet."""
         del logs
         for monitor in self._monitors.values():
             monitor.close()
+
+    def _tell_lost(self, healer: Healer) -> None:
+        """Warns if losses of this epoch were not finite, and has the next such step looked at."""
+        lost = int(self._lost)
+        if not lost:
+            return
+        self._told = True
+        logger.warning(
+            "the loss of %d batches in this epoch was not finite. The loss scale is not the "
+            "reason, and float32 may not be finite there either. %sduotone.keras.blame(model, x, "
+            "y) with such a batch says whether it is.",
+            lost,
+            "" if healer.after else healer.ask(),
+        )
 
     def _monitor(self, optimizer: Any, count: int) -> LossScaleMonitor:
         logdir = self._logdir

@@ -31,7 +31,7 @@ import keras
 import numpy as np
 
 from duotone._healing import Healer
-from duotone.adapters.keras import hooks, refusals, settings
+from duotone.adapters.keras import hooks, refusals, scaled, settings
 from duotone.adapters.keras.plans import Wrapped
 from duotone.errors import ArgumentError
 from duotone.policy import Policy
@@ -89,6 +89,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._half: tuple[str | None] | None = None
         self.healer = Healer(lambda: self._policy, self._repaint)
         self.alarm = StuckAlarm(ask=self.healer.ask)
+        self._mark = scaled.Mark()
         hooks.install()
 
     # What the steps are rewritten with.
@@ -189,8 +190,22 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     # One step.
 
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale, in float32."""
-        return self.state().loss_scale.scale(loss)
+        """The loss times the scale, in float32; differentiate the result.
+
+        In a ``train_step`` or a compiled loop of your own, call it in a ``keras.StatelessScope``
+        that maps the optimizer's variables to their values in this step, as Keras' own step does.
+
+        Args:
+            loss: a floating scalar.
+
+        Raises:
+            ArgumentError: the scale is not part of the state of the step.
+        """
+        loss_scale = settings.loss_scale_of(self._chosen, self.half)
+        if self.built and isinstance(loss_scale, DynamicLossScale):
+            value = scaled.value_of_step(self.name, self.dynamic_scale)
+            loss_scale = dataclasses.replace(loss_scale, value=value)
+        return scaled.marked(self._mark, loss_scale.scale(loss))
 
     def stateless_apply(  # pyright: ignore[reportIncompatibleMethodOverride]  (Keras 3.10)
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
@@ -206,6 +221,9 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         Args:
             grads: gradients of the scaled loss, one for each variable; None where there is none.
             trainable_variables: Keras variables; those that the optimizer was built with, or some.
+
+        Raises:
+            ArgumentError: the gradients are not those of a loss that :meth:`scale_loss` scaled.
         """
         variables = (
             self._trainable_variables if trainable_variables is None else [*trainable_variables]
@@ -214,6 +232,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
             with keras.name_scope(self.name, caller=self):
                 self.build(variables)
         loss_scale = self.state()
+        scaled.check_scaled(self.name, loss_scale.loss_scale, self._mark)
         unscaled = [
             # Not a gradient: Keras stores it as the variable's new value (float8 scales).
             grad

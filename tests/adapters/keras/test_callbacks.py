@@ -16,9 +16,11 @@ import keras
 import numpy as np
 import pytest
 
+import duotone.keras
 from duotone import _mixed as mixed
 from duotone.adapters.keras import LossScaleCallback
 from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.graph.blame import Verdict
 from duotone.scale import DynamicLossScale
 from duotone.scale.monitor import LossScaleMonitor
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, values
@@ -122,14 +124,17 @@ def test_one_warning_when_the_scale_is_stuck_at_its_floor(caplog):
     model = compiled(loss_scale=DynamicLossScale(2))
     with caplog.at_level(logging.WARNING, "duotone"):
         fit(model, LossScaleCallback(warn_after=3), x=bad(X), epochs=3)
-        assert not caplog.records  # one step to the floor, and two at it
+        jax.effects_barrier()  # the step that is looked at calls the host
+        counted, named = [r.getMessage() for r in caplog.records]
+        assert "in a row" not in counted  # one step to the floor, and two at it
+        caplog.clear()
         callback = LossScaleCallback(warn_after=3)
         fit(model, callback, x=bad(X), epochs=2)
         fit(model, callback, x=bad(X), epochs=2)
-        jax.effects_barrier()  # the step that is looked at calls the host
-    line, named = [r.getMessage() for r in caplog.records]
-    assert "nothing is learnt" in line
-    assert "the arguments of the step hold NaN or infinity" in named
+    lines = [r.getMessage() for r in caplog.records]
+    (line,) = [line for line in lines if "nothing is learnt" in line]
+    for said in (named, line):
+        assert "the arguments of the step hold NaN or infinity" in said
     assert "3 steps in a row" in line
 
 
@@ -222,3 +227,67 @@ def test_the_line_is_not_shown_twice_where_info_is_logged(capsys, caplog, monkey
         fit(compiled(), LossScaleCallback(), epochs=1)
     assert len([r for r in caplog.records if "FLOPs in half" in r.getMessage()]) == 1
     assert "duotone:" not in capsys.readouterr().err
+
+
+def attention(mask):
+    """Self-attention over tokens, where ``mask`` makes the bias of the scores."""
+
+    class Attention(keras.layers.Layer):
+        def call(self, embedded, tokens):
+            scores = embedded @ keras.ops.transpose(embedded, (0, 2, 1))
+            return keras.ops.softmax(mask(scores, tokens[:, None] != 0)) @ embedded
+
+    tokens = keras.Input((6,), dtype="int32")
+    attended = Attention(name="attention")(keras.layers.Embedding(9, 4)(tokens), tokens)
+    scores = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(attended))
+    return keras.Model(tokens, scores)
+
+
+def padded(rows):
+    """Batches of 16 rows of tokens; those that are named hold padding only."""
+    tokens = np.random.default_rng(0).integers(1, 9, (64, 6))
+    tokens[list(rows)] = 0
+    return tokens.astype("int32"), (np.arange(64) % 3).astype("int32")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_it_says_that_a_loss_is_not_finite_in_float32_either(dtype, caplog):
+    """A softmax of a row that is all -inf is NaN in plain Keras too; the epoch's loss hides it."""
+
+    def masked(scores, real):
+        return keras.ops.where(real, scores, -np.inf)
+
+    model = compiled(attention(masked), dtype=dtype)
+    callback = LossScaleCallback()
+    with caplog.at_level(logging.WARNING, "duotone"):
+        history = model.fit(
+            *padded([24, 40]),
+            batch_size=16,
+            epochs=3,
+            shuffle=False,
+            verbose=0,
+            callbacks=[callback],
+        ).history
+        jax.effects_barrier()
+    assert np.isfinite(history["loss"]).all()
+    assert history["skipped_steps"] == [2, 4, 6]
+    counted, named = [r.getMessage() for r in caplog.records if r.name == "duotone"]
+    assert "the loss of 2 batches" in counted
+    assert "attention/" in named
+    assert "not finite in float32 either" in named
+
+    # The advice, and a mask that keeps float32 finite.
+    assert duotone.keras.blame(model, *(a[:16] for a in padded([3]))).verdict is Verdict.FLOAT32
+    caplog.clear()
+    model = compiled(attention(lambda s, real: keras.ops.where(real, s, -1e9)), dtype=dtype)
+    with caplog.at_level(logging.WARNING, "duotone"):
+        model.fit(*padded([24, 40]), batch_size=16, epochs=2, verbose=0, callbacks=[callback])
+    assert model.optimizer.metrics()["skipped_steps"] == 0
+    assert not [r for r in caplog.records if r.name == "duotone"]
+
+
+def test_steps_skipped_for_their_scale_are_no_loss_that_is_not_finite(caplog):
+    model = compiled(loss_scale=DynamicLossScale(2.0**30, cap=2.0**30))
+    with caplog.at_level(logging.WARNING, "duotone"):
+        assert fit(model, LossScaleCallback())["skipped_steps"] == [1, 2, 3]
+    assert not [r for r in caplog.records if r.name == "duotone"]

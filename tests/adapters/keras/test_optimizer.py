@@ -29,7 +29,13 @@ def built(loss_scale="dynamic", inner=None, dtype="float16", **kwargs):
     variable = keras.Variable([1.0, -2.0])
     optimizer = enable(inner or keras.optimizers.SGD(0.5), loss_scale, dtype=dtype, **kwargs)
     optimizer.build([variable])
+    differentiate(optimizer)
     return optimizer, variable
+
+
+def differentiate(optimizer):
+    """Lets the optimizer see that a scaled loss is differentiated: gradients here are made up."""
+    assert jax.grad(optimizer.scale_loss)(1.0) == optimizer.metrics()["loss_scale"]
 
 
 def steps(optimizer, variable, finite):
@@ -241,6 +247,7 @@ def test_apply_by_hand_with_some_of_the_variables():
     first, second = keras.Variable([1.0]), keras.Variable([2.0])
     optimizer = enable(keras.optimizers.SGD(1.0), 8, dtype="float16")
     optimizer.build([first, second])
+    differentiate(optimizer)
     optimizer.apply([jnp.array([8.0])], [second])
     assert (float(first.value[0]), float(second.value[0])) == (1.0, 1.0)
     optimizer.apply_gradients([(jnp.array([4.0]), first)])
@@ -267,6 +274,7 @@ def test_an_optimizer_that_trained_already_goes_on():
     inner.build([variable])
     inner.apply([jnp.array([1.0])])
     optimizer = enable(inner, 8, dtype="float16")
+    differentiate(optimizer)
     optimizer.apply([jnp.array([8.0])], [variable])
     assert int(optimizer.iterations.value) == 2
     assert len(optimizer.variables) == 7 + len(inner.variables)
