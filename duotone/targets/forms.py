@@ -19,6 +19,7 @@ import dataclasses
 from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.graph.reforms.registry import BY_NAME
+from duotone.ops.traits import Trait
 from duotone.targets.assumed import assumed
 from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags, default_device
 from duotone.targets.math import math_of
@@ -102,7 +103,7 @@ TABLE = {
         ROWS,
         Worth(
             _CPU_BFLOAT16,
-            allow=frozenset({"dot_general"}),
+            allow=frozenset({Trait.WIDE}),
             min_flops=4e6,
             min_intensity=64.0,
             only_allow=True,

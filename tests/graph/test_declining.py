@@ -13,9 +13,12 @@ from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.graph import HALF_TYPES
 from duotone.graph.painters import PAINTERS
 from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 from tests.graph.tiny import Tiny
 
-CPU = Worth("this CPU", allow=frozenset({"dot"}), min_flops=1000, min_intensity=4, only_allow=True)
+CPU = Worth(
+    "this CPU", allow=frozenset({Trait.WIDE}), min_flops=1000, min_intensity=4, only_allow=True
+)
 
 
 def _dot(t: Tiny, flops: float, *inputs: int) -> int:

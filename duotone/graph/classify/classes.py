@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from duotone.errors import PolicyError
 from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import STRUCTURAL, SWITCHED_OFF, Graph, HalfType, Node, Paint
+from duotone.graph.graph import SWITCHED_OFF, Graph, HalfType, Node, Paint
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 
@@ -147,7 +147,7 @@ def _class_by_name(
 ) -> NodeClass:
     """The class that follows from names alone."""
     entry = lists.get(node.op, node.listed_as)
-    if force_all and node.op not in STRUCTURAL:
+    if force_all and Trait.STRUCTURAL not in node.traits:
         entry = dataclasses.replace(
             entry, kind=Kind.ALLOW, reason="every operation forced (level UNSAFE_FORCE_ALL)"
         )
@@ -194,10 +194,10 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     """
     if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
         return found
-    largest = half.largest / 2 if Trait.ADDS in found.entry.traits else half.largest
-    moved_only = Trait.COMMUTES in found.entry.traits and len(node.inputs) == 1
+    largest = half.largest / 2 if Trait.ADDS in node.traits else half.largest
+    moved_only = Trait.COMMUTES in node.traits and len(node.inputs) == 1
     for slot, magnitude in graph.constants(node):
-        divisor = Trait.DIVIDES in found.entry.traits and slot == 1
+        divisor = Trait.DIVIDES in node.traits and slot == 1
         if magnitude.largest > largest and found.kind is not Kind.CLEAR:
             taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE
             return _denied(found, magnitude.largest, half, taint)
@@ -205,7 +205,7 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
             lost = divisor or magnitude.smallest <= half.smallest / 2
             taint = Taint.EVERYWHERE if lost else Taint.DOMINANT
             return _denied(found, magnitude.smallest, half, taint)
-        if Trait.BOUNDS in found.entry.traits and magnitude.low == magnitude.high:
+        if Trait.BOUNDS in node.traits and magnitude.low == magnitude.high:
             number = magnitude.low
             if _is_edge(number, half):
                 held = f"{half.name} makes {half.rounded(number):.9g} of the bound {number:.9g}"

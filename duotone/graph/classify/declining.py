@@ -62,7 +62,8 @@ def decline(classes: Classes, background: Background) -> Classes:
 def _refusal(node: Node, graph: Graph, worth: Worth) -> tuple[Rule, str] | None:
     """Why an allow operation does not gain, as a rule and a reason; ``None`` where it does."""
     is_dot = worth.window_dots and "tiles" in node.attributes
-    if worth.allow is not None and node.op not in worth.allow and not is_dot:
+    gains = worth.allow is None or not node.traits.isdisjoint(worth.allow)
+    if not gains and not is_dot:
         return Rule.DEVICE, f"{worth.device}: {node.op} gains nothing from half"
     shapes = [graph.values[value].shape for value in (*node.inputs, *node.outputs)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
@@ -89,11 +90,10 @@ def hand_on_full(painting: Painting, classes: Classes, background: Background) -
     """
     if not background.worth.only_allow:
         return painting
-    nodes = background.graph.nodes
     store, rules = list(painting.store), list(painting.rules)
-    for index, found in enumerate(classes.nodes):
+    for index, node in enumerate(background.graph.nodes):
         half = painting.compute[index] is Paint.HALF and store[index] is Paint.HALF
-        wide = Trait.WIDE in found.entry.traits or "tiles" in nodes[index].attributes
+        wide = Trait.WIDE in node.traits or "tiles" in node.attributes
         if half and rules[index] is Rule.ALLOW and wide:
             store[index] = Paint.FULL
             rules[index] = Rule.WIDE

@@ -42,8 +42,9 @@ from duotone.graph.classify.background import Background
 from duotone.graph.classify.carries import is_over_layers
 from duotone.graph.classify.classes import Classes, NodeClass
 from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.terms import is_state
 from duotone.graph.graph import BodyKind, Graph, Node, Value
-from duotone.ops.entries import Entry, Kind
+from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 
 _BEFORE = "leads to a factorisation or a solve, which magnifies its error"
@@ -51,9 +52,10 @@ _BEHIND = "multiplies what a factorisation or a solve gave: large terms that may
 _BESIDE = "is multiplied with or added to what a factorisation or a solve gave, which may cancel"
 _AGAIN = "multiplies what follows from a solve with what led to it: a gradient, which may cancel"
 _CARRIED = "reads a state of this loop that comes from a factorisation or a solve"
-_LINEAR = frozenset({"neg", "loop.carry", "loop.accumulator"})
-_SCALES = frozenset({"mul", "div"})
-_ACTIVATIONS = frozenset("tanh logistic erf erfc exp max log1p".split())
+_SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
+_WEIGHTS = _SCALES | {Trait.CHOOSES, Trait.ADDS}
+_LINEAR = frozenset({Trait.NEGATES, Trait.CARRIES, Trait.UNDESCRIBED})
+"""An operation that nobody described may be linear, so that no walk ends there."""
 
 
 def keep_solves(classes: Classes, background: Background) -> Classes:
@@ -113,9 +115,6 @@ class _Walks:
         self._nodes, self._values = graph.nodes, graph.values
         self._streams = _streams(graph, classes)
         self.data = _data(graph)
-
-    def _entry(self, node: Node) -> Entry:
-        return self._classes.nodes[node.index].entry
 
     def _is_dot(self, index: int) -> bool:
         return self._classes.nodes[index].kind is Kind.ALLOW
@@ -208,28 +207,26 @@ class _Walks:
             if node.index not in nodes or self._is_dot(node.index):
                 continue
             times = sum(value in own for value in node.inputs)
-            twice = node.op in _SCALES and times > 1
+            twice = times > 1 and not node.traits.isdisjoint(_SCALES | {Trait.RAISES})
             size = self._values[node.outputs[0]].size
             others = (self._streams & set(node.inputs)) - own
-            added = Trait.ADDS in self._entry(node).traits and any(
+            added = Trait.ADDS in node.traits and any(
                 self._values[value].size >= size for value in others
             )
-            if twice or added or (node.op == "select_n" and node.inputs[0] in own):
+            if twice or added or (Trait.CHOOSES in node.traits and node.inputs[0] in own):
                 return set()
             found.add(node.index)
         return found
 
     def _is_weighted(self, node: Node) -> bool:
-        if node.op in _SCALES or node.op == "select_n" or Trait.ADDS in self._entry(node).traits:
-            return True
-        return self._is_linear(node)
+        return not node.traits.isdisjoint(_WEIGHTS) or self._is_linear(node)
 
     def _origin(self, value: int) -> int:
         """Where a value comes from, through what only moves it or scales it by one number."""
         while (producer := self._values[value].producer) >= 0:
             node = self._nodes[producer]
             rest = [v for v in node.inputs if not self._is_number(v, node)]
-            scaled = node.op in _SCALES and len(node.inputs) == 2
+            scaled = not node.traits.isdisjoint(_SCALES) and len(node.inputs) == 2
             if len(rest) != 1 or not (scaled or (len(node.inputs) == 1 and self._moves(node))):
                 break
             (value,) = rest
@@ -276,7 +273,7 @@ class _Walks:
                 if self._is_dot(node.index) or self._is_linear(node, own):
                     found.add(node.index)
                     marked.update(v for v in node.outputs if _counts(self._values[v]))
-                elif Trait.ADDS in self._entry(node).traits:
+                elif Trait.ADDS in node.traits:
                     sums.add(node.index)
         return found, sums
 
@@ -287,22 +284,18 @@ class _Walks:
             node: asked.
             marked: results of dots that count as one, whatever is added to them.
         """
-        if self._moves(node) or node.op in _LINEAR:
+        if self._moves(node) or not node.traits.isdisjoint(_LINEAR):
             return True
-        if node.op == "select_n":  # a branch under vmap; a mask is none
+        if Trait.CHOOSES in node.traits:  # a branch under vmap; a mask is none
             return self._is_number(node.inputs[0], node)
-        if node.op in _SCALES:
+        if not node.traits.isdisjoint(_SCALES):
             return any(self._is_number(value, node) for value in node.inputs)
         streams = [v for v in node.inputs if v in self._streams and v not in marked]
-        return Trait.ADDS in self._entry(node).traits and len(streams) <= (0 if marked else 1)
+        return Trait.ADDS in node.traits and len(streams) <= (0 if marked else 1)
 
     def _moves(self, node: Node) -> bool:
-        entry = self._entry(node)
-        return (
-            Trait.COMMUTES in entry.traits
-            and Trait.SELECTS not in entry.traits
-            and Trait.BOUNDS not in entry.traits
-        )
+        picks = not node.traits.isdisjoint({Trait.SELECTS, Trait.BOUNDS})
+        return Trait.COMMUTES in node.traits and not picks
 
     def _is_number(self, value: int, node: Node) -> bool:
         """True if an operand of ``node`` is one number, or one for each matrix of a batch."""
@@ -311,18 +304,17 @@ class _Walks:
         found = self._values[value]
         while found.size > matrices and found.producer >= 0:
             made = self._nodes[found.producer]
-            if len(made.inputs) != 1 or Trait.REPEATS not in self._entry(made).traits:
+            if len(made.inputs) != 1 or Trait.REPEATS not in made.traits:
                 break
             found = self._values[made.inputs[0]]
         return found.size <= matrices or found.constant is not None
 
     def keeps_errors(self, node: Node) -> bool:
         """True if errors neither even out in a node nor come from a residual stream."""
-        entry = self._entry(node)
-        if Trait.AVERAGES in entry.traits:
+        if Trait.AVERAGES in node.traits:
             return False
         return not (
-            Trait.ADDS in entry.traits and all(value in self._streams for value in node.inputs)
+            Trait.ADDS in node.traits and all(value in self._streams for value in node.inputs)
         )
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
@@ -341,14 +333,16 @@ class _Walks:
                 continue
             solved = [node.index for node in solves if node.body in inside]
             behind = self._within(inside, solved)
-            carries = [i for i in behind if self._nodes[i].op == "loop.carry"]
+            carries = [i for i in behind if is_state(self._nodes[i])]
             own = [i for i in carries if self._nodes[i].body == loop]
             found |= self._within(inside, own)
         return found
 
     def _is_of_layers(self, loop: int, inside: Collection[int]) -> bool:
         """True if a loop goes over layers of a network, activations among them."""
-        active = any(node.body in inside and node.op in _ACTIVATIONS for node in self._nodes)
+        active = any(
+            node.body in inside and Trait.ACTIVATION in node.traits for node in self._nodes
+        )
         return active and is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
 
     def _within(self, bodies: Collection[int], starts: Iterable[int]) -> set[int]:

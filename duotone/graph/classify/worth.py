@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from duotone.ops.traits import Traits
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worth:
@@ -19,7 +21,7 @@ class Worth:
 
     Attributes:
         device: in words, for reasons.
-        allow: the allow operations that gain; ``None`` for all.
+        allow: traits of which an allow operation must have one to gain; ``None`` if all gain.
         min_flops: floating point operations of one execution below which an allow operation does
             not gain: starting the fast kernel costs more than it saves.
         min_intensity: floating point operations for each element of the operands below which it
@@ -31,7 +33,7 @@ class Worth:
     """
 
     device: str
-    allow: frozenset[str] | None = None
+    allow: Traits | None = None
     min_flops: float = 0.0
     min_intensity: float = 0.0
     only_allow: bool = False
