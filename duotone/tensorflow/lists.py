@@ -1,11 +1,8 @@
-"""The lists of TensorFlow 2.21: which ops are on the allow, deny, infer and clear list, per mode.
+"""The lists of TensorFlow 2.21 for one rewrite: the table's rows for a mode, and a user's edits.
 
-float16 is the mode for NVIDIA GPUs, bfloat16 the oneDNN mode for CPUs. Some ops are on the float16
-allow list from a version of CUDA or cuDNN on. A user's edits are applied as TensorFlow applies
-them: an addition does not take an op off another list, and an op that is then on two is an error.
-
-Who calls this: ``road``. What goes wrong: :class:`~duotone.errors.PolicyError` names an op on two
-lists, and both lists; :class:`~duotone.errors.UnknownOperationError` an op that no list knows.
+Some ops are on the float16 allow list from a version of CUDA or cuDNN on. Edits are applied as
+TensorFlow applies them: an addition does not take an op off another list, and an op that is then on
+two is an error.
 """
 
 from __future__ import annotations
@@ -17,90 +14,11 @@ from collections.abc import Collection
 
 from duotone.errors import PolicyError, UnknownOperationError
 from duotone.ops.entries import Kind
+from duotone.ops.tensorflow import ENTRIES, SINCE
 from duotone.policy import Policy
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 
-_ALLOW = frozenset(
-    """
-    Conv2D Conv2DBackpropFilter Conv2DBackpropInput Einsum MatMul
-    """.split()
-)
-_ALLOW_FLOAT16 = frozenset(
-    """
-    BlockLSTM BlockLSTMGrad BlockLSTMGradV2 BlockLSTMV2 CudnnRNN CudnnRNNBackprop
-    CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 FastUnsortedSegmentMax
-    FusedConv2DBiasActivation FusedSparseConvGpuV2 GRUBlockCell GRUBlockCellGrad LSTMBlockCell
-    LSTMBlockCellGrad Mha MhaV2 Pmlp Tmlp TmlpV2 TmlpV3 VoxelMax
-    """.split()
-)
 _NAMES = ("allow", "infer", "deny", "clear")
-# (what is asked, from which version on, the ops)
-_ALLOW_FLOAT16_FROM = (
-    ("cuda", 9010, ("BatchMatMul", "BatchMatMulV2")),
-    (
-        "cudnn",
-        7602,
-        (
-            "Conv3D",
-            "Conv3DBackpropFilter",
-            "Conv3DBackpropFilterV2",
-            "Conv3DBackpropInput",
-            "Conv3DBackpropInputV2",
-        ),
-    ),
-    (
-        "cudnn",
-        8000,
-        (
-            "DepthwiseConv2dNative",
-            "DepthwiseConv2dNativeBackpropFilter",
-            "DepthwiseConv2dNativeBackpropInput",
-        ),
-    ),
-)
-_ALLOW_BFLOAT16 = frozenset(
-    """
-    BatchMatMul BatchMatMulV2 Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2
-    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput
-    FusedPadConv2D
-    """.split()
-)
-_DENY = frozenset(
-    """
-    Exp Expm1 L2Loss Pow SaveV2 SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits
-    """.split()
-)
-_DENY_FLOAT16 = frozenset({"Mean", "Sum"})
-_INFER = frozenset(
-    """
-    Add AddN AddV2 AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BiasAdd BiasAddGrad BiasAddV1 Elu
-    EluGrad Erf Erfc FloorDiv FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2
-    FusedBatchNormV3 Inv LeakyRelu LeakyReluGrad Log Log1p LogSoftmax Mul Prod RealDiv Reciprocal
-    Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad Softsign SoftsignGrad Sqrt Sub
-    Tanh TanhGrad _FusedBatchNormEx
-    """.split()
-)
-_INFER_BFLOAT16 = frozenset({"Mean", "Sum", "Rsqrt", "Square", "SquaredDifference"})
-_CLEAR = frozenset(
-    """
-    Abs ArgMax ArgMin BatchToSpace BatchToSpaceND BroadcastTo Ceil CheckNumerics ClipByValue
-    Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape Enter Equal Exit
-    ExpandDims Fill Floor Gather GatherNd GatherV2 Greater GreaterEqual Identity IdentityN
-    IsFinite IsInf IsNan Less LessEqual Max MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad
-    MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2 Maximum Merge Min Minimum MirrorPad
-    MirrorPadGrad Neg NextIteration NotEqual OnesLike Pack Pad PadV2 PreventGradient Rank Relu
-    Relu6 Relu6Grad ReluGrad Reshape ResizeNearestNeighbor ResizeNearestNeighborGrad Reverse
-    ReverseSequence ReverseV2 Round Select SelectV2 Shape ShapeN Sign Slice Snapshot SpaceToBatch
-    SpaceToBatchND SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad
-    Switch TensorListConcat TensorListConcatLists TensorListConcatV2 TensorListFromTensor
-    TensorListGather TensorListGetItem TensorListPopBack TensorListPushBack
-    TensorListPushBackBatch TensorListScatter TensorListScatterIntoExistingList
-    TensorListScatterV2 TensorListSetItem TensorListSplit TensorListStack Tile TopK TopKV2
-    Transpose Unpack Where ZerosLike
-    """.split()
-)
-_CLEAR_FLOAT16 = frozenset({"OneHot", "Size", "MaxPool3DGradGrad"})
-_CLEAR_BFLOAT16 = frozenset({"ResizeBilinear", "ScatterNd", "While", "StatelessWhile"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,25 +59,13 @@ def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> Lists:
         >>> len(lists.allow), len(lists.deny), len(lists.infer), len(lists.clear)
         (39, 9, 43, 110)
     """
-    if dtype == "bfloat16":
-        return Lists(
-            _ALLOW | _ALLOW_BFLOAT16,
-            _INFER | _INFER_BFLOAT16,
-            _DENY,
-            _CLEAR | _CLEAR_BFLOAT16,
-        )
-    gated = [
-        op
-        for library, version, ops in _ALLOW_FLOAT16_FROM
-        for op in ops
-        if getattr(device, library) >= version
-    ]
-    return Lists(
-        _ALLOW | _ALLOW_FLOAT16 | frozenset(gated),
-        _INFER,
-        _DENY | _DENY_FLOAT16,
-        _CLEAR | _CLEAR_FLOAT16,
-    )
+    found: dict[Kind, set[str]] = {kind: set() for kind in Kind}
+    for entry in ENTRIES:
+        library, version = SINCE.get(entry.op, ("", 0)) if dtype == "float16" else ("", 0)
+        old = bool(library) and getattr(device, library) < version
+        if not old and (not entry.only or dtype in entry.only):
+            found[entry.kind].add(entry.op)
+    return Lists(**{name: frozenset(found[Kind(name)]) for name in _NAMES})
 
 
 def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str]) -> Lists:
