@@ -35,12 +35,7 @@ _ALLOW = [
     *_rows(
         Kind.ALLOW, "Conv2D Conv2DBackpropFilter Conv2DBackpropInput Einsum MatMul", "contracts"
     ),
-    *_rows(
-        Kind.ALLOW,
-        f"BatchMatMul BatchMatMulV2 {_CONVOLUTIONS_3D} {_DEPTHWISE}",
-        "contracts",
-        only=_FLOAT16,
-    ),
+    *_rows(Kind.ALLOW, " ".join(SINCE), "contracts", only=_FLOAT16),
     *_rows(
         Kind.ALLOW,
         "BlockLSTM BlockLSTMV2 CudnnRNN CudnnRNNV2 CudnnRNNV3 GRUBlockCell LSTMBlockCell Mha MhaV2 "

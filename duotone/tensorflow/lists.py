@@ -65,7 +65,8 @@ def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> Lists:
         old = bool(library) and getattr(device, library) < version
         if not old and (not entry.only or dtype in entry.only):
             found[entry.kind].add(entry.op)
-    return Lists(**{name: frozenset(found[Kind(name)]) for name in _NAMES})
+    allow, infer, deny, clear = (frozenset(found[Kind(name)]) for name in _NAMES)
+    return Lists(allow, infer, deny, clear)
 
 
 def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str]) -> Lists:
