@@ -83,9 +83,8 @@ def test_the_optimizer_takes_the_loss_scale_where_it_was_not_given_another(monke
     import duotone
 
     def scale_of(**given):
-        state = duotone.optimizer_from_environment(optax.sgd(0.1), dtype="float16", **given).init(
-            1.0
-        )
+        opt = duotone.optimizer_from_environment(optax.sgd(0.1), dtype="float16", **given)
+        state = opt.find_state(opt.init(1.0))
         return type(state.loss_scale).__name__, float(state.loss_scale.value)
 
     monkeypatch.setenv("DUOTONE_LOSS_SCALE", "1024")

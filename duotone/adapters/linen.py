@@ -127,7 +127,7 @@ class TrainState(train_state.TrainState):
     @property
     def loss_scale(self) -> LossScale:
         """The loss scale, with its arrays."""
-        return find(self.opt_state, "TrainState.loss_scale").loss_scale
+        return self.tx.find_state(self.opt_state).loss_scale
 
     def compute_gradients(
         self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any

@@ -121,7 +121,7 @@ class Optimizer(nnx.Optimizer[M]):
 
     def mixed_precision_state(self) -> MixedPrecisionState:
         """The state of ``tx``, with arrays in the place of variables, as a monitor reads it."""
-        return find(nnx.as_pure(self.opt_state), "Optimizer")
+        return self.tx.find_state(nnx.as_pure(self.opt_state))
 
     def compute_gradients(
         self,

@@ -23,7 +23,6 @@ wrong: see the errors of each method; most are a state or gradients that belong 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ from duotone import api
 from duotone._arguments import is_off
 from duotone.adapters import ENABLE
 from duotone.adapters.trees import check_differentiable, check_every_gradient
-from duotone.adapters.wrapped import Wrapped, refuse_other_state
+from duotone.adapters.wrapped import Minimized, Wrapped, refuse_other_state
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy import Policy
@@ -43,26 +42,8 @@ from duotone.scale import NoLossScale, ScaledGrad
 from duotone.scale.choice import check_loss_scale
 from duotone.scale.finite import AxisName, check_axis_name
 from duotone.scale.monitor import StuckAlarm
-from duotone.scale.optimizer_state import MixedPrecisionState, check, find, is_concrete
+from duotone.scale.optimizer_state import MixedPrecisionState, check, is_concrete, read
 from duotone.scale.skip import check_agreement
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Minimized:
-    """The result of :meth:`MixedPrecisionOptimizer.minimize`; a pytree.
-
-    Attributes:
-        params: the new parameters, in their own dtypes.
-        state: the optimizer's new state.
-        loss: the loss before the step, unscaled, as ``loss_fn`` returned it.
-        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
-    """
-
-    params: Any
-    state: MixedPrecisionState
-    loss: jax.Array
-    aux: Any = None
 
 
 def wrap(
@@ -73,6 +54,7 @@ def wrap(
     policy: Policy | None = None,
     axis_name: AxisName | None = None,
     rewrite: bool = True,
+    scale: bool = True,
 ) -> MixedPrecisionOptimizer:
     """Wraps an Optax optimizer; see :func:`duotone.enable_mixed_precision_graph_rewrite`.
 
@@ -86,6 +68,7 @@ def wrap(
         policy: what may be painted.
         axis_name: mapped axes over which all devices must agree; see :func:`duotone.all_finite`.
         rewrite: whether loss functions are rewritten; else the loss is only scaled.
+        scale: whether the loss is scaled; if not, the state keeps `loss_scale` unused.
 
     Raises:
         ArgumentTypeError: an argument has the wrong type.
@@ -100,8 +83,8 @@ def wrap(
     axes = check_axis_name(axis_name)
     checked = check_loss_scale(loss_scale)
     if is_off(ENABLE, dtype):
-        checked, dtype, rewrite = None, None, False
-    wrapped = Wrapped(optimizer, checked, dtype, policy, axes, rewrite)
+        dtype, rewrite, scale = None, False, False
+    wrapped = Wrapped(optimizer, checked, dtype, policy, axes, rewrite, scale)
     return MixedPrecisionOptimizer(wrapped.init, wrapped.update)
 
 
@@ -182,9 +165,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
                 the state holds several loss scales, or a damaged one.
         """
         wrapped = self._wrapped
-        own = find(state, "compute_gradients")
-        if is_concrete(own):
-            check(own, "compute_gradients")
+        own = wrapped.find(state, "compute_gradients")
         check_agreement(wrapped.axes, "compute_gradients")
         check_differentiable(params)
         traced = any(
@@ -310,9 +291,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             >>> [(v.name, v.largest) for v in measured.values if v.largest > 65504][0]
             ('mul', 90000.0)
         """
-        own = find(state, "calibrate")
-        if is_concrete(own):
-            check(own, "calibrate")
+        own = self._wrapped.find(state, "calibrate")
         check_differentiable(params)
         return self._wrapped.calibrate(loss_fn, has_aux, (own.loss_scale, params, *args), kwargs)
 
@@ -332,7 +311,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         Raises:
             ArgumentTypeError: `state` holds no loss scale.
         """
-        loss_scale = find(state, "scale_loss").loss_scale
+        loss_scale = self._wrapped.find(state, "scale_loss").loss_scale
         scaled = loss_scale.scale(loss)
         # A loss that is no tracer is not being differentiated: somebody only looks at it.
         if isinstance(scaled, Tracer) and not isinstance(loss_scale, NoLossScale):
@@ -359,7 +338,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
                 "to apply_gradients as they are."
             )
         self._wrapped.pending = False
-        return find(state, "unscale").loss_scale.unscale(grads)
+        return self._wrapped.find(state, "unscale").loss_scale.unscale(grads)
 
     def metrics(self, state: Any) -> dict[str, float | int | bool | str]:
         """The numbers of a state, for logs; waits for the device.
@@ -371,15 +350,16 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             state: of this optimizer, or of one around it; outside compiled functions.
 
         Returns:
-            ``loss_scale``; ``good_steps``, finite steps since the scale last changed (0 for a loss
-            scale that does not count them); ``skipped_steps``; ``last_finite``; ``dtype``, the half
-            type, or ``"float32"`` where loss functions are not rewritten.
+            ``loss_scale``, the one in use: 1 where nothing is scaled; ``good_steps``, finite steps
+            since the scale last changed or a step was skipped (0 for a loss scale that does not
+            count them); ``skipped_steps``; ``last_finite``; ``dtype``, the half type, or
+            ``"float32"`` where loss functions are not rewritten.
 
         Raises:
             ArgumentError: the loss scale is damaged, or there are several.
             ArgumentTypeError: `state` holds no loss scale, or is traced.
         """
-        reading = check(find(state, "metrics"), "metrics")
+        reading = read(self._wrapped.find(state, "metrics", checked=True), "metrics")
         self._wrapped.alarm.check(reading)
         return {**reading.metrics(), "dtype": self._wrapped.half or "float32"}
 
@@ -393,4 +373,20 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             ArgumentError: its loss scale is NaN, infinite or out of its bounds.
             ArgumentTypeError: it is no state of a mixed-precision optimizer, or is traced.
         """
-        check(find(state, "check_state"), "check_state")
+        self._wrapped.find(state, "check_state", checked=True)
+
+    def find_state(self, state: Any) -> MixedPrecisionState:
+        """The state of this optimizer, with the loss scale that is in use.
+
+        Args:
+            state: of this optimizer, or of one around it.
+
+        Returns:
+            The :class:`MixedPrecisionState` in `state`. Where nothing is scaled, its loss scale is
+            a :class:`NoLossScale`, whatever the state keeps.
+
+        Raises:
+            ArgumentError: there are several, or the loss scale is damaged.
+            ArgumentTypeError: there is none.
+        """
+        return self._wrapped.find(state, "find_state")

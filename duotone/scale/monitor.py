@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
-from duotone.scale.optimizer_state import Reading, check, find
+from duotone.scale.optimizer_state import MixedPrecisionState, Reading, check, find, read
 
 logger = logging.getLogger("duotone")
 
@@ -70,7 +70,8 @@ class LossScaleMonitor:
 
     Args:
         optimizer: the mixed-precision optimizer, of Optax, NNX or Keras; with it, it and
-            ``opt.metrics`` warn once between them. None watches any state.
+            ``opt.metrics`` warn once between them. None watches any state, and shows the loss scale
+            that the state keeps, also where the optimizer does not use it.
         every: steps between two readings.
         logdir: a folder for TensorBoard, made if it is not there; needs ``tensorboard``.
         writer: in place of `logdir`, an object with ``add_scalar(tag, value, step)`` (PyTorch's
@@ -109,6 +110,8 @@ class LossScaleMonitor:
             )
         self._every = _positive("every", every)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm
+        self._find: Callable[[Any], MixedPrecisionState] | None
+        self._find = getattr(optimizer, "find_state", None)
         if warn_after is not None:
             self._alarm.warn_after = _positive("warn_after", warn_after)
         self._write, self._flush = _scalar_writer(logdir, writer)
@@ -132,9 +135,10 @@ class LossScaleMonitor:
             return
         self._read_at = step
         held = getattr(state, "mixed_precision_state", None)  # of optimizers that keep their own
-        reading = check(
-            find(held() if callable(held) else state, "LossScaleMonitor"), "LossScaleMonitor"
-        )
+        found = find(held() if callable(held) else state, "LossScaleMonitor")
+        reading = check(found, "LossScaleMonitor")
+        if self._find is not None:
+            reading = read(self._find(found), "LossScaleMonitor")
         self._log(reading, step)
         if self._write is not None:
             for name, number in reading.metrics().items():

@@ -10,6 +10,7 @@ and ``adjust`` brings the scale back between its bounds.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -33,7 +34,9 @@ class MixedPrecisionState(NamedTuple):
 
     Attributes:
         inner: the state of the wrapped optimizer, unchanged.
-        loss_scale: the loss scale; holds the number of skipped steps.
+        loss_scale: the loss scale that the user asked for; counts good and skipped steps. Its value
+            is kept and not used where the optimizer scales no loss (``"dynamic"`` in bfloat16,
+            or mixed precision switched off), so that the state is the same tree for every dtype.
         last_finite: ``bool[]``, whether the last step was taken.
         stuck: ``int32[]``, steps skipped in a row by which the scale could fall no more.
     """
@@ -89,18 +92,56 @@ def advance(
     return MixedPrecisionState(inner, loss_scale, finite, stuck)
 
 
+def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
+    """A state with the loss scale that multiplies losses.
+
+    Args:
+        state: as the optimizer stores it.
+        scaled: whether the optimizer scales losses.
+
+    Returns:
+        The state itself, or one whose loss scale is a ``NoLossScale`` with the same counts.
+    """
+    if scaled:
+        return state
+    return state._replace(loss_scale=NoLossScale(**_counts(state.loss_scale)))
+
+
+def stored(used: MixedPrecisionState, before: MixedPrecisionState) -> MixedPrecisionState:
+    """The inverse of :func:`in_use`: a state as the optimizer stores it.
+
+    Args:
+        used: the state after a step, with the loss scale that is in use.
+        before: the stored state before the step.
+    """
+    if type(used.loss_scale) is type(before.loss_scale):
+        return used
+    counts = _counts(used.loss_scale)
+    new: Any = before.loss_scale
+    kept = dataclasses.replace(new, **{n: counts[n] for n in _counts(new)})
+    return used._replace(loss_scale=kept)
+
+
+def _counts(loss_scale: LossScale) -> dict[str, Any]:
+    """The counts that a loss scale keeps; one of the user's own class may keep none."""
+    names = {field.name for field in dataclasses.fields(loss_scale)}  # pyright: ignore
+    return {n: getattr(loss_scale, n) for n in ("good_steps", "skipped") if n in names}
+
+
 def places(tree: Any) -> list[tuple[str, MixedPrecisionState]]:
     """Every :class:`MixedPrecisionState` in a tree, outermost only, with its place."""
     leaves, _ = tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, MixedPrecisionState))
     return [(keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, MixedPrecisionState)]
 
 
-def find(state: Any, who: str) -> MixedPrecisionState:
+def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
     """The one :class:`MixedPrecisionState` in the state of an optimizer around it.
 
     Args:
         state: the state itself, or that of ``optax.chain``, ``optax.masked`` and the like.
         who: the method that was called, for the error.
+        scaled: whether gradients may overflow because of the loss scale, which then must not
+            reach anything that keeps them.
 
     Raises:
         ArgumentTypeError: there is none.
@@ -124,7 +165,8 @@ def find(state: Any, who: str) -> MixedPrecisionState:
             "enable_mixed_precision_graph_rewrite(optax.multi_transform(...))."
         )
     _refuse_inside_accumulation(state, who)
-    if not isinstance(found[0][1].loss_scale, NoLossScale) and (ruined := _unprotected(state)):
+    scaled = scaled and not isinstance(found[0][1].loss_scale, NoLossScale)
+    if scaled and (ruined := _unprotected(state)):
         raise ArgumentError(
             f"{who}: {ruined} is outside of the mixed-precision optimizer, so gradients that "
             "overflow reach it and the step is not skipped there. Wrap the outermost optimizer "

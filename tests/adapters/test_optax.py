@@ -171,7 +171,8 @@ def test_it_is_an_optax_optimizer():
     assert isinstance(tx, optax.GradientTransformationExtraArgs)
     assert isinstance(tx, MixedPrecisionOptimizer)
     assert MixedPrecisionLossScaleOptimizer is enable
-    assert isinstance(optax.tree_utils.tree_get(tx.init(jnp.ones(2)), "loss_scale"), NoLossScale)
+    kept = optax.tree_utils.tree_get(tx.init(jnp.ones(2)), "loss_scale")
+    assert isinstance(kept, DynamicLossScale)
     init, update = tx
     assert (init, update) == (tx.init, tx.update)
 
@@ -382,9 +383,10 @@ def test_the_state_may_be_donated_and_the_loss_scale_used_again():
     ],
 )
 def test_the_loss_scale_that_an_argument_means(loss_scale, half, kind):
-    state = enable(optax.sgd(0.1), loss_scale, dtype=half).init(jnp.ones(2))
+    tx = enable(optax.sgd(0.1), loss_scale, dtype=half)
+    state = tx.init(jnp.ones(2))
     assert isinstance(state, MixedPrecisionState)
-    assert type(state.loss_scale) is kind
+    assert type(tx.find_state(state).loss_scale) is kind
 
 
 def test_inside_vmap_each_model_has_its_own_scale():

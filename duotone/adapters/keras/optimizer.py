@@ -10,7 +10,7 @@ checkpoint moves between devices:
 
 ====================  =======  =================================================================
 ``dynamic_scale``     float32  the scale; not used (and kept as it is) where nothing is scaled
-``step_counter``      int32    finite steps since it last changed
+``step_counter``      int32    finite steps since it last changed or a step was skipped
 ``skipped``           int32    skipped steps, all together
 ``last_finite``       bool     whether the last step was taken
 ``stuck``             int32    skipped steps in a row with the scale at its floor
@@ -237,9 +237,9 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self.last_finite.assign(state.last_finite)
         self.stuck.assign(state.stuck)
         self.skipped.assign(loss_scale.skipped)
+        self.step_counter.assign(loss_scale.good_steps)
         if isinstance(loss_scale, DynamicLossScale):
             self.dynamic_scale.assign(loss_scale.value)
-            self.step_counter.assign(loss_scale.good_steps)
 
     # Saving and loading.
 
