@@ -12,7 +12,7 @@ another model, a loss that is not a floating scalar; the errors are those of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -249,6 +249,7 @@ class Optimizer(nnx.Optimizer[M]):
         /,
         *args: Any,
         has_aux: bool = False,
+        extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """One training step: :meth:`compute_gradients` and :meth:`update`.
@@ -258,13 +259,14 @@ class Optimizer(nnx.Optimizer[M]):
             model: the model.
             *args: further arguments of ``loss_fn``.
             has_aux: whether ``loss_fn`` returns a pair.
+            extra_args: keyword arguments of :meth:`update`, which passes them to the optimizer.
             **kwargs: keyword arguments of ``loss_fn``.
 
         Returns:
             The loss, or ``(loss, aux)`` with ``has_aux``.
         """
         out = self.compute_gradients(loss_fn, model, *args, has_aux=has_aux, **kwargs)
-        self.update(model, out)
+        self.update(model, out, **(extra_args or {}))
         return (out.value, out.aux) if has_aux else out.value
 
     def metrics(self) -> dict[str, float | int | bool | str]:

@@ -23,7 +23,7 @@ wrong: see the errors of each method; most are a state or gradients that belong 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ from duotone.scale.choice import check_loss_scale
 from duotone.scale.finite import AxisName, check_axis_name
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, check, is_concrete, read
-from duotone.scale.skip import check_agreement
+from duotone.scale.skip import check_agreement, in_dtypes_of
 
 
 def wrap(
@@ -214,6 +214,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         /,
         *args: Any,
         has_aux: bool = False,
+        extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Minimized:
         """:meth:`compute_gradients` and :meth:`apply_gradients`.
@@ -223,10 +224,12 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
-            params: likewise.
+            params: the parameters.
             state: of this optimizer.
             *args: further arguments of `loss_fn`.
             has_aux: whether `loss_fn` returns a pair.
+            extra_args: more extra arguments for the optimizer, as in ``update(..., **extra_args)``,
+                or others in the place of these.
             **kwargs: further arguments of `loss_fn`.
 
         Returns:
@@ -239,14 +242,13 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         refuse_other_state(state)
         out = self.compute_gradients(loss_fn, params, state, *args, has_aux=has_aux, **kwargs)
 
-        def value_fn(params: Any) -> Any:
-            loss = loss_fn(params, *args, **kwargs)
+        def value_fn(given: Any) -> Any:
+            loss = loss_fn(in_dtypes_of(params, given), *args, **kwargs)
             return loss[0] if has_aux else loss
 
-        params, state = self.apply_gradients(
-            out, params, state, **self._wrapped.offer(value_fn=value_fn)
-        )
-        return Minimized(params, state, out.value, out.aux)
+        extra = {**self._wrapped.offer(value_fn=value_fn), **(extra_args or {})}
+        new, state = self.apply_gradients(out, params, state, **extra)
+        return Minimized(new, state, out.value, out.aux)
 
     def calibrate(
         self,

@@ -47,6 +47,7 @@ from duotone.scale.skip import (
     checked_gradients,
     guarded_apply,
     guarded_update,
+    updated,
     with_extra_args,
 )
 
@@ -205,7 +206,7 @@ class Wrapped:
             extra = {**self.offer(value=grads.value, grad=tree), **extra}
         tree, finite = checked_gradients(grads, self.axes, ENABLE)
         if examples is not None:
-            made = jax.eval_shape(lambda: self.inner.update(tree, state.inner, params, **extra)[0])
+            made = jax.eval_shape(lambda: updated(self.inner, tree, state.inner, params, extra)[0])
             check_reduced(made, params, examples, "update")
         result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
         loss = grads.value if scaled and jnp.ndim(grads.value) == 0 else None

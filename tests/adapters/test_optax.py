@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
+import duotone.nnx
 from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
 from duotone.enable import MixedPrecisionLossScaleOptimizer
 from duotone.enable import enable_mixed_precision_graph_rewrite as enable
@@ -439,3 +441,72 @@ def test_an_object_with_init_and_update_is_an_optimizer():
     params, batches = problem()
     done = tx.minimize(loss_fn, params, tx.init(params), batches[0])
     assert float(loss_fn(done.params, batches[0])) < float(loss_fn(params, batches[0]))
+
+
+class Seen(NamedTuple):
+    """What an optimizer was given besides gradients."""
+
+    number: jax.Array
+
+
+def listening() -> Any:
+    def update(updates: Any, state: Any, params: Any = None, *, number: Any, **extra: Any) -> Any:
+        assert {"value", "grad"} <= set(extra)
+        return updates, Seen(jnp.asarray(number) + extra["value_fn"](params))
+
+    made: Any = optax.GradientTransformationExtraArgs
+    return made(lambda params: Seen(jnp.zeros(())), update)
+
+
+def test_minimize_passes_extra_arguments_to_the_optimizer():
+    tx = enable(listening(), dtype="float16")
+    params = jnp.ones(2)
+
+    def loss(params: Any, number: Any) -> Any:  # a name that both have
+        return jnp.sum(params) * number
+
+    def number(**extra: Any) -> float:
+        def step(params: Any, state: Any) -> Any:
+            return tx.minimize(loss, params, state, number=5.0, extra_args=extra)
+
+        done = jax.jit(step)(params, tx.init(params))
+        assert float(done.loss) == 10
+        return float(done.state.inner.number)
+
+    assert number(number=3.0) == 13
+    assert number(number=3.0, value_fn=lambda params: jnp.float32(20)) == 23
+
+
+def test_sophia_gets_its_objective():
+    tx = enable(optax.contrib.sophia(0.1, update_interval=1), dtype="float16")
+    params, batches = problem()
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        extra = {"obj_fn": lambda params: loss_fn(params, batches[0])}
+        return tx.minimize(loss_fn, params, state, batches[0], extra_args=extra)
+
+    state, losses = tx.init(params), []
+    for _ in range(4):
+        done = step(params, state)
+        params, state = done.params, done.state
+        losses.append(float(done.loss))
+    assert losses[-1] < losses[0]
+
+
+def test_minimize_of_an_nnx_optimizer_passes_extra_arguments():
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+
+    def update(updates: Any, state: Any, params: Any = None, *, times: Any, **extra: Any) -> Any:
+        return jax.tree.map(lambda u: u * times, updates), state
+
+    made: Any = optax.GradientTransformationExtraArgs
+    scaled = made(lambda params: optax.EmptyState(), update)
+    optimizer = duotone.nnx.Optimizer(model, scaled, dtype="float16")
+    before = model.kernel[...]
+
+    def loss(model: Any) -> Any:
+        return jnp.mean(model(jnp.ones((2, 2))))
+
+    optimizer.minimize(loss, model, extra_args={"times": 2.0})
+    np.testing.assert_allclose(model.kernel[...] - before, 2.0)
