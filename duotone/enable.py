@@ -4,7 +4,7 @@ It looks whose optimizer it was given and hands it to the adapter of that librar
 are told apart without importing either: who passes a Keras optimizer has imported Keras.
 
 Called by users. What goes wrong: something that is no optimizer, one that is wrapped already, a
-loss scale below 1. To add a library: a test for its optimizers here, and an adapter.
+loss scale that is not positive. To add a library: a test for its optimizers here, and an adapter.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Optimizer(nnx.Optimizer[M]):
         model: the model.
         tx: an Optax optimizer.
         wrt: which variables are trained.
-        loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a number of at least 1, a
+        loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a positive number, a
             loss-scale object, or None.
         dtype: the half type, as for :func:`duotone.autocast`.
         policy: as for :func:`duotone.autocast`.

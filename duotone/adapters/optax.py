@@ -62,7 +62,7 @@ def wrap(
 
     Args:
         optimizer: an Optax optimizer, or any object with ``init`` and ``update``.
-        loss_scale: ``"dynamic"``, a number of at least 1, a loss-scale object, or None.
+        loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None.
         dtype: ``float16``, ``bfloat16``, None to ask the device, or ``float32``: off, as without
             rewriting and with no loss scale.
         policy: what may be painted.

@@ -24,7 +24,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.regions import keep_full
-from duotone.scale.configuration import MAX_SCALE
+from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
 from duotone.scale.leaves import is_inexact
 from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale
 
@@ -265,7 +265,7 @@ def check(state: MixedPrecisionState, who: str) -> Reading:
         ArgumentTypeError: the state is traced.
     """
     reading = read(state, who)
-    floor, cap = 1.0, MAX_SCALE
+    floor, cap = MIN_SCALE, MAX_SCALE
     if isinstance(state.loss_scale, DynamicLossScale):
         floor, cap = state.loss_scale.floor, state.loss_scale.cap
     floor, cap = _as_float32(floor), _as_float32(cap)

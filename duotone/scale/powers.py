@@ -5,6 +5,8 @@ They are exact. Compiled logarithms and powers are not, and take more operations
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -30,3 +32,12 @@ def power_of_two(exponent: jax.Array) -> jax.Array:
         exponent: ``int32[]``, from -126 to 127.
     """
     return lax.bitcast_convert_type((exponent + 127) << 23, jnp.float32)
+
+
+def powers_held_by(kind: Any) -> tuple[float, float]:
+    """The smallest normal and the largest power of two of a floating type.
+
+    Args:
+        kind: what ``jnp.finfo`` gives.
+    """
+    return 2.0 ** int(kind.minexp), 2.0 ** (int(kind.maxexp) - 1)

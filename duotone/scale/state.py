@@ -38,7 +38,7 @@ from duotone.scale.configuration import (
     with_names_of_tensorflow,
 )
 from duotone.scale.leaves import divide, multiply, to_full
-from duotone.scale.powers import log2_above, power_of_two
+from duotone.scale.powers import log2_above, power_of_two, powers_held_by
 from duotone.scale.selection import check_predicate
 
 _STATIC = {"static": True}
@@ -63,7 +63,7 @@ class LossScale(abc.ABC):
     @property
     @abc.abstractmethod
     def value(self) -> jax.Array:
-        """The scale, ``float32[]``, at least 1."""
+        """The scale, ``float32[]``, positive."""
 
     def scale(self, tree: Any) -> Any:
         """Multiplies the floating leaves of a tree (usually one loss) by the scale.
@@ -132,8 +132,8 @@ class LossScale(abc.ABC):
             dtype: the floating dtype of the loss.
 
         Returns:
-            A loss scale whose value `dtype` holds exactly, and is not above its largest power of
-            two (2**15 for float16); itself for float32 and float64.
+            A loss scale whose value `dtype` holds exactly, from its smallest normal number to its
+            largest power of two (2**-14 to 2**15 for float16); itself for float32 and float64.
         """
         del dtype
         return self
@@ -153,7 +153,8 @@ class DynamicLossScale(LossScale):
             Micikevicius et al.).
         factor: by which the scale is multiplied and divided. A power of two changes no bits of the
             gradients.
-        floor: the scale never falls below it; at least 1.
+        floor: the scale never falls below it; at least 2**-126. Below 1 it helps where gradients
+            overflow even unscaled, which then costs small ones.
         cap: the scale never rises above it; at most 2**126.
         value: the scale, ``float32[]``. Leave it out to begin at `initial`.
         good_steps: finite steps since the scale last changed or a step was skipped, ``int32[]``.
@@ -260,12 +261,12 @@ class DynamicLossScale(LossScale):
             return dataclasses.replace(self, value=value)
 
     def limited_to(self, dtype: Any) -> DynamicLossScale:
-        """The same scale, rounded to `dtype` and not above its largest power of two."""
+        """The same scale, rounded to `dtype` and within its powers of two."""
         kind = jnp.finfo(dtype)
         if _holds_any_scale(kind):
             return self
         with keep_full():
-            value = jnp.minimum(self.value, 2.0 ** (int(kind.maxexp) - 1))
+            value = jnp.clip(self.value, *powers_held_by(kind))
             # Not a pair of casts: XLA may remove those, and the gradients would then be unscaled
             # with another number than the one that scaled the loss.
             value = lax.reduce_precision(value, int(kind.nexp), int(kind.nmant))
@@ -278,7 +279,8 @@ class FixedLossScale(LossScale):
     """A loss scale that stays as it is; steps that are not finite are still skipped and counted.
 
     Args:
-        constant: the scale, from 1 to 2**126. Part of the compiled program.
+        constant: the scale, from 2**-126 to 2**126. Part of the compiled program. Below 1 it makes
+            large gradients fit, and loses small ones.
         good_steps: finite steps since a step was skipped, ``int32[]``.
         skipped: steps that were not finite, all together, ``int32[]``.
 
@@ -312,11 +314,12 @@ class FixedLossScale(LossScale):
         return dataclasses.replace(self, **_counted(self, finite))
 
     def limited_to(self, dtype: Any) -> FixedLossScale:
-        """The same scale, rounded to `dtype` and not above its largest power of two."""
+        """The same scale, rounded to `dtype` and within its powers of two."""
         kind = jnp.finfo(dtype)
         if _holds_any_scale(kind):
             return self
-        limited = min(self.constant, 2.0 ** (int(kind.maxexp) - 1))
+        smallest, largest = powers_held_by(kind)
+        limited = max(smallest, min(self.constant, largest))
         return dataclasses.replace(self, constant=float(np.asarray(limited).astype(kind.dtype)))
 
 

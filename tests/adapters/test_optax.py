@@ -443,6 +443,24 @@ def test_an_object_with_init_and_update_is_an_optimizer():
     assert float(loss_fn(done.params, batches[0])) < float(loss_fn(params, batches[0]))
 
 
+@pytest.mark.parametrize("scale", [2.0**-6, DynamicLossScale(1, floor=2.0**-8)])
+def test_a_scale_below_one_fits_gradients_that_overflow_unscaled(scale):
+    tx = enable(optax.sgd(1e-8), scale, dtype="float16")
+    params, x = jnp.full((4, 4), 0.1), jnp.full((4, 4), 0.1)
+
+    def loss(params: Any) -> Any:
+        return jnp.sum(((params @ x) @ x) * 1e6)
+
+    state: Any = tx.init(params)
+    for _ in range(8):
+        done = tx.minimize(loss, params, state)
+        params, state = done.params, done.state
+    assert tx.metrics(state)["last_finite"]
+    assert tx.metrics(state)["loss_scale"] < 1
+    found = tx.compute_gradients(loss, params, state).grads
+    np.testing.assert_allclose(found, jax.grad(loss)(params), rtol=2e-3)
+
+
 class Seen(NamedTuple):
     """What an optimizer was given besides gradients."""
 

@@ -18,7 +18,7 @@ checkpoint moves between devices:
 
 No rule is written here: :mod:`duotone.scale` adjusts, unscales and checks.
 
-What goes wrong: see ``refusals``; and a checkpoint whose scale is NaN, infinite or below 1.
+What goes wrong: see ``refusals``; and a checkpoint whose scale is NaN, infinite or below the floor.
 """
 
 from __future__ import annotations
@@ -247,16 +247,16 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         """Loads the state, if the scale in it can be one.
 
         Raises:
-            ArgumentError: the saved scale is NaN, infinite, 0 or below 1.
+            ArgumentError: the saved scale is NaN, infinite, 0 or below the floor.
         """
         if len(store.keys()) == len(self.variables):
             position = next(i for i, v in enumerate(self.variables) if v is self.dynamic_scale)
-            saved = store[str(position)]
-            if saved.shape == () and not settings.finite_scale(saved[()]):
+            saved, smallest = store[str(position)], settings.smallest_scale(self._chosen)
+            if saved.shape == () and not settings.finite_scale(saved[()], smallest):
                 raise ArgumentError(
                     f"the checkpoint of optimizer {self.name!r} holds the loss scale "
-                    f"{float(saved[()])!r}, which must be finite and at least 1: it was damaged, "
-                    "or written by an optimizer without a floor. Load the model with compile=False "
+                    f"{float(saved[()])!r}, which must be finite and at least {smallest:g}: "
+                    "it was damaged, or written by an optimizer without a floor. Load the model with compile=False "
                     "and compile it again with a new optimizer."
                 )
         super().load_own_variables(store)
@@ -300,7 +300,7 @@ def enable(
     Args:
         optimizer: a Keras optimizer that does not scale the loss yet.
         loss_scale: ``"dynamic"`` (for float16; no scaling where the half type is bfloat16 or
-            nothing is rewritten), a number from 1 up for a fixed scale, ``None`` for no scaling, or
+            nothing is rewritten), a positive number for a fixed scale, ``None`` for no scaling, or
             a :class:`~duotone.DynamicLossScale`, :class:`~duotone.FixedLossScale` or
             :class:`~duotone.NoLossScale`.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. Where
