@@ -91,7 +91,7 @@ class Wrapped:
         self.functions = GradientFunctions(dtype, policy, axes, rewrite)
         self.calibrations = Calibrations()
         self.healer = Healer(lambda: self.policy, self.functions.repaint)
-        self.alarm = StuckAlarm(ask=self.healer.ask)
+        self.alarm = StuckAlarm(ask=lambda: self.healer.ask(self.half))
         self._structures: set[Any] = set()
         self._thread = threading.local()
 

@@ -25,6 +25,9 @@ from duotone.scale.optimizer_state import MixedPrecisionState, Reading, check, f
 
 logger = logging.getLogger("duotone")
 
+SKIPPED_IN_VAIN = 10
+"""Skipped steps, not in a row, until a word about them where the scale cannot fall."""
+
 WARN_AFTER = 50
 """Steps skipped in a row at the smallest scale until the warning. A good run has none: coming down
 from 2**24 takes 24 skipped steps, and at the floor the scale can no longer be the cause."""
@@ -32,6 +35,8 @@ from 2**24 takes 24 skipped steps, and at the floor the scale can no longer be t
 
 class StuckAlarm:
     """Warns once when steps are skipped on and on though the scale can fall no more.
+
+    Once before, it says so of skipped steps that have good ones between them.
 
     Args:
         warn_after: skipped steps in a row.
@@ -41,11 +46,12 @@ class StuckAlarm:
     def __init__(self, warn_after: int = WARN_AFTER, ask: Callable[[], str] = lambda: "") -> None:
         self.warn_after = warn_after
         self._ask = ask
-        self._rung = False
+        self._rung = self._said = False
 
     def check(self, reading: Reading) -> None:
         """Warns if it is time and it has not warned before."""
         if self._rung or reading.stuck < self.warn_after:
+            self._say_of_some(reading)
             return
         self._rung = True
         logger.warning(
@@ -57,6 +63,20 @@ class StuckAlarm:
             "in it and why, also inside of what the optimizer rewrites; and keep suspicious parts "
             "in float32 with duotone.keep_full().",
             reading.stuck,
+            reading.loss_scale,
+            self._ask(),
+        )
+
+    def _say_of_some(self, reading: Reading) -> None:
+        in_vain = reading.smallest and reading.last_finite
+        if self._rung or self._said or not in_vain or reading.skipped_steps < SKIPPED_IN_VAIN:
+            return
+        self._said = True
+        logger.warning(
+            "%d steps were skipped and the loss scale can fall no more, it is %g: some batches "
+            "give gradients that are not finite for a reason that scaling cannot mend. %s"
+            "duotone.blame(step, ...) with the arguments of such a step names the operation.",
+            reading.skipped_steps,
             reading.loss_scale,
             self._ask(),
         )

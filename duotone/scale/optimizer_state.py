@@ -48,17 +48,27 @@ class MixedPrecisionState(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A state as numbers of the host; see :class:`MixedPrecisionState`."""
+    """A state as numbers of the host; see :class:`MixedPrecisionState`.
+
+    Attributes:
+        loss_scale: the scale.
+        good_steps: finite steps since it last changed or a step was skipped.
+        skipped_steps: skipped steps, all together.
+        last_finite: whether the last step was taken.
+        stuck: steps skipped in a row by which the scale could fall no more.
+        smallest: whether a skipped step leaves the scale where it is.
+    """
 
     loss_scale: float
     good_steps: int
     skipped_steps: int
     last_finite: bool
     stuck: int
+    smallest: bool
 
     def metrics(self) -> dict[str, float | int | bool]:
-        """The numbers that people watch, by name: all but ``stuck``."""
-        return {name: number for name, number in self._asdict().items() if name != "stuck"}
+        """The numbers that people watch, by name: all but the last two."""
+        return {name: self._asdict()[name] for name in self._fields[:4]}
 
 
 def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
@@ -90,6 +100,17 @@ def advance(
         unmoved = jnp.logical_not(loss_scale.value < state.loss_scale.value)
         stuck = jnp.where(finite, 0, state.stuck + unmoved.astype(jnp.int32))
     return MixedPrecisionState(inner, loss_scale, finite, stuck)
+
+
+def cannot_fall(loss_scale: LossScale) -> jax.Array:
+    """Whether a skipped step leaves a loss scale where it is, ``bool[]``.
+
+    Args:
+        loss_scale: fixed, none, or a dynamic one, which can fall to its floor.
+    """
+    with keep_full():
+        lower = loss_scale.adjust(jnp.asarray(False)).value
+        return jnp.logical_not(lower < loss_scale.value)
 
 
 def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
@@ -246,8 +267,10 @@ def read(state: MixedPrecisionState, who: str) -> Reading:
             f"{who}: the state holds one loss scale for each of several models or devices "
             f"(shape {jnp.shape(numbers[0])}). Take one: jax.tree.map(lambda x: x[0], state)."
         )
-    scale, good, skipped, finite, stuck = jax.device_get(numbers)
-    return Reading(float(scale), int(good), int(skipped), bool(finite), int(stuck))
+    smallest = cannot_fall(loss_scale)
+    *numbers, smallest = jax.device_get((*numbers, smallest))
+    scale, good, skipped, finite, stuck = numbers
+    return Reading(float(scale), int(good), int(skipped), bool(finite), int(stuck), bool(smallest))
 
 
 def check(state: MixedPrecisionState, who: str) -> Reading:

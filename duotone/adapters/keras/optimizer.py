@@ -88,7 +88,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._rewrite = bool(rewrite)
         self._half: tuple[str | None] | None = None
         self.healer = Healer(lambda: self._policy, self._repaint)
-        self.alarm = StuckAlarm(ask=self.healer.ask)
+        self.alarm = StuckAlarm(ask=lambda: self.healer.ask(self.half))
         hooks.install()
 
     # What the steps are rewritten with.
@@ -256,8 +256,8 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
                 raise ArgumentError(
                     f"the checkpoint of optimizer {self.name!r} holds the loss scale "
                     f"{float(saved[()])!r}, which must be finite and at least {smallest:g}: "
-                    "it was damaged, or written by an optimizer without a floor. Load the model with compile=False "
-                    "and compile it again with a new optimizer."
+                    "it was damaged, or written by an optimizer without a floor. Load the model "
+                    "with compile=False and compile it again with a new optimizer."
                 )
         super().load_own_variables(store)
         if self.built and not isinstance(self._chosen, DynamicLossScale | None):
