@@ -103,7 +103,7 @@ def advance(
 
 
 def cannot_fall(loss_scale: LossScale) -> jax.Array:
-    """Whether a skipped step leaves a loss scale where it is, ``bool[]``.
+    """True if a skipped step leaves a loss scale where it is, ``bool[]``.
 
     Args:
         loss_scale: fixed, none, or a dynamic one, which can fall to its floor.
