@@ -35,8 +35,8 @@ LOSS_SCALE = "DUOTONE_LOSS_SCALE"
 _PARTS = ("GRAPH_REWRITE", "LOSS_SCALING")
 _DTYPE_TAKES = "float16, bfloat16 or float32 (off) (empty: asks the device)"
 
-_LOSS_SCALE_TAKES = "dynamic, none or a number from 1 to 2**126 (empty: dynamic)"
-_LARGEST_SCALE = 2.0**126
+_LOSS_SCALE_TAKES = "dynamic, none or a number from 2**-126 to 2**126 (empty: dynamic)"
+_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-126, 2.0**126
 
 
 class SwitchVariable(NamedTuple):
@@ -141,6 +141,6 @@ def _loss_scale(value: str) -> str | float | None:
         number = float(name)
     except ValueError:
         number = math.nan
-    if not 1.0 <= number <= _LARGEST_SCALE:
+    if not _SMALLEST_SCALE <= number <= _LARGEST_SCALE:
         raise environment_error(LOSS_SCALE, value, "not a loss scale", _LOSS_SCALE_TAKES)
     return number

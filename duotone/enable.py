@@ -4,7 +4,7 @@ It looks whose optimizer it was given and hands it to the adapter of that librar
 are told apart without importing either: who passes a Keras optimizer has imported Keras.
 
 Called by users. What goes wrong: something that is no optimizer, one that is wrapped already, a
-loss scale below 1. To add a library: a test for its optimizers here, and an adapter.
+loss scale that is not positive. To add a library: a test for its optimizers here, and an adapter.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def enable_mixed_precision_graph_rewrite(
         is ``tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer``.
     """
     dtype = dtype if enabled else OFF
-    return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True)
+    return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True, scale=True)
 
 
 def optimizer_from_environment(
@@ -127,20 +127,14 @@ def optimizer_from_environment(
     """
     switches = read_switches()
     dtype = switches.dtype if dtype is None else dtype
-    if not switches.loss_scaling:
-        if not switches.rewrite and _is_keras(opt):
-            return opt
-        loss_scale = None
-    elif isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # a default: as if left out
+    if not (switches.loss_scaling or switches.rewrite) and _is_keras(opt):
+        return opt
+    if isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # a default: as if left out
         loss_scale = switches.loss_scale
-    if (
-        switches.loss_scaling
-        and not switches.rewrite
-        and isinstance(loss_scale, str)
-        and loss_scale == DYNAMIC
-    ):
+    if isinstance(loss_scale, str) and switches.loss_scaling and not switches.rewrite:
         loss_scale = DynamicLossScale()  # no half type of ours decides whether to scale
-    return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=switches.rewrite)
+    parts = {"rewrite": switches.rewrite, "scale": switches.loss_scaling}
+    return _wrapped(opt, loss_scale, dtype, policy, axis_name, **parts)
 
 
 def _wrapped(
@@ -151,6 +145,7 @@ def _wrapped(
     axis_name: AxisName | None,
     *,
     rewrite: bool,
+    scale: bool,
 ) -> Any:
     """The optimizer, wrapped by the adapter of its library."""
     if _is_keras(opt):
@@ -164,12 +159,12 @@ def _wrapped(
             )
         from duotone.adapters import keras
 
+        loss_scale = loss_scale if scale else None
         return keras.enable(opt, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)
     from duotone.adapters import optax
 
-    return optax.wrap(
-        opt, loss_scale, dtype=dtype, policy=policy, axis_name=axis_name, rewrite=rewrite
-    )
+    parts = {"rewrite": rewrite, "scale": scale}
+    return optax.wrap(opt, loss_scale, dtype=dtype, policy=policy, axis_name=axis_name, **parts)
 
 
 MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite

@@ -160,8 +160,9 @@ def value_and_grad(
         ArgumentTypeError: ``fun`` is not callable, ``argnums`` no integer, ``scale`` no loss scale,
             or as for :func:`autocast`. On a call: an argument to differentiate by is missing; with
             ``scale``, the loss is not floating. Without, JAX raises what it raises.
-        ArgumentError: ``argnums`` is empty; ``scale`` is below 1, or goes with ``holomorphic``; or
-            as for :func:`autocast`. On a call, with ``scale``: the loss is not a scalar.
+        ArgumentError: ``argnums`` is empty; ``scale`` is not positive, or goes with
+            ``holomorphic``; or as for :func:`autocast`. On a call, with ``scale``: the loss is no
+            scalar.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -282,5 +283,5 @@ def _loss_scale(name: str, scale: Any) -> LossScale:
         )
     raise ArgumentTypeError(
         f"{name}: scale must be a loss scale (DynamicLossScale, FixedLossScale, NoLossScale), a "
-        f"number of at least 1, or None; got {shown(scale)}. {remedy}"
+        f"positive number, or None; got {shown(scale)}. {remedy}"
     )

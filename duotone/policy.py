@@ -107,8 +107,9 @@ class Policy:
         log_path: A folder that exists. The graph before and after painting and the paint buckets
             are written there. A relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
-        heal: Of optimizers: keep full what overflows in a few steps in a row, from then on: True
-            for three steps, or a number of them; 0 is off. ``docs/heal.md``
+        heal: Of optimizers: keep full what overflows in a few steps in a row, or in four times as
+            many with good steps between, from then on: True for three, or a number; 0 is off.
+            ``docs/heal.md``
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.

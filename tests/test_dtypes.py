@@ -48,7 +48,7 @@ def test_short_names_are_taken_everywhere(name: str, means: str) -> None:
     record = duotone.cast_params(loss, W, X, dtype=name)
     assert duotone.autocast(loss, weights=record, dtype=name)(X).shape == ()
     opt = duotone.enable_mixed_precision_graph_rewrite(optax.sgd(0.1), dtype=name)
-    scaled = not isinstance(opt.init(W).loss_scale, NoLossScale)
+    scaled = not isinstance(opt.find_state(opt.init(W)).loss_scale, NoLossScale)
     assert scaled is (means == "float16")
     model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
     assert duotone.nnx.explain(model, X, dtype=name).summary.half_dtype == means
@@ -85,7 +85,7 @@ def test_the_one_line_switched_off_trains_in_float32(off: Settings, loss_scale: 
     plain = optax.adam(0.1)
     opt = duotone.enable_mixed_precision_graph_rewrite(plain, loss_scale, **off)
     state = opt.init(W)
-    assert isinstance(state.loss_scale, NoLossScale)
+    assert isinstance(opt.find_state(state).loss_scale, NoLossScale)
     done = jax.jit(lambda w, s: opt.minimize(loss, w, s, X))(W, state)
 
     @jax.jit

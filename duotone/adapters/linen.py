@@ -99,7 +99,7 @@ class TrainState(train_state.TrainState):
             params: the parameters.
             tx: an Optax optimizer, which is wrapped as by
                 :func:`duotone.enable_mixed_precision_graph_rewrite`, or a wrapped one.
-            loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a number of at least 1,
+            loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a positive number,
                 a loss-scale object, or None.
             dtype: the half type, as for :func:`duotone.autocast`.
             policy: as for :func:`duotone.autocast`.
@@ -127,7 +127,7 @@ class TrainState(train_state.TrainState):
     @property
     def loss_scale(self) -> LossScale:
         """The loss scale, with its arrays."""
-        return find(self.opt_state, "TrainState.loss_scale").loss_scale
+        return self.tx.find_state(self.opt_state).loss_scale
 
     def compute_gradients(
         self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any

@@ -12,7 +12,7 @@ another model, a loss that is not a floating scalar; the errors are those of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -65,7 +65,7 @@ class Optimizer(nnx.Optimizer[M]):
         model: the model.
         tx: an Optax optimizer.
         wrt: which variables are trained.
-        loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a number of at least 1, a
+        loss_scale: ``"dynamic"`` (scales in float16, not in bfloat16), a positive number, a
             loss-scale object, or None.
         dtype: the half type, as for :func:`duotone.autocast`.
         policy: as for :func:`duotone.autocast`.
@@ -121,7 +121,7 @@ class Optimizer(nnx.Optimizer[M]):
 
     def mixed_precision_state(self) -> MixedPrecisionState:
         """The state of ``tx``, with arrays in the place of variables, as a monitor reads it."""
-        return find(nnx.as_pure(self.opt_state), "Optimizer")
+        return self.tx.find_state(nnx.as_pure(self.opt_state))
 
     def compute_gradients(
         self,
@@ -249,6 +249,7 @@ class Optimizer(nnx.Optimizer[M]):
         /,
         *args: Any,
         has_aux: bool = False,
+        extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """One training step: :meth:`compute_gradients` and :meth:`update`.
@@ -258,13 +259,14 @@ class Optimizer(nnx.Optimizer[M]):
             model: the model.
             *args: further arguments of ``loss_fn``.
             has_aux: whether ``loss_fn`` returns a pair.
+            extra_args: keyword arguments of :meth:`update`, which passes them to the optimizer.
             **kwargs: keyword arguments of ``loss_fn``.
 
         Returns:
             The loss, or ``(loss, aux)`` with ``has_aux``.
         """
         out = self.compute_gradients(loss_fn, model, *args, has_aux=has_aux, **kwargs)
-        self.update(model, out)
+        self.update(model, out, **(extra_args or {}))
         return (out.value, out.aux) if has_aux else out.value
 
     def metrics(self) -> dict[str, float | int | bool | str]:

@@ -23,8 +23,7 @@ wrong: see the errors of each method; most are a state or gradients that belong 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -36,7 +35,7 @@ from duotone._arguments import is_off
 from duotone._dtypes import OFF
 from duotone.adapters import ENABLE
 from duotone.adapters.trees import check_differentiable, check_every_gradient
-from duotone.adapters.wrapped import Wrapped, refuse_other_state
+from duotone.adapters.wrapped import Minimized, Wrapped, refuse_other_state
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy import Policy
@@ -44,26 +43,8 @@ from duotone.scale import NoLossScale, ScaledGrad
 from duotone.scale.choice import check_loss_scale
 from duotone.scale.finite import AxisName, check_axis_name
 from duotone.scale.monitor import StuckAlarm
-from duotone.scale.optimizer_state import MixedPrecisionState, check, find, is_concrete
-from duotone.scale.skip import check_agreement
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Minimized:
-    """The result of :meth:`MixedPrecisionOptimizer.minimize`; a pytree.
-
-    Attributes:
-        params: the new parameters, in their own dtypes.
-        state: the optimizer's new state.
-        loss: the loss before the step, unscaled, as ``loss_fn`` returned it.
-        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
-    """
-
-    params: Any
-    state: MixedPrecisionState
-    loss: jax.Array
-    aux: Any = None
+from duotone.scale.optimizer_state import MixedPrecisionState, check, is_concrete, read
+from duotone.scale.skip import check_agreement, in_dtypes_of
 
 
 def wrap(
@@ -74,6 +55,7 @@ def wrap(
     policy: Policy | None = None,
     axis_name: AxisName | None = None,
     rewrite: bool = True,
+    scale: bool = True,
 ) -> MixedPrecisionOptimizer:
     """Wraps an Optax optimizer; see :func:`duotone.enable_mixed_precision_graph_rewrite`.
 
@@ -81,12 +63,13 @@ def wrap(
 
     Args:
         optimizer: an Optax optimizer, or any object with ``init`` and ``update``.
-        loss_scale: ``"dynamic"``, a number of at least 1, a loss-scale object, or None.
+        loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None.
         dtype: ``float16``, ``bfloat16``, None to ask the device, or ``float32``: off, as without
             rewriting and with no loss scale.
         policy: what may be painted.
         axis_name: mapped axes over which all devices must agree; see :func:`duotone.all_finite`.
         rewrite: whether loss functions are rewritten; else the loss is only scaled.
+        scale: whether the loss is scaled; if not, the state keeps `loss_scale` unused.
 
     Raises:
         ArgumentTypeError: an argument has the wrong type.
@@ -101,8 +84,8 @@ def wrap(
     axes = check_axis_name(axis_name)
     checked = check_loss_scale(loss_scale)
     if is_off(ENABLE, dtype):
-        checked, dtype, rewrite = None, OFF, False
-    wrapped = Wrapped(optimizer, checked, dtype, policy, axes, rewrite)
+        dtype, rewrite, scale = OFF, False, False
+    wrapped = Wrapped(optimizer, checked, dtype, policy, axes, rewrite, scale)
     return MixedPrecisionOptimizer(wrapped.init, wrapped.update)
 
 
@@ -183,9 +166,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
                 the state holds several loss scales, or a damaged one.
         """
         wrapped = self._wrapped
-        own = find(state, "compute_gradients")
-        if is_concrete(own):
-            check(own, "compute_gradients")
+        own = wrapped.find(state, "compute_gradients")
         check_agreement(wrapped.axes, "compute_gradients")
         check_differentiable(params)
         traced = any(
@@ -234,6 +215,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         /,
         *args: Any,
         has_aux: bool = False,
+        extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Minimized:
         """:meth:`compute_gradients` and :meth:`apply_gradients`.
@@ -243,10 +225,12 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
-            params: likewise.
+            params: the parameters.
             state: of this optimizer.
             *args: further arguments of `loss_fn`.
             has_aux: whether `loss_fn` returns a pair.
+            extra_args: more extra arguments for the optimizer, as in ``update(..., **extra_args)``,
+                or others in the place of these.
             **kwargs: further arguments of `loss_fn`.
 
         Returns:
@@ -259,14 +243,13 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         refuse_other_state(state)
         out = self.compute_gradients(loss_fn, params, state, *args, has_aux=has_aux, **kwargs)
 
-        def value_fn(params: Any) -> Any:
-            loss = loss_fn(params, *args, **kwargs)
+        def value_fn(given: Any) -> Any:
+            loss = loss_fn(in_dtypes_of(params, given), *args, **kwargs)
             return loss[0] if has_aux else loss
 
-        params, state = self.apply_gradients(
-            out, params, state, **self._wrapped.offer(value_fn=value_fn)
-        )
-        return Minimized(params, state, out.value, out.aux)
+        extra = {**self._wrapped.offer(value_fn=value_fn), **(extra_args or {})}
+        new, state = self.apply_gradients(out, params, state, **extra)
+        return Minimized(new, state, out.value, out.aux)
 
     def calibrate(
         self,
@@ -311,9 +294,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             >>> [(v.name, v.largest) for v in measured.values if v.largest > 65504][0]
             ('mul', 90000.0)
         """
-        own = find(state, "calibrate")
-        if is_concrete(own):
-            check(own, "calibrate")
+        own = self._wrapped.find(state, "calibrate")
         check_differentiable(params)
         return self._wrapped.calibrate(loss_fn, has_aux, (own.loss_scale, params, *args), kwargs)
 
@@ -333,7 +314,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         Raises:
             ArgumentTypeError: `state` holds no loss scale.
         """
-        loss_scale = find(state, "scale_loss").loss_scale
+        loss_scale = self._wrapped.find(state, "scale_loss").loss_scale
         scaled = loss_scale.scale(loss)
         # A loss that is no tracer is not being differentiated: somebody only looks at it.
         if isinstance(scaled, Tracer) and not isinstance(loss_scale, NoLossScale):
@@ -360,7 +341,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
                 "to apply_gradients as they are."
             )
         self._wrapped.pending = False
-        return find(state, "unscale").loss_scale.unscale(grads)
+        return self._wrapped.find(state, "unscale").loss_scale.unscale(grads)
 
     def metrics(self, state: Any) -> dict[str, float | int | bool | str]:
         """The numbers of a state, for logs; waits for the device.
@@ -372,15 +353,16 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             state: of this optimizer, or of one around it; outside compiled functions.
 
         Returns:
-            ``loss_scale``; ``good_steps``, finite steps since the scale last changed (0 for a loss
-            scale that does not count them); ``skipped_steps``; ``last_finite``; ``dtype``, the half
-            type, or ``"float32"`` where loss functions are not rewritten.
+            ``loss_scale``, the one in use: 1 where nothing is scaled; ``good_steps``, finite steps
+            since the scale last changed or a step was skipped (0 for a loss scale that does not
+            count them); ``skipped_steps``; ``last_finite``; ``dtype``, the half type, or
+            ``"float32"`` where loss functions are not rewritten.
 
         Raises:
             ArgumentError: the loss scale is damaged, or there are several.
             ArgumentTypeError: `state` holds no loss scale, or is traced.
         """
-        reading = check(find(state, "metrics"), "metrics")
+        reading = read(self._wrapped.find(state, "metrics", checked=True), "metrics")
         self._wrapped.alarm.check(reading)
         return {**reading.metrics(), "dtype": self._wrapped.half or "float32"}
 
@@ -394,4 +376,20 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             ArgumentError: its loss scale is NaN, infinite or out of its bounds.
             ArgumentTypeError: it is no state of a mixed-precision optimizer, or is traced.
         """
-        check(find(state, "check_state"), "check_state")
+        self._wrapped.find(state, "check_state", checked=True)
+
+    def find_state(self, state: Any) -> MixedPrecisionState:
+        """The state of this optimizer, with the loss scale that is in use.
+
+        Args:
+            state: of this optimizer, or of one around it.
+
+        Returns:
+            The :class:`MixedPrecisionState` in `state`. Where nothing is scaled, its loss scale is
+            a :class:`NoLossScale`, whatever the state keeps.
+
+        Raises:
+            ArgumentError: there are several, or the loss scale is damaged.
+            ArgumentTypeError: there is none.
+        """
+        return self._wrapped.find(state, "find_state")

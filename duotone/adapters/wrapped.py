@@ -34,16 +34,45 @@ from duotone.scale import LossScale, ScaledGrad
 from duotone.scale.choice import make_loss_scale
 from duotone.scale.finite import same_everywhere
 from duotone.scale.monitor import StuckAlarm
-from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, find, places
+from duotone.scale.optimizer_state import (
+    MixedPrecisionState,
+    advance,
+    begin,
+    check,
+    find,
+    in_use,
+    is_concrete,
+    places,
+    stored,
+)
 from duotone.scale.skip import (
     accepted,
     checked_gradients,
     guarded_apply,
     guarded_update,
+    updated,
     with_extra_args,
 )
 
 logger = logging.getLogger("duotone")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Minimized:
+    """The result of :meth:`MixedPrecisionOptimizer.minimize`; a pytree.
+
+    Attributes:
+        params: the new parameters, in their own dtypes.
+        state: the optimizer's new state.
+        loss: the loss before the step, unscaled, as ``loss_fn`` returned it.
+        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
+    """
+
+    params: Any
+    state: MixedPrecisionState
+    loss: jax.Array
+    aux: Any = None
 
 
 class Wrapped:
@@ -57,14 +86,15 @@ class Wrapped:
         policy: Policy | None,
         axes: tuple[str, ...] | None,
         rewrite: bool = True,
+        scale: bool = True,
     ) -> None:
-        self.given, self.rewrite = given, rewrite
+        self.given, self.rewrite, self.scale = given, rewrite, scale
         self.inner = with_extra_args(given, ENABLE)
         self.loss_scale, self.dtype, self.axes = loss_scale, dtype, axes
         self.functions = GradientFunctions(dtype, policy, axes, rewrite)
         self.calibrations = Calibrations()
         self.healer = Healer(lambda: self.policy, self.functions.repaint)
-        self.alarm = StuckAlarm(ask=self.healer.ask)
+        self.alarm = StuckAlarm(ask=lambda: self.healer.ask(self.half))
         self._structures: set[Any] = set()
         self._thread = threading.local()
 
@@ -76,7 +106,8 @@ class Wrapped:
     @property
     def settings(self) -> tuple[Any, ...]:
         """The arguments that make this one again."""
-        return (self.given, self.loss_scale, self.dtype, self.policy, self.axes, self.rewrite)
+        settings = (self.given, self.loss_scale, self.dtype, self.policy, self.axes)
+        return (*settings, self.rewrite, self.scale)
 
     def __reduce__(self) -> Any:
         return Wrapped, self.settings  # copies remember only what was measured
@@ -92,10 +123,33 @@ class Wrapped:
                 "optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))."
             )
         self._structures.add(jax.tree.structure(inner))
-        # An object or a number needs no half type, and no device is asked for one.
-        word = isinstance(self.loss_scale, str)
-        half = api.half_name(ENABLE, self.dtype, self.policy) if word else None
-        return begin(inner, make_loss_scale(self.loss_scale, half))
+        # The same leaves for every half type and device, so that a checkpoint moves between them.
+        return begin(inner, make_loss_scale(self.loss_scale, "float16"))
+
+    @property
+    def scales(self) -> bool:
+        """True if losses are multiplied by the loss scale of the state."""
+        if not self.scale or not isinstance(self.loss_scale, str):
+            return self.scale
+        return api.half_name(ENABLE, self.dtype, self.policy) == "float16"
+
+    def find(self, state: Any, who: str, *, checked: bool = False) -> MixedPrecisionState:
+        """The state of this optimizer in one around it, with the loss scale in use.
+
+        Args:
+            state: of this optimizer, or of one around it.
+            who: the method that was called, for the error.
+            checked: whether a damaged loss scale is refused; if not, it is only where the numbers
+                can be read without waiting for the device.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: as ``find`` and ``check`` of ``optimizer_state``.
+        """
+        scaled = self.scales
+        own = find(state, who, scaled=scaled)
+        if checked or is_concrete(own):
+            check(own, who)
+        return in_use(own, scaled=scaled)
 
     @property
     def half(self) -> str | None:
@@ -155,14 +209,15 @@ class Wrapped:
             extra = {**self.offer(value=grads.value, grad=tree), **extra}
         tree, finite = checked_gradients(grads, self.axes, ENABLE)
         if examples is not None:
-            made = jax.eval_shape(lambda: self.inner.update(tree, state.inner, params, **extra)[0])
+            made = jax.eval_shape(lambda: updated(self.inner, tree, state.inner, params, extra)[0])
             check_reduced(made, params, examples, "update")
         with switched_off() if self.dtype == OFF else contextlib.nullcontext():
             result, inner = guarded(self.inner, tree, state.inner, params, finite, extra)
         loss = grads.value if scaled and jnp.ndim(grads.value) == 0 else None
         if loss is not None and not same_everywhere(loss):
             loss = None  # agreeing on one would cost every step a collective
-        return result, advance(state, inner, finite, loss)
+        used = advance(in_use(state, scaled=self.scales), inner, finite, loss)
+        return result, stored(used, state)
 
     def offer(self, **extra: Any) -> dict[str, Any]:
         """Those of some extra arguments of ``update`` that the optimizer takes."""

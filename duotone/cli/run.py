@@ -117,7 +117,7 @@ def _set_variables(options: Mapping[str, str | None]) -> None:
         try:
             read_switches({LOSS_SCALE: text})
         except EnvironmentVariableError as error:
-            takes = "dynamic, none or a number from 1 on, such as --loss-scale 1024"
+            takes = "dynamic, none or a number above 0, such as --loss-scale 1024"
             raise ArgumentError(f"--loss-scale {text}: it takes {takes}.") from error
     if not read_switches().found:  # who set TensorFlow's variables chose the parts already
         os.environ[SWITCH] = "1"

@@ -20,9 +20,10 @@ is not a loss scale, a loss that is not a floating scalar, trees of different st
 error that names the thing and the remedy (``docs/loss-scaling.md`` has the whole story).
 
 Files: ``leaves`` (arithmetic on one leaf), ``finite`` (the finite check), ``selection`` (keep or
-replace), ``configuration`` (checked numbers), ``state`` (the three loss scales), ``gradient``
-(differentiation), ``choice`` (what a user may say for a loss scale), ``skip`` (an optimizer that
-leaves out bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with a loss scale).
+replace), ``configuration`` (checked numbers), ``powers`` (of two), ``state`` (the three loss
+scales), ``gradient`` (differentiation), ``choice`` (what a user may say for a loss scale), ``skip``
+(an optimizer that leaves out bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with a
+loss scale).
 """
 
 from duotone.scale.choice import dynamic_loss_scale, fixed_loss_scale, make_loss_scale

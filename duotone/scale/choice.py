@@ -6,7 +6,7 @@ training starts. :func:`dynamic_loss_scale` and :func:`fixed_loss_scale` are the
 
 Called by the optimizer adapters and by users. Who extends this: a rule of your own is a subclass of
 :class:`~duotone.scale.LossScale` and is taken as it is. What goes wrong: a word that is not
-``"dynamic"``, a number below 1 (also NaN and infinity), a class in place of an object.
+``"dynamic"``, a number that is not positive (also NaN and infinity), a class in place of an object.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def fixed_loss_scale(value: float) -> FixedLossScale:
     """A loss scale that stays; see :class:`FixedLossScale`.
 
     Args:
-        value: the scale, from 1 to 2**126.
+        value: the scale, from 2**-126 to 2**126; see :class:`FixedLossScale`.
 
     Returns:
         The loss scale. Steps that are not finite are skipped and counted all the same.
@@ -87,14 +87,14 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
     """The argument ``loss_scale``, checked without touching a device.
 
     Args:
-        loss_scale: ``"dynamic"``, a number of at least 1, a loss-scale object, or None for none.
+        loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None for none.
 
     Returns:
         ``"dynamic"``, a float, the object itself, or None.
 
     Raises:
         ArgumentTypeError: none of these.
-        ArgumentError: another word, or a number below 1, above 2**126 or NaN.
+        ArgumentError: another word, or a number below 2**-126, above 2**126 or NaN.
     """
     if loss_scale is None or isinstance(loss_scale, LossScale):
         return loss_scale
@@ -103,7 +103,7 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
             return DYNAMIC
         raise ArgumentError(
             f'loss_scale={loss_scale!r}: the only word that is taken is "dynamic". Give that, a '
-            "number of at least 1, a loss-scale object, or None for no scaling."
+            "positive number, a loss-scale object, or None for no scaling."
         )
     if isinstance(loss_scale, numbers.Real) and not isinstance(loss_scale, bool):
         return check_scale("loss_scale", loss_scale)
@@ -114,7 +114,7 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
     else:
         remedy = "A scale of another library has to be translated: dynamic_loss_scale(initial=...)."
     raise ArgumentTypeError(
-        'loss_scale must be "dynamic", a number of at least 1, a loss-scale object '
+        'loss_scale must be "dynamic", a positive number, a loss-scale object '
         "(DynamicLossScale, FixedLossScale, NoLossScale) or None; got "
         f"{_shown(loss_scale)}. {remedy}"
     )

@@ -19,6 +19,9 @@ from duotone.errors import ArgumentError, ArgumentTypeError
 MAX_SCALE = 2.0**126
 """The largest power of two whose reciprocal is still a normal float32."""
 
+MIN_SCALE = 1 / MAX_SCALE
+"""The smallest normal float32."""
+
 Made = TypeVar("Made", bound=Callable[..., Any])
 
 
@@ -70,13 +73,12 @@ def _check_number(name: str, number: Any) -> float:
 
 
 def check_scale(name: str, number: Any) -> float:
-    """A scale, as a float from 1 to 2**126."""
+    """A scale, as a float from 2**-126 to 2**126."""
     scale = _check_number(name, number)
-    if not 1.0 <= scale <= MAX_SCALE:  # true for NaN as well
+    if not MIN_SCALE <= scale <= MAX_SCALE:  # true for NaN as well
         raise ArgumentError(
-            f"{name} must be from 1 to 2**126 (below 1 a loss scale would lose gradients that it "
-            f"is there to keep, above that unscaling leaves float32); got {name}={scale:g}. "
-            "Use NoLossScale() to switch scaling off."
+            f"{name} must be from 2**-126 to 2**126, which float32 divides by without loss; got "
+            f"{name}={scale:g}. Use NoLossScale() to switch scaling off."
         )
     return scale
 

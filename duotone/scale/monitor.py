@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
-from duotone.scale.optimizer_state import Reading, check, find
+from duotone.scale.optimizer_state import MixedPrecisionState, Reading, check, find, read
 
 logger = logging.getLogger("duotone")
+
+SKIPPED_IN_VAIN = 10
+"""Skipped steps, not in a row, until a word about them where the scale cannot fall."""
 
 WARN_AFTER = 50
 """Steps skipped in a row at the smallest scale until the warning. A good run has none: coming down
@@ -33,6 +36,8 @@ from 2**24 takes 24 skipped steps, and at the floor the scale can no longer be t
 class StuckAlarm:
     """Warns once when steps are skipped on and on though the scale can fall no more.
 
+    Once before, it says so of skipped steps that have good ones between them.
+
     Args:
         warn_after: skipped steps in a row.
         ask: gives a sentence that names the operation to blame, or nothing.
@@ -41,11 +46,12 @@ class StuckAlarm:
     def __init__(self, warn_after: int = WARN_AFTER, ask: Callable[[], str] = lambda: "") -> None:
         self.warn_after = warn_after
         self._ask = ask
-        self._rung = False
+        self._rung = self._said = False
 
     def check(self, reading: Reading) -> None:
         """Warns if it is time and it has not warned before."""
         if self._rung or reading.stuck < self.warn_after:
+            self._say_of_some(reading)
             return
         self._rung = True
         logger.warning(
@@ -61,6 +67,20 @@ class StuckAlarm:
             self._ask(),
         )
 
+    def _say_of_some(self, reading: Reading) -> None:
+        in_vain = reading.smallest and reading.last_finite
+        if self._rung or self._said or not in_vain or reading.skipped_steps < SKIPPED_IN_VAIN:
+            return
+        self._said = True
+        logger.warning(
+            "%d steps were skipped and the loss scale can fall no more, it is %g: some batches "
+            "give gradients that are not finite for a reason that scaling cannot mend. %s"
+            "duotone.blame(step, ...) with the arguments of such a step names the operation.",
+            reading.skipped_steps,
+            reading.loss_scale,
+            self._ask(),
+        )
+
 
 class LossScaleMonitor:
     """Logs the loss scale when something changed, and writes it to TensorBoard.
@@ -70,7 +90,8 @@ class LossScaleMonitor:
 
     Args:
         optimizer: the mixed-precision optimizer, of Optax, NNX or Keras; with it, it and
-            ``opt.metrics`` warn once between them. None watches any state.
+            ``opt.metrics`` warn once between them. None watches any state, and shows the loss scale
+            that the state keeps, also where the optimizer does not use it.
         every: steps between two readings.
         logdir: a folder for TensorBoard, made if it is not there; needs ``tensorboard``.
         writer: in place of `logdir`, an object with ``add_scalar(tag, value, step)`` (PyTorch's
@@ -109,6 +130,8 @@ class LossScaleMonitor:
             )
         self._every = _positive("every", every)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm
+        self._find: Callable[[Any], MixedPrecisionState] | None
+        self._find = getattr(optimizer, "find_state", None)
         if warn_after is not None:
             self._alarm.warn_after = _positive("warn_after", warn_after)
         self._write, self._flush = _scalar_writer(logdir, writer)
@@ -132,9 +155,10 @@ class LossScaleMonitor:
             return
         self._read_at = step
         held = getattr(state, "mixed_precision_state", None)  # of optimizers that keep their own
-        reading = check(
-            find(held() if callable(held) else state, "LossScaleMonitor"), "LossScaleMonitor"
-        )
+        found = find(held() if callable(held) else state, "LossScaleMonitor")
+        reading = check(found, "LossScaleMonitor")
+        if self._find is not None:
+            reading = read(self._find(found), "LossScaleMonitor")
         self._log(reading, step)
         if self._write is not None:
             for name, number in reading.metrics().items():

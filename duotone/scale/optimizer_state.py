@@ -10,6 +10,7 @@ and ``adjust`` brings the scale back between its bounds.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.regions import keep_full
-from duotone.scale.configuration import MAX_SCALE
+from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
 from duotone.scale.leaves import is_inexact
 from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale
 
@@ -33,7 +34,9 @@ class MixedPrecisionState(NamedTuple):
 
     Attributes:
         inner: the state of the wrapped optimizer, unchanged.
-        loss_scale: the loss scale; holds the number of skipped steps.
+        loss_scale: the loss scale that the user asked for; counts good and skipped steps. Its value
+            is kept and not used where the optimizer scales no loss (``"dynamic"`` in bfloat16,
+            or mixed precision switched off), so that the state is the same tree for every dtype.
         last_finite: ``bool[]``, whether the last step was taken.
         stuck: ``int32[]``, steps skipped in a row by which the scale could fall no more.
     """
@@ -45,17 +48,27 @@ class MixedPrecisionState(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A state as numbers of the host; see :class:`MixedPrecisionState`."""
+    """A state as numbers of the host; see :class:`MixedPrecisionState`.
+
+    Attributes:
+        loss_scale: the scale.
+        good_steps: finite steps since it last changed or a step was skipped.
+        skipped_steps: skipped steps, all together.
+        last_finite: whether the last step was taken.
+        stuck: steps skipped in a row by which the scale could fall no more.
+        smallest: whether a skipped step leaves the scale where it is.
+    """
 
     loss_scale: float
     good_steps: int
     skipped_steps: int
     last_finite: bool
     stuck: int
+    smallest: bool
 
     def metrics(self) -> dict[str, float | int | bool]:
-        """The numbers that people watch, by name: all but ``stuck``."""
-        return {name: number for name, number in self._asdict().items() if name != "stuck"}
+        """The numbers that people watch, by name: all but the last two."""
+        return {name: self._asdict()[name] for name in self._fields[:4]}
 
 
 def begin(inner: Any, loss_scale: LossScale) -> MixedPrecisionState:
@@ -89,18 +102,67 @@ def advance(
     return MixedPrecisionState(inner, loss_scale, finite, stuck)
 
 
+def cannot_fall(loss_scale: LossScale) -> jax.Array:
+    """True if a skipped step leaves a loss scale where it is, ``bool[]``.
+
+    Args:
+        loss_scale: fixed, none, or a dynamic one, which can fall to its floor.
+    """
+    with keep_full():
+        lower = loss_scale.adjust(jnp.asarray(False)).value
+        return jnp.logical_not(lower < loss_scale.value)
+
+
+def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
+    """A state with the loss scale that multiplies losses.
+
+    Args:
+        state: as the optimizer stores it.
+        scaled: whether the optimizer scales losses.
+
+    Returns:
+        The state itself, or one whose loss scale is a ``NoLossScale`` with the same counts.
+    """
+    if scaled:
+        return state
+    return state._replace(loss_scale=NoLossScale(**_counts(state.loss_scale)))
+
+
+def stored(used: MixedPrecisionState, before: MixedPrecisionState) -> MixedPrecisionState:
+    """The inverse of :func:`in_use`: a state as the optimizer stores it.
+
+    Args:
+        used: the state after a step, with the loss scale that is in use.
+        before: the stored state before the step.
+    """
+    if type(used.loss_scale) is type(before.loss_scale):
+        return used
+    counts = _counts(used.loss_scale)
+    new: Any = before.loss_scale
+    kept = dataclasses.replace(new, **{n: counts[n] for n in _counts(new)})
+    return used._replace(loss_scale=kept)
+
+
+def _counts(loss_scale: LossScale) -> dict[str, Any]:
+    """The counts that a loss scale keeps; one of the user's own class may keep none."""
+    names = {field.name for field in dataclasses.fields(loss_scale)}  # pyright: ignore
+    return {n: getattr(loss_scale, n) for n in ("good_steps", "skipped") if n in names}
+
+
 def places(tree: Any) -> list[tuple[str, MixedPrecisionState]]:
     """Every :class:`MixedPrecisionState` in a tree, outermost only, with its place."""
     leaves, _ = tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, MixedPrecisionState))
     return [(keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, MixedPrecisionState)]
 
 
-def find(state: Any, who: str) -> MixedPrecisionState:
+def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
     """The one :class:`MixedPrecisionState` in the state of an optimizer around it.
 
     Args:
         state: the state itself, or that of ``optax.chain``, ``optax.masked`` and the like.
         who: the method that was called, for the error.
+        scaled: whether gradients may overflow because of the loss scale, which then must not
+            reach anything that keeps them.
 
     Raises:
         ArgumentTypeError: there is none.
@@ -124,7 +186,8 @@ def find(state: Any, who: str) -> MixedPrecisionState:
             "enable_mixed_precision_graph_rewrite(optax.multi_transform(...))."
         )
     _refuse_inside_accumulation(state, who)
-    if not isinstance(found[0][1].loss_scale, NoLossScale) and (ruined := _unprotected(state)):
+    scaled = scaled and not isinstance(found[0][1].loss_scale, NoLossScale)
+    if scaled and (ruined := _unprotected(state)):
         raise ArgumentError(
             f"{who}: {ruined} is outside of the mixed-precision optimizer, so gradients that "
             "overflow reach it and the step is not skipped there. Wrap the outermost optimizer "
@@ -204,8 +267,10 @@ def read(state: MixedPrecisionState, who: str) -> Reading:
             f"{who}: the state holds one loss scale for each of several models or devices "
             f"(shape {jnp.shape(numbers[0])}). Take one: jax.tree.map(lambda x: x[0], state)."
         )
-    scale, good, skipped, finite, stuck = jax.device_get(numbers)
-    return Reading(float(scale), int(good), int(skipped), bool(finite), int(stuck))
+    smallest = cannot_fall(loss_scale)
+    *numbers, smallest = jax.device_get((*numbers, smallest))
+    scale, good, skipped, finite, stuck = numbers
+    return Reading(float(scale), int(good), int(skipped), bool(finite), int(stuck), bool(smallest))
 
 
 def check(state: MixedPrecisionState, who: str) -> Reading:
@@ -223,7 +288,7 @@ def check(state: MixedPrecisionState, who: str) -> Reading:
         ArgumentTypeError: the state is traced.
     """
     reading = read(state, who)
-    floor, cap = 1.0, MAX_SCALE
+    floor, cap = MIN_SCALE, MAX_SCALE
     if isinstance(state.loss_scale, DynamicLossScale):
         floor, cap = state.loss_scale.floor, state.loss_scale.cap
     floor, cap = _as_float32(floor), _as_float32(cap)

@@ -42,7 +42,7 @@ from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.regions import keep_full
 from duotone.scale.finite import AxisName, all_finite, check_axis_name, unfollowed_axes
 from duotone.scale.gradient import ScaledGrad
-from duotone.scale.leaves import is_inexact
+from duotone.scale.leaves import is_inexact, to_full
 from duotone.scale.selection import pairs, select_tree
 
 
@@ -230,15 +230,14 @@ def guarded_update(
 
     Returns:
         The updates (-0.0 in a skipped step), and the new state or `old`. Floating leaves of the
-        state keep the dtype they had: float32 gradients of half parameters would change it.
+        state keep the dtype they had; see :func:`updated`.
 
     Raises:
         ArgumentError: the optimizer returned a state of another structure or shape.
     """
 
     def run() -> tuple[Any, Any]:
-        updates, new = optimizer.update(grads, old, params, **extra)
-        return updates, _in_dtypes_of(old, new)
+        return updated(optimizer, grads, old, params, extra)
 
     return _where(finite, run, lambda like: (jax.tree.map(_nothing, like[0]), old))
 
@@ -264,10 +263,46 @@ def guarded_apply(
     """
 
     def run() -> tuple[Any, Any]:
-        updates, new = optimizer.update(grads, old, params, **extra)
-        return optax.apply_updates(params, updates), _in_dtypes_of(old, new)
+        updates, new = updated(optimizer, grads, old, params, extra)
+        return optax.apply_updates(params, updates), new
 
     return _where(finite, run, lambda like: (params, old))
+
+
+def updated(
+    optimizer: Any, grads: Any, old: Any, params: Any, extra: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Runs the optimizer, in float32 where its parameters are half and its gradients are not.
+
+    Unscaled gradients are float32: those of float16 parameters may be too small for float16. An
+    optimizer that compares dtypes (``lax.cond``, ``lax.clamp``) fails if its state and parameters
+    are half beside them. So it sees all three as if the parameters were float32, and the state is
+    stored in the dtypes that ``init`` gave it. Half gradients of half parameters stay as they are.
+
+    Args:
+        optimizer: as for :func:`guarded_update`.
+        grads: as there.
+        old: as there.
+        params: as there.
+        extra: as there.
+
+    Returns:
+        The updates, and the new state in the dtypes of `old`.
+    """
+    wide, state = params, old
+    if _any_half(params) and not _any_half(grads):
+        wide = to_full(params)
+        try:
+            state = in_dtypes_of(jax.eval_shape(lambda: optimizer.init(wide)), old)
+        except TypeError:  # a state that holds other things than arrays
+            wide = params
+    updates, new = optimizer.update(grads, state, wide, **extra)
+    return updates, in_dtypes_of(old, new)
+
+
+def _any_half(tree: Any) -> bool:
+    floating = [leaf for leaf in jax.tree.leaves(tree) if is_inexact(leaf)]
+    return any(jnp.finfo(jnp.result_type(leaf)).bits < 32 for leaf in floating)
 
 
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
@@ -335,14 +370,23 @@ def _nothing(update: Any) -> Any:
     return jnp.full(update.shape, zero if is_inexact(update) else 0, update.dtype)
 
 
-def _in_dtypes_of(old: Any, new: Any) -> Any:
+def in_dtypes_of(old: Any, new: Any) -> Any:
+    """The floating leaves of a tree in the dtypes of another one, if both have one structure.
+
+    Args:
+        old: gives the dtypes.
+        new: a tree of arrays.
+
+    Returns:
+        `new`, with the dtypes of `old`.
+    """
     if jax.tree.structure(old) != jax.tree.structure(new):
         return new  # the choice between the two names the difference
 
     def convert(kept: Any, leaf: Any) -> Any:
         if leaf is kept or not (is_inexact(kept) and is_inexact(leaf)):
             return leaf
-        dtype = jnp.result_type(kept)
+        dtype = kept.dtype if hasattr(kept, "dtype") else jnp.result_type(kept)
         return leaf if jnp.result_type(leaf) == dtype else jnp.asarray(leaf).astype(dtype)
 
     return jax.tree.map(convert, old, new)

@@ -38,6 +38,7 @@ from duotone.scale.configuration import (
     with_names_of_tensorflow,
 )
 from duotone.scale.leaves import divide, multiply, to_full
+from duotone.scale.powers import log2_above, power_of_two, powers_held_by
 from duotone.scale.selection import check_predicate
 
 _STATIC = {"static": True}
@@ -62,7 +63,7 @@ class LossScale(abc.ABC):
     @property
     @abc.abstractmethod
     def value(self) -> jax.Array:
-        """The scale, ``float32[]``, at least 1."""
+        """The scale, ``float32[]``, positive."""
 
     def scale(self, tree: Any) -> Any:
         """Multiplies the floating leaves of a tree (usually one loss) by the scale.
@@ -131,8 +132,8 @@ class LossScale(abc.ABC):
             dtype: the floating dtype of the loss.
 
         Returns:
-            A loss scale whose value `dtype` holds exactly, and is not above its largest power of
-            two (2**15 for float16); itself for float32 and float64.
+            A loss scale whose value `dtype` holds exactly, from its smallest normal number to its
+            largest power of two (2**-14 to 2**15 for float16); itself for float32 and float64.
         """
         del dtype
         return self
@@ -152,7 +153,8 @@ class DynamicLossScale(LossScale):
             Micikevicius et al.).
         factor: by which the scale is multiplied and divided. A power of two changes no bits of the
             gradients.
-        floor: the scale never falls below it; at least 1.
+        floor: the scale never falls below it; at least 2**-126. Below 1 it helps where gradients
+            overflow even unscaled, which then costs small ones.
         cap: the scale never rises above it; at most 2**126.
         value: the scale, ``float32[]``. Leave it out to begin at `initial`.
         good_steps: finite steps since the scale last changed or a step was skipped, ``int32[]``.
@@ -207,17 +209,15 @@ class DynamicLossScale(LossScale):
             )
         if self.value is _INITIAL:
             _normalise(self, value=jnp.asarray(self.initial, jnp.float32))
-        if self.good_steps is _INITIAL:
-            _normalise(self, good_steps=jnp.zeros((), jnp.int32))
-        if self.skipped is _INITIAL:
-            _normalise(self, skipped=jnp.zeros((), jnp.int32))
+        _begin_counts(self)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Divides the scale after a step that was not finite; multiplies it when its time came."""
         finite = check_predicate(grads_finite, "grads_finite")
         with keep_full():
             scale = jnp.asarray(self.value, jnp.float32)
-            good = jnp.where(finite, self.good_steps + 1, 0)
+            counts = _counted(self, finite)
+            good = counts["good_steps"]
             grow = good >= self.growth_interval
             scale = jnp.where(finite, scale, scale / self.factor)
             scale = jnp.where(grow, scale * self.factor, scale)
@@ -225,12 +225,8 @@ class DynamicLossScale(LossScale):
             # raise, and NaN would otherwise skip every step to come.
             scale = jnp.where(scale >= self.floor, scale, self.floor)
             scale = jnp.minimum(scale, self.cap)
-            return dataclasses.replace(
-                self,
-                value=scale,
-                good_steps=jnp.where(grow, 0, good),
-                skipped=_count_skipped(self.skipped, finite),
-            )
+            counts["good_steps"] = jnp.where(grow, 0, good)
+            return dataclasses.replace(self, value=scale, **counts)
 
     def fitted_to(self, loss: Any, grads_finite: Any, last_finite: Any = True) -> DynamicLossScale:
         """Lowers the first scale in one go where it was too large for a large loss.
@@ -255,22 +251,22 @@ class DynamicLossScale(LossScale):
         finite = check_predicate(grads_finite, "grads_finite")
         with keep_full():
             size = jnp.abs(jnp.asarray(loss, jnp.float32)) / ORDINARY_LOSS
-            above = jnp.maximum(_log2_above(size), 0)
+            above = jnp.maximum(log2_above(size), 0)
             first = (self.good_steps == 0) & (self.skipped == 0) & (self.value == self.initial)
             second = (self.skipped == 1) & ~check_predicate(last_finite, "last_finite")
-            lowered = _power_of_two(15 - jnp.where(first, (above + 1) >> 1, above))
+            lowered = power_of_two(15 - jnp.where(first, (above + 1) >> 1, above))
             value = jnp.minimum(self.value, lowered * self.factor)
             large = jnp.isfinite(size) & (above > 0)
             value = jnp.where((first | second) & ~finite & large, value, self.value)
             return dataclasses.replace(self, value=value)
 
     def limited_to(self, dtype: Any) -> DynamicLossScale:
-        """The same scale, rounded to `dtype` and not above its largest power of two."""
+        """The same scale, rounded to `dtype` and within its powers of two."""
         kind = jnp.finfo(dtype)
         if _holds_any_scale(kind):
             return self
         with keep_full():
-            value = jnp.minimum(self.value, 2.0 ** (int(kind.maxexp) - 1))
+            value = jnp.clip(self.value, *powers_held_by(kind))
             # Not a pair of casts: XLA may remove those, and the gradients would then be unscaled
             # with another number than the one that scaled the loss.
             value = lax.reduce_precision(value, int(kind.nexp), int(kind.nmant))
@@ -283,7 +279,9 @@ class FixedLossScale(LossScale):
     """A loss scale that stays as it is; steps that are not finite are still skipped and counted.
 
     Args:
-        constant: the scale, from 1 to 2**126. Part of the compiled program.
+        constant: the scale, from 2**-126 to 2**126. Part of the compiled program. Below 1 it makes
+            large gradients fit, and loses small ones.
+        good_steps: finite steps since a step was skipped, ``int32[]``.
         skipped: steps that were not finite, all together, ``int32[]``.
 
     Raises:
@@ -298,12 +296,12 @@ class FixedLossScale(LossScale):
     """
 
     constant: float = dataclasses.field(metadata=_STATIC)
+    good_steps: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
     skipped: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
 
     def __post_init__(self) -> None:
         _normalise(self, constant=check_scale("constant", self.constant))
-        if self.skipped is _INITIAL:
-            _normalise(self, skipped=jnp.zeros((), jnp.int32))
+        _begin_counts(self)
 
     @property
     def value(self) -> jax.Array:
@@ -311,16 +309,17 @@ class FixedLossScale(LossScale):
         return jnp.asarray(self.constant, jnp.float32)
 
     def adjust(self, grads_finite: Any) -> FixedLossScale:
-        """Counts a step that was not finite."""
+        """Counts the step as good or as skipped."""
         finite = check_predicate(grads_finite, "grads_finite")
-        return dataclasses.replace(self, skipped=_count_skipped(self.skipped, finite))
+        return dataclasses.replace(self, **_counted(self, finite))
 
     def limited_to(self, dtype: Any) -> FixedLossScale:
-        """The same scale, rounded to `dtype` and not above its largest power of two."""
+        """The same scale, rounded to `dtype` and within its powers of two."""
         kind = jnp.finfo(dtype)
         if _holds_any_scale(kind):
             return self
-        limited = min(self.constant, 2.0 ** (int(kind.maxexp) - 1))
+        smallest, largest = powers_held_by(kind)
+        limited = max(smallest, min(self.constant, largest))
         return dataclasses.replace(self, constant=float(np.asarray(limited).astype(kind.dtype)))
 
 
@@ -333,6 +332,7 @@ class NoLossScale(LossScale):
     leaves become float32 as with the other loss scales; no multiplication enters the program.
 
     Args:
+        good_steps: finite steps since a step was skipped, ``int32[]``.
         skipped: steps that were not finite, all together, ``int32[]``.
 
     Example:
@@ -341,11 +341,11 @@ class NoLossScale(LossScale):
         (1.0, 3.0)
     """
 
+    good_steps: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
     skipped: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.skipped is _INITIAL:
-            _normalise(self, skipped=jnp.zeros((), jnp.int32))
+        _begin_counts(self)
 
     @property
     def value(self) -> jax.Array:
@@ -363,25 +363,24 @@ class NoLossScale(LossScale):
             return to_full(tree)
 
     def adjust(self, grads_finite: Any) -> NoLossScale:
-        """Counts a step that was not finite."""
+        """Counts the step as good or as skipped."""
         finite = check_predicate(grads_finite, "grads_finite")
-        return dataclasses.replace(self, skipped=_count_skipped(self.skipped, finite))
+        return dataclasses.replace(self, **_counted(self, finite))
 
 
-def _count_skipped(skipped: jax.Array, finite: jax.Array) -> jax.Array:
-    return skipped + jnp.logical_not(finite).astype(jnp.int32)
+def _begin_counts(loss_scale: Any) -> None:
+    """Sets the counts of a loss scale that is being made to 0 unless they were given."""
+    for name in ("good_steps", "skipped"):
+        if getattr(loss_scale, name) is _INITIAL:
+            _normalise(loss_scale, **{name: jnp.zeros((), jnp.int32)})
 
 
-# By the bits of a float32, exactly: compiled logarithms and powers are neither exact nor as short.
-def _log2_above(number: jax.Array) -> jax.Array:
-    """The smallest n for which 2**n is not below a positive number."""
-    bits = lax.bitcast_convert_type(number, jnp.int32)
-    return (bits >> 23) - 127 + ((bits & 0x7FFFFF) != 0)
-
-
-def _power_of_two(exponent: jax.Array) -> jax.Array:
-    """2**exponent, ``float32[]``, for exponents from -126 to 127."""
-    return lax.bitcast_convert_type((exponent + 127) << 23, jnp.float32)
+def _counted(loss_scale: Any, finite: jax.Array) -> dict[str, jax.Array]:
+    """The counts of a loss scale after a step."""
+    return {
+        "good_steps": jnp.where(finite, loss_scale.good_steps + 1, 0),
+        "skipped": loss_scale.skipped + jnp.logical_not(finite).astype(jnp.int32),
+    }
 
 
 def _holds_any_scale(kind: Any) -> bool:

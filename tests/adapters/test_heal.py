@@ -176,6 +176,91 @@ def test_one_bad_batch_now_and_then_pins_nothing() -> None:
     assert training.opt.pins == ()
 
 
+def in_turn(training: Training, pattern: str) -> None:
+    """Runs a good step for each dot and one that overflows for each x."""
+    for step in pattern:
+        training.run(1, X * 100 if step == "x" else X)
+
+
+def sum_of_some(h: Any) -> Any:
+    """Overflows for ``X * 100`` only, which float32 holds."""
+    return jnp.cumsum(jnp.abs(h) * 300, 0)
+
+
+def test_an_overflow_of_some_batches_is_healed(caplog: Any) -> None:
+    """Never twice in a row, and only good batches follow when the step is looked at."""
+    training = Training(loss_with(sum_of_some), duotone.Policy(heal=2))
+    in_turn(training, "x.." * 11)
+    assert training.opt.pins == ()
+    in_turn(training, "......x")  # the look waits
+    assert training.opt.pins
+    assert training.traces == 2
+    (line,) = said(caplog)
+    assert "planted/cumsum" in line
+    before = int(training.state.loss_scale.skipped)
+    in_turn(training, "x.x.xx")
+    assert int(training.state.loss_scale.skipped) == before
+    assert training.traces == 3
+
+
+def test_a_look_that_meets_no_overflow_counts_for_nothing(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_healing, "_PATIENCE", 3)
+    training = Training(loss_with(sum_of_some), duotone.Policy(heal=2))
+    for _ in range(3):
+        in_turn(training, "xx....")
+    assert training.opt.pins == ()
+    in_turn(training, "xxx")
+    assert training.opt.pins
+
+
+def test_an_overflow_in_less_than_one_step_of_ten_is_left_alone() -> None:
+    training = Training(loss_with(sum_of_some), duotone.Policy(heal=2))
+    in_turn(training, ("x" + "." * 12) * 20)
+    assert training.traces == 1
+    in_turn(training, "x...." * 16)
+    assert training.traces > 1
+
+
+def test_looks_that_find_nothing_end_in_a_line(caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(_healing, "_FRUITLESS", 2)
+    training = Training(loss_with(same), duotone.Policy(heal=1))
+    training.run(8, X.at[0, 0].set(jnp.nan))
+    found, ended = said(caplog)
+    assert "the half type is not why the step is skipped" in found
+    assert "2 looks found nothing" in ended
+    assert "Nothing more is healed" in ended
+
+
+def masked_attention(params: Any, x: Any, mask: Any) -> Any:
+    """A row without a key is NaN in every precision."""
+    scores = jnp.where(mask, x @ params["w"] @ x.T, -jnp.inf)
+    return jnp.mean((jax.nn.softmax(scores, -1) @ x @ params["v"]) ** 2)
+
+
+@pytest.mark.parametrize("policy", [None, HEAL])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_loss_that_is_nan_in_float32_too_is_not_halfs_fault(
+    policy: Any, dtype: str, caplog: Any
+) -> None:
+    """Without ``heal`` the numbers that are read tell."""
+    opt = wrap(optax.sgd(1e-4), dtype=dtype, policy=policy)
+    params, state = Training(masked_attention).params, None
+    state = opt.init(params)
+    step = jax.jit(lambda p, s, mask: opt.minimize(masked_attention, p, s, X, mask))
+    good = jnp.ones((32, 32), bool)
+    for i in range(54):
+        done = step(params, state, good.at[0].set(bool(i % 3)))
+        params, state = done.params, done.state
+        jax.effects_barrier()
+        if i % 6 == 5:
+            assert opt.metrics(state)["last_finite"]
+    lines = said(caplog)
+    assert sum("the half type is not why the step is skipped" in line for line in lines) == 1
+    assert opt.pins == ()
+    if dtype != "float32":
+        assert any("softmax" in line or "test_heal.py" in line for line in lines)
+
+
 def test_steps_in_a_scan_heal_at_the_next_call() -> None:
     training = Training(loss_with(exponential))
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
+import duotone.nnx
 from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
 from duotone.enable import MixedPrecisionLossScaleOptimizer
 from duotone.enable import enable_mixed_precision_graph_rewrite as enable
@@ -171,7 +173,8 @@ def test_it_is_an_optax_optimizer():
     assert isinstance(tx, optax.GradientTransformationExtraArgs)
     assert isinstance(tx, MixedPrecisionOptimizer)
     assert MixedPrecisionLossScaleOptimizer is enable
-    assert isinstance(optax.tree_utils.tree_get(tx.init(jnp.ones(2)), "loss_scale"), NoLossScale)
+    kept = optax.tree_utils.tree_get(tx.init(jnp.ones(2)), "loss_scale")
+    assert isinstance(kept, DynamicLossScale)
     init, update = tx
     assert (init, update) == (tx.init, tx.update)
 
@@ -382,9 +385,10 @@ def test_the_state_may_be_donated_and_the_loss_scale_used_again():
     ],
 )
 def test_the_loss_scale_that_an_argument_means(loss_scale, half, kind):
-    state = enable(optax.sgd(0.1), loss_scale, dtype=half).init(jnp.ones(2))
+    tx = enable(optax.sgd(0.1), loss_scale, dtype=half)
+    state = tx.init(jnp.ones(2))
     assert isinstance(state, MixedPrecisionState)
-    assert type(state.loss_scale) is kind
+    assert type(tx.find_state(state).loss_scale) is kind
 
 
 def test_inside_vmap_each_model_has_its_own_scale():
@@ -437,3 +441,90 @@ def test_an_object_with_init_and_update_is_an_optimizer():
     params, batches = problem()
     done = tx.minimize(loss_fn, params, tx.init(params), batches[0])
     assert float(loss_fn(done.params, batches[0])) < float(loss_fn(params, batches[0]))
+
+
+@pytest.mark.parametrize("scale", [2.0**-6, DynamicLossScale(1, floor=2.0**-8)])
+def test_a_scale_below_one_fits_gradients_that_overflow_unscaled(scale):
+    tx = enable(optax.sgd(1e-8), scale, dtype="float16")
+    params, x = jnp.full((4, 4), 0.1), jnp.full((4, 4), 0.1)
+
+    def loss(params: Any) -> Any:
+        return jnp.sum(((params @ x) @ x) * 1e6)
+
+    state: Any = tx.init(params)
+    for _ in range(8):
+        done = tx.minimize(loss, params, state)
+        params, state = done.params, done.state
+    assert tx.metrics(state)["last_finite"]
+    assert tx.metrics(state)["loss_scale"] < 1
+    found = tx.compute_gradients(loss, params, state).grads
+    np.testing.assert_allclose(found, jax.grad(loss)(params), rtol=2e-3)
+
+
+class Seen(NamedTuple):
+    """What an optimizer was given besides gradients."""
+
+    number: jax.Array
+
+
+def listening() -> Any:
+    def update(updates: Any, state: Any, params: Any = None, *, number: Any, **extra: Any) -> Any:
+        assert {"value", "grad"} <= set(extra)
+        return updates, Seen(jnp.asarray(number) + extra["value_fn"](params))
+
+    made: Any = optax.GradientTransformationExtraArgs
+    return made(lambda params: Seen(jnp.zeros(())), update)
+
+
+def test_minimize_passes_extra_arguments_to_the_optimizer():
+    tx = enable(listening(), dtype="float16")
+    params = jnp.ones(2)
+
+    def loss(params: Any, number: Any) -> Any:  # a name that both have
+        return jnp.sum(params) * number
+
+    def number(**extra: Any) -> float:
+        def step(params: Any, state: Any) -> Any:
+            return tx.minimize(loss, params, state, number=5.0, extra_args=extra)
+
+        done = jax.jit(step)(params, tx.init(params))
+        assert float(done.loss) == 10
+        return float(done.state.inner.number)
+
+    assert number(number=3.0) == 13
+    assert number(number=3.0, value_fn=lambda params: jnp.float32(20)) == 23
+
+
+def test_sophia_gets_its_objective():
+    tx = enable(optax.contrib.sophia(0.1, update_interval=1), dtype="float16")
+    params, batches = problem()
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        extra = {"obj_fn": lambda params: loss_fn(params, batches[0])}
+        return tx.minimize(loss_fn, params, state, batches[0], extra_args=extra)
+
+    state, losses = tx.init(params), []
+    for _ in range(4):
+        done = step(params, state)
+        params, state = done.params, done.state
+        losses.append(float(done.loss))
+    assert losses[-1] < losses[0]
+
+
+def test_minimize_of_an_nnx_optimizer_passes_extra_arguments():
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+
+    def update(updates: Any, state: Any, params: Any = None, *, times: Any, **extra: Any) -> Any:
+        return jax.tree.map(lambda u: u * times, updates), state
+
+    made: Any = optax.GradientTransformationExtraArgs
+    scaled = made(lambda params: optax.EmptyState(), update)
+    optimizer = duotone.nnx.Optimizer(model, scaled, dtype="float16")
+    before = model.kernel[...]
+
+    def loss(model: Any) -> Any:
+        return jnp.mean(model(jnp.ones((2, 2))))
+
+    optimizer.minimize(loss, model, extra_args={"times": 2.0})
+    np.testing.assert_allclose(model.kernel[...] - before, 2.0)

@@ -49,7 +49,8 @@ def test_a_keras_script_is_rewritten_without_a_change_of_its_source(tmp_path):
 
 SAYS = """
     import jax.numpy as jnp, optax, duotone
-    state = duotone.optimizer_from_environment(optax.sgd(0.1), dtype="float16").init(jnp.ones(2))
+    opt = duotone.optimizer_from_environment(optax.sgd(0.1), dtype="float16")
+    state = opt.find_state(opt.init(jnp.ones(2)))
     print(type(state.loss_scale).__name__, float(state.loss_scale.value))
     print(duotone.Policy(deny_add=["erf"]).merged_with_environment().describe())
 """

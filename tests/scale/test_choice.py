@@ -57,11 +57,11 @@ def test_another_word(word):
         check_loss_scale(word)
 
 
-@pytest.mark.parametrize("number", [0, 0.5, -2, float("nan"), float("inf")])
+@pytest.mark.parametrize("number", [0, 2.0**-127, -2, float("nan"), float("inf")])
 def test_a_number_out_of_range(number):
-    with pytest.raises(ArgumentError, match=r"loss_scale must be from 1 to .*NoLossScale"):
+    with pytest.raises(ArgumentError, match=r"loss_scale must be from 2\*\*-126 to .*NoLossScale"):
         check_loss_scale(number)
-    with pytest.raises(ArgumentError, match="value must be from 1 to"):
+    with pytest.raises(ArgumentError, match=r"value must be from 2\*\*-126 to"):
         fixed_loss_scale(number)
 
 

@@ -184,9 +184,11 @@ def row_bfloat16():
     """Scaling in bfloat16, which needs none; skipping must stay."""
     tx = enable(optax.sgd(1.0), dtype="bfloat16")
     params, state = run(tx, jnp.float32(0), [GOOD, BAD])
-    assert isinstance(state.loss_scale, NoLossScale)
+    assert isinstance(tx.find_state(state).loss_scale, NoLossScale)
     assert float(params) == -1
     assert tx.metrics(state)["skipped_steps"] == 1
+    assert tx.metrics(state)["loss_scale"] == 1
+    assert float(state.loss_scale.value) == 2**15  # kept for a run in float16
 
 
 def row_checked_before():

@@ -299,7 +299,8 @@ def test_a_loss_scale_of_ones_own():
     ("arguments", "name"),
     [
         ({"initial": 0}, "initial"),
-        ({"initial": 0.5}, "initial"),
+        ({"initial": 0.5}, "initial must lie between"),
+        ({"initial": 2.0**-127}, "initial"),
         ({"initial": -1.0}, "initial"),
         ({"initial": math.nan}, "initial"),
         ({"initial": math.inf}, "initial"),
@@ -350,10 +351,21 @@ def test_the_advice_of_the_error_works():
     assert float(DynamicLossScale(float(jnp.float32(64))).value) == 64
 
 
-@pytest.mark.parametrize("constant", [0, 0.5, -1, math.nan, math.inf, 2.0**127])
+@pytest.mark.parametrize("constant", [0, 2.0**-127, -1, math.nan, math.inf, 2.0**127])
 def test_a_fixed_scale_out_of_range_is_refused(constant: float):
     with pytest.raises(ArgumentError, match=r"constant.*NoLossScale\(\)"):
         FixedLossScale(constant)
+
+
+def test_a_scale_below_one():
+    assert float(after(DynamicLossScale(4, floor=0.25), *[False] * 9).value) == 0.25
+    assert float(after(DynamicLossScale(1, floor=2.0**-126), *[False] * 200).value) == 2.0**-126
+    state = FixedLossScale(0.5)
+    assert float(state.scale(jnp.float32(3))) == 1.5
+    assert float(state.unscale(jnp.float32(1.5))) == 3
+    for tiny in (DynamicLossScale(2.0**-20, floor=2.0**-20), FixedLossScale(2.0**-20)):
+        assert float(tiny.limited_to(jnp.float16).value) == 2.0**-14
+        assert float(tiny.limited_to(jnp.bfloat16).value) == 2.0**-20
 
 
 @pytest.mark.parametrize("wrong", ["dynamic", None, True])

@@ -13,7 +13,6 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
-from duotone._healing import Healer
 from duotone.adapters.keras.plans import wrapped_optimizers
 from duotone.adapters.keras.steps import said_of
 from duotone.errors import ArgumentError
@@ -118,7 +117,7 @@ class LossScaleCallback(keras.callbacks.Callback):
                 logs[f"{prefix}skipped_steps"] = metrics["skipped_steps"]
             self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
         if not self._told and len(optimizers) == 1 and optimizers[0].half is not None:
-            self._tell_lost(optimizers[0].healer)
+            self._tell_lost(optimizers[0])
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Writes what TensorBoard has not written yet."""
@@ -126,7 +125,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         for monitor in self._monitors.values():
             monitor.close()
 
-    def _tell_lost(self, healer: Healer) -> None:
+    def _tell_lost(self, optimizer: Any) -> None:
         """Warns if losses of this epoch were not finite, and has the next such step looked at."""
         lost = int(self._lost)
         if not lost:
@@ -137,7 +136,7 @@ class LossScaleCallback(keras.callbacks.Callback):
             "reason, and float32 may not be finite there either. %sduotone.keras.blame(model, x, "
             "y) with such a batch says whether it is.",
             lost,
-            "" if healer.after else healer.ask(),
+            "" if optimizer.healer.after else optimizer.healer.ask(optimizer.half),
         )
 
     def _monitor(self, optimizer: Any, count: int) -> LossScaleMonitor:

@@ -10,7 +10,7 @@ checkpoint moves between devices:
 
 ====================  =======  =================================================================
 ``dynamic_scale``     float32  the scale; not used (and kept as it is) where nothing is scaled
-``step_counter``      int32    finite steps since it last changed
+``step_counter``      int32    finite steps since it last changed or a step was skipped
 ``skipped``           int32    skipped steps, all together
 ``last_finite``       bool     whether the last step was taken
 ``stuck``             int32    skipped steps in a row with the scale at its floor
@@ -18,7 +18,7 @@ checkpoint moves between devices:
 
 No rule is written here: :mod:`duotone.scale` adjusts, unscales and checks.
 
-What goes wrong: see ``refusals``; and a checkpoint whose scale is NaN, infinite or below 1.
+What goes wrong: see ``refusals``; and a checkpoint whose scale is NaN, infinite or below the floor.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._rewrite = bool(rewrite)
         self._half: tuple[str | None] | None = None
         self.healer = Healer(lambda: self._policy, self._repaint)
-        self.alarm = StuckAlarm(ask=self.healer.ask)
+        self.alarm = StuckAlarm(ask=lambda: self.healer.ask(self.half))
         self._mark = scaled.Mark()
         hooks.install()
 
@@ -256,9 +256,9 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self.last_finite.assign(state.last_finite)
         self.stuck.assign(state.stuck)
         self.skipped.assign(loss_scale.skipped)
+        self.step_counter.assign(loss_scale.good_steps)
         if isinstance(loss_scale, DynamicLossScale):
             self.dynamic_scale.assign(loss_scale.value)
-            self.step_counter.assign(loss_scale.good_steps)
 
     # Saving and loading.
 
@@ -266,17 +266,17 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         """Loads the state, if the scale in it can be one.
 
         Raises:
-            ArgumentError: the saved scale is NaN, infinite, 0 or below 1.
+            ArgumentError: the saved scale is NaN, infinite, 0 or below the floor.
         """
         if len(store.keys()) == len(self.variables):
             position = next(i for i, v in enumerate(self.variables) if v is self.dynamic_scale)
-            saved = store[str(position)]
-            if saved.shape == () and not settings.finite_scale(saved[()]):
+            saved, smallest = store[str(position)], settings.smallest_scale(self._chosen)
+            if saved.shape == () and not settings.finite_scale(saved[()], smallest):
                 raise ArgumentError(
                     f"the checkpoint of optimizer {self.name!r} holds the loss scale "
-                    f"{float(saved[()])!r}, which must be finite and at least 1: it was damaged, "
-                    "or written by an optimizer without a floor. Load the model with compile=False "
-                    "and compile it again with a new optimizer."
+                    f"{float(saved[()])!r}, which must be finite and at least {smallest:g}: "
+                    "it was damaged, or written by an optimizer without a floor. Load the model "
+                    "with compile=False and compile it again with a new optimizer."
                 )
         super().load_own_variables(store)
         if self.built and not isinstance(self._chosen, DynamicLossScale | None):
@@ -319,7 +319,7 @@ def enable(
     Args:
         optimizer: a Keras optimizer that does not scale the loss yet.
         loss_scale: ``"dynamic"`` (for float16; no scaling where the half type is bfloat16 or
-            nothing is rewritten), a number from 1 up for a fixed scale, ``None`` for no scaling, or
+            nothing is rewritten), a positive number for a fixed scale, ``None`` for no scaling, or
             a :class:`~duotone.DynamicLossScale`, :class:`~duotone.FixedLossScale` or
             :class:`~duotone.NoLossScale`.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. Where

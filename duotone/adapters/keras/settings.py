@@ -21,7 +21,7 @@ from duotone.adapters import ENABLE
 from duotone.errors import ArgumentTypeError
 from duotone.policy import Policy
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
-from duotone.scale.configuration import MAX_SCALE
+from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
 
 KerasLossScale = DynamicLossScale | FixedLossScale | NoLossScale
 
@@ -39,12 +39,12 @@ def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
     """The loss scale that a user named, or ``None`` for ``"dynamic"`` (the half type decides).
 
     Args:
-        loss_scale: ``"dynamic"``, a number from 1 up, a loss-scale object, ``None`` (no scaling),
+        loss_scale: ``"dynamic"``, a positive number, a loss-scale object, ``None`` (no scaling),
             or the data that :func:`loss_scale_data` made of one of them.
 
     Raises:
         ArgumentTypeError: something else.
-        ArgumentError: another string, or a number below 1, infinite or NaN.
+        ArgumentError: another string, or a number that is not positive, infinite or NaN.
     """
     if isinstance(loss_scale, Mapping):
         data = dict(loss_scale)
@@ -130,6 +130,18 @@ def half_of(dtype: str | None, policy: Policy | None, what: str) -> str | None:
     return None if half is None else half.name
 
 
-def finite_scale(value: Any) -> bool:
-    """True if a number can be a loss scale (NaN cannot)."""
-    return bool(1.0 <= float(jax.device_get(value)) <= MAX_SCALE)
+def smallest_scale(chosen: KerasLossScale | None) -> float:
+    """The smallest scale that a checkpoint may hold: the floor of a scale that is dynamic."""
+    if chosen is None:
+        chosen = DynamicLossScale()
+    return chosen.floor if isinstance(chosen, DynamicLossScale) else MIN_SCALE
+
+
+def finite_scale(value: Any, smallest: float) -> bool:
+    """True if a number can be a loss scale (NaN cannot).
+
+    Args:
+        value: the number.
+        smallest: as :func:`smallest_scale` gives it.
+    """
+    return bool(smallest <= float(jax.device_get(value)) <= MAX_SCALE)

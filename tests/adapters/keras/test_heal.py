@@ -150,3 +150,29 @@ def test_a_model_that_no_optimizer_watches_is_refused() -> None:
     model.second = duotone.keras.enable(keras.optimizers.SGD(), dtype="float16", policy=HEAL)
     with pytest.raises(ArgumentError, match="watches the one optimizer"):
         fit(model)
+
+
+@pytest.mark.parametrize("policy", [None, pytest.param(HEAL, marks=slow)])
+def test_skips_of_a_loss_that_is_nan_in_float32_too_are_not_halfs_fault(
+    policy: Any, caplog: Any
+) -> None:
+    """Attention over a row that is padding only; a skipped batch does not show in the loss."""
+
+    def attend(h: Any) -> Any:
+        padding = jnp.abs(h).max(-1, keepdims=True) < 0.02
+        return jax.nn.softmax(jnp.where(padding, -jnp.inf, h), -1)
+
+    model = healing(model_with(attend), policy)
+    x = X.copy()
+    x[0] = 0.0  # in the first batch of each epoch
+    callback = duotone.keras.LossScaleCallback()
+    history = model.fit(
+        x, Y, batch_size=16, epochs=30, verbose=0, shuffle=False, callbacks=[callback]
+    ).history
+    jax.effects_barrier()
+    assert np.isfinite(history["loss"]).all()
+    assert history["skipped_steps"][-1] >= 18
+    lines = [line for line in said(caplog) if "half type is not why the step is skipped" in line]
+    assert len(lines) == 1
+    assert "test_heal.py" in lines[0]
+    assert model.optimizer.pins == ()

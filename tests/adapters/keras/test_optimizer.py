@@ -71,7 +71,9 @@ def test_the_one_line():
     [
         DynamicLossScale(8, growth_interval=2, factor=4, floor=2, cap=64),
         DynamicLossScale(),
+        DynamicLossScale(1, growth_interval=2, floor=0.25),
         FixedLossScale(16),
+        FixedLossScale(0.5),
         NoLossScale(),
     ],
     ids=lambda rule: type(rule).__name__,

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -253,6 +254,26 @@ def test_a_damaged_scale_is_refused_and_the_advice_helps(tmp_path, damage):
             keras.saving.load_model(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
         assert np.isfinite(float(compiled(loaded).train_on_batch(X, Y)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "taken"),
+    [
+        (duotone.DynamicLossScale(1, floor=0.25), True),
+        (duotone.FixedLossScale(8), True),
+        ("dynamic", False),
+    ],
+)
+def test_a_saved_scale_below_one_is_taken_where_the_floor_is_lower(scale, taken):
+    def built(scale):
+        optimizer = enable(keras.optimizers.SGD(0.5), scale, dtype="float16")
+        optimizer.build([keras.Variable([1.0])])
+        return optimizer
+
+    saved = built(duotone.DynamicLossScale(0.5, floor=0.25))
+    store = {str(i): np.asarray(v.value) for i, v in enumerate(saved.variables)}
+    with contextlib.nullcontext() if taken else pytest.raises(ArgumentError, match="at least 1"):
+        built(scale).load_own_variables(store)
 
 
 def test_backup_and_restore(tmp_path):
