@@ -29,7 +29,12 @@ from duotone._suspects import Run, blamed
 from duotone.api import autocast, check_settings, function_inside
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.graph.blame import BlameRecord, Verdict
-from duotone.jaxpr.reading.signature import Signature, describe_callable, flatten_call
+from duotone.jaxpr.reading.signature import (
+    Signature,
+    describe_callable,
+    flatten_call,
+    for_another_run,
+)
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.inside import Collection, collecting, holds_rewritten
 from duotone.jaxpr.twins import loops  # noqa: F401  (registers the forms)
@@ -188,11 +193,11 @@ class Instrumented:
 
     def rows(self, arrays: Sequence[Any]) -> jax.Array:
         """Runs it: the rows of all sites."""
-        return self._look(list(arrays))
+        return self._look(for_another_run(arrays))
 
     def errors(self, arrays: Sequence[Any]) -> jax.Array:
         """Runs it once more: the errors at all sites."""
-        return self._errors(list(arrays))
+        return self._errors(for_another_run(arrays))
 
     def blamed(self, rows: Any, errors: Any = None) -> BlameRecord:
         """Reads from the rows what is to blame.

@@ -2,9 +2,7 @@
 
 Everything else in duotone uses public JAX and the names below. Supported: JAX 0.10 to 0.12. What
 differs between them ends here: ``ClosedJaxpr`` and ``Jaxpr`` are one class from 0.11 on, ``scan``
-describes its operands by counts or by trees, some names moved.
-
-Who extends this: whoever adds a JAX version. What goes wrong: an unsupported version usually fails
+describes its operands by counts or by trees, some names moved. An unsupported version usually fails
 in one of these functions, with an ``AttributeError`` or ``KeyError`` that names the change.
 """
 
@@ -23,6 +21,7 @@ from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _private_core
 from jax._src import source_info_util as _source_info
+from jax._src import tree_util as _tree_util
 from jax._src import xla_bridge as _bridge
 from jax._src.interpreters import partial_eval as _staging
 from jax.core import ShapedArray, Tracer
@@ -42,10 +41,12 @@ Atom = Any
 ARRAY_TYPES = frozenset({_array.ArrayImpl})
 """The concrete type of JAX arrays, for a test that is quicker than ``isinstance``."""
 
+argument_registry = _tree_util.tracing_registry
+"""Flattens as ``jax.jit`` flattens its arguments: a view of a Ref is no leaf."""
+
 Literal = _core.Literal
 Primitive = _core.Primitive
 NameStack = _source_info.NameStack
-jaxpr_as_function = _core.jaxpr_as_fun
 check_jaxpr = _core.check_jaxpr
 jaxpr_as_fun = _core.jaxpr_as_fun
 
@@ -292,14 +293,12 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):
-        given = params.get(name, ())
-        if any(type(s).__name__ != "UnspecifiedValue" for s in given):
-            options[name] = tuple(
-                None if type(s).__name__ == "UnspecifiedValue" else s for s in given
-            )
-    if any(
-        layout is not None for n in ("in_layouts", "out_layouts") for layout in params.get(n, ())
-    ):
+        unspecified = [type(s).__name__ == "UnspecifiedValue" for s in params.get(name, ())]
+        if not all(unspecified):
+            pairs = zip(params[name], unspecified, strict=True)
+            options[name] = tuple(None if is_open else s for s, is_open in pairs)
+    layouts = (*params.get("in_layouts", ()), *params.get("out_layouts", ()))
+    if any(layout is not None for layout in layouts):
         options["layouts"] = True
     return options
 
@@ -313,18 +312,22 @@ def function_name(jaxpr: ClosedJaxpr) -> str:
 
 def is_concrete(value: Any) -> bool:
     """True if the elements of ``value`` can be read now, on this process."""
-    if isinstance(value, Tracer):
+    return not isinstance(value, Tracer) and getattr(value, "is_fully_addressable", True)
+
+
+def is_operand(leaf: Any) -> bool:
+    """True if JAX traces a leaf that is no array: a Ref, a token, a value of a registered type."""
+    try:
+        aval = leaf if isinstance(leaf, _private_core.AbstractValue) else jax.typeof(leaf)
+    except (TypeError, ValueError):  # JAX knows no such type
         return False
-    return getattr(value, "is_fully_addressable", True)
+    return not isinstance(aval, ShapedArray)
 
 
 def known_primitives() -> frozenset[str]:
     """The names of all primitives that JAX exports."""
-    return frozenset(
-        primitive.name
-        for name in dir(_primitives)
-        if isinstance(primitive := getattr(_primitives, name), Primitive)
-    )
+    exported = [getattr(_primitives, name) for name in dir(_primitives)]
+    return frozenset(primitive.name for primitive in exported if isinstance(primitive, Primitive))
 
 
 def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
@@ -342,13 +345,12 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
 
 def same_type(a: Any, b: Any) -> bool:
     """True if two avals agree in shape, dtype and weak type."""
-    names = ("shape", "dtype", "weak_type")
-    return all(getattr(a, name, None) == getattr(b, name, None) for name in names)
+    return all(getattr(a, n, None) == getattr(b, n, None) for n in ("shape", "dtype", "weak_type"))
 
 
 def has_sharded_type(aval: Any) -> bool:
     """True if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
-    axes = aval.sharding.mesh.axis_types  # none outside a mesh
+    axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
     return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
 
 
@@ -361,12 +363,9 @@ def platform_to_paint_for() -> str:
 def cuda_plugin() -> str | None:
     """The module of JAX's CUDA plugin, or ``None`` if it is not installed."""
     for name in ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"):
-        try:
-            found = importlib.util.find_spec(name)
-        except ModuleNotFoundError:
-            continue
-        if found is not None:
-            return name
+        with contextlib.suppress(ModuleNotFoundError):
+            if importlib.util.find_spec(name) is not None:
+                return name
     return None
 
 

@@ -29,7 +29,7 @@ from duotone.errors import ArgumentTypeError, CalibrationError
 from duotone.graph.graph import HALF_TYPES, Graph
 from duotone.graph.ranges import fingerprint, path_of
 from duotone.jaxpr.reading.build import build
-from duotone.jaxpr.reading.signature import describe_callable, flatten_call
+from duotone.jaxpr.reading.signature import describe_callable, flatten_call, for_another_run
 from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.running.observe import observe
 from duotone.policy import Policy
@@ -172,7 +172,7 @@ class _Tally:
 
         for value, array in zip(built.graph.inputs, arrays, strict=True):
             show(value, array)
-        observe(built, [jnp.asarray(array) for array in arrays], show)
+        observe(built, for_another_run(arrays), show)
         for value, found in new.items():
             self._add_rows(value, [*np.asarray(jax.device_get(found), np.float64)])
         self._batches += 1
@@ -197,6 +197,8 @@ class _Tally:
                     "outside of jax.jit and other transformations"
                 )
         for name, array in zip(names, arrays, strict=True):
+            if isinstance(array, jax.Ref) or not hasattr(array, "dtype"):
+                continue
             if jnp.issubdtype(array.dtype, jnp.inexact) and bool(jnp.isnan(array).any()):
                 raise CalibrationError(
                     f"calibrate({self._name}): {name} of batch {self._batches} holds NaN, which "

@@ -8,7 +8,9 @@ knows nothing of duotone still catches them. :func:`shown` and :func:`way_out` h
 
 from __future__ import annotations
 
+import importlib
 import numbers
+from typing import Any
 
 
 def shown(thing: object) -> str:
@@ -72,10 +74,6 @@ class TuningError(ArgumentError):
 
 class EnvironmentVariableError(DuotoneError, ValueError):
     """An environment variable holds a value that it does not take."""
-
-
-class LeakedTracerError(DuotoneError, TypeError):
-    """A traced value left the function by a way other than its return value."""
 
 
 class OutputError(DuotoneError, TypeError):
@@ -152,3 +150,23 @@ class ProgramTextError(DuotoneError, ValueError):
             f"the compiled program has {what}, which duotone cannot read; this is a fault of "
             f"duotone with this version of XLA, please report the line: {line.strip()[:200]}"
         )
+
+
+def __getattr__(name: str) -> Any:
+    """Makes ``LeakedTracerError``, whose base is JAX's, when it is first read.
+
+    Importing this module loads no JAX.
+    """
+    if name != "LeakedTracerError":
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    base: Any = importlib.import_module("jax.errors").UnexpectedTracerError
+
+    class LeakedTracerError(DuotoneError, base):
+        """A traced value left the function by a way other than its return value."""
+
+        def __init__(self, message: str) -> None:
+            Exception.__init__(self, message)  # JAX's own adds a link to a page on its class
+
+    LeakedTracerError.__qualname__ = name
+    globals()[name] = LeakedTracerError
+    return LeakedTracerError

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import pickle
 import traceback
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import duotone
 from duotone.errors import (
     ArgumentError,
     ArgumentTypeError,
+    DuotoneError,
     LeakedTracerError,
     OutputError,
     PolicyError,
@@ -360,6 +362,44 @@ def test_an_argument_that_its_trace_left_behind():
     jax.make_jaxpr(lambda x: left.append(x))(X)
     with pytest.raises(LeakedTracerError, match="an argument is a traced value"):
         mixed(dense)(left[0])
+
+
+def test_a_leak_is_jax_s_error_too_and_passes_through_another_autocast() -> None:
+    left: list[Any] = []
+    mixed(lambda x: left.append(x @ X))(X)
+    inner = mixed(lambda x: x @ left[0])
+    with pytest.raises(jax.errors.UnexpectedTracerError, match="earlier trace left") as found:
+        mixed(lambda x: inner(x) + 1)(X)
+    assert type(found.value) is LeakedTracerError
+    assert isinstance(found.value, DuotoneError)
+    assert pickle.loads(pickle.dumps(found.value)).args == found.value.args
+
+
+def _in_nondiff_argnums(s: Any, x: Any) -> Any:
+    times = jax.custom_vjp(lambda s, x: s * x, nondiff_argnums=(0,))
+    times.defvjp(lambda s, x: (s * x, None), lambda s, _, g: (s * g,))
+    return jnp.sum(times(s, x @ x))
+
+
+def _in_a_composite(s: Any, x: Any) -> Any:
+    return jax.lax.composite(lambda x, s: s * x, "scaled")(x @ x, s=s)
+
+
+def _in_a_condition(s: Any, x: Any) -> Any:
+    return x @ x if jnp.sum(s) > 0 else x
+
+
+@pytest.mark.parametrize("function", [_in_nondiff_argnums, _in_a_composite, _in_a_condition])
+@pytest.mark.parametrize("outside", [lambda f: f, jax.jit, lambda f: jax.grad(f, argnums=1)])
+def test_other_errors_about_traced_values_are_jax_s_own(function: Any, outside: Any) -> None:
+    def raised(wrapped: Any) -> Exception:
+        with pytest.raises(TypeError) as found:
+            wrapped(X, X)
+        return found.value
+
+    plain, half = raised(outside(jax.jit(function))), raised(outside(mixed(function)))
+    assert type(half) is type(plain)
+    assert str(half).split(".")[0] == str(plain).split(".")[0]
 
 
 def test_a_method_that_stores_a_traced_value_is_caught_when_it_is_used():

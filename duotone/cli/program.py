@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -20,13 +21,14 @@ from typing import Annotated, Any
 import typer
 
 from duotone.cli.run import HalfTypeChoice
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, shown
 
 ProgramArgument = Annotated[
     str,
     typer.Argument(
         help="A function in a file or module: train.py:step or package.train:step. One without "
-        "arguments is called, and returns the function to look at and its arguments.",
+        "arguments is called, and returns the function to look at and its arguments: "
+        "(step, x, y), or (step, (x, y)) where step takes no tuple.",
         metavar="FILE:FUNCTION",
     ),
 ]
@@ -80,7 +82,8 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
         shapes: of its arguments, if they are arrays.
 
     Raises:
-        ArgumentError: there is no such file, module or function, or its arguments are unknown.
+        ArgumentError: there is no such file, module or function, its arguments are unknown, or the
+            function does not take them.
     """
     where, colon, name = program.rpartition(":")
     if not colon or not where or not name:
@@ -95,9 +98,19 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
         found = getattr(found, part)
     if not callable(found):
         raise ArgumentError(f"{program}: {name} is no function but {type(found).__name__}.")
-    if shapes is not None:
-        return found, tuple(_shape(word) for word in re.findall(r"\w+\[[^\]]*\]?|[^\s,]+", shapes))
-    return _made(program, found)
+    if shapes is None:
+        return _made(program, found)
+    arguments = tuple(_shape(word) for word in re.findall(r"\w+\[[^\]]*\]?|[^\s,]+", shapes))
+    _check_call(program, name, found, arguments, "Give --shapes one array for each.")
+    error = _error_of(found, arguments)
+    if isinstance(error, TypeError | ValueError):
+        given = ", ".join(map(shown, arguments))
+        why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ArgumentError(
+            f"{program}: {name} fails on {given}{_line_of(found, error)}: {why}. Change --shapes, "
+            f"or name a function without arguments that returns ({name}, *arguments)."
+        ) from error
+    return found, arguments
 
 
 def _module(where: str) -> ModuleType:
@@ -151,9 +164,84 @@ def _made(program: str, function: Callable[..., Any]) -> tuple[Callable[..., Any
             "function without arguments that returns (function, *arguments)."
         )
     made = function()
-    if isinstance(made, tuple) and made and callable(made[0]):
-        return made[0], made[1:]
-    raise ArgumentError(
-        f"{program} takes no argument, so it was called; it must return (function, *arguments) "
-        f"and returned {type(made).__name__}."
-    )
+    if not isinstance(made, tuple) or not made or not callable(made[0]):
+        raise ArgumentError(
+            f"{program} takes no argument, so it was called; it must return (function, *arguments) "
+            f"and returned {shown(made)}."
+        )
+    step, *arguments = made
+    arguments = _spread(step, tuple(arguments))
+    name = getattr(step, "__name__", type(step).__name__)
+    remedy = f"Return ({name}, *arguments); bind others with functools.partial."
+    _check_call(program, name, step, arguments, remedy)
+    return step, arguments
+
+
+def _spread(step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of ``(step, (x, y))``: the tuple, or what is in it if only that fits.
+
+    A step that may be called either way is traced with the tuple, and then with what is in it.
+    """
+    if len(arguments) != 1 or type(arguments[0]) is not tuple:
+        return arguments
+    inside = arguments[0]
+    if _refusal(step, inside) is not None:
+        return arguments
+    if _refusal(step, arguments) is not None:
+        return inside
+    fits_only_spread = _error_of(step, arguments) and _error_of(step, inside) is None
+    return inside if fits_only_spread else arguments
+
+
+def _refusal(function: Callable[..., Any], arguments: tuple[Any, ...]) -> TypeError | None:
+    """Python's reason why a function cannot be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        return error
+    except ValueError:  # it does not tell what it takes
+        return None
+    return None
+
+
+def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Exception | None:
+    """What a function raises when it is traced with these arguments; nothing is computed."""
+    import jax
+
+    leaves, tree = jax.tree.flatten(arguments)
+
+    def call(*arrays: Any) -> None:
+        rest = iter(arrays)
+        filled = [next(rest) if hasattr(leaf, "dtype") else leaf for leaf in leaves]
+        function(*jax.tree.unflatten(tree, filled))
+
+    try:
+        jax.eval_shape(call, *[leaf for leaf in leaves if hasattr(leaf, "dtype")])
+    except Exception as error:  # of the user's function, whatever it is
+        return error
+    return None
+
+
+def _line_of(function: Callable[..., Any], error: Exception) -> str:
+    """`` at file:line`` of the line in the function's file that raised an error."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    own = getattr(code, "co_filename", None)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def _check_call(
+    program: str,
+    name: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    remedy: str,
+) -> None:
+    """Raises if a function does not take these arguments by position."""
+    refusal = _refusal(function, arguments)
+    if refusal is not None:
+        takes = ", ".join(inspect.signature(function).parameters) or "nothing"
+        given = ", ".join(map(shown, arguments)) or "nothing"
+        raise ArgumentError(
+            f"{program}: {name} takes {takes} and is given {given}: {refusal}. {remedy}"
+        )

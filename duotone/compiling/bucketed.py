@@ -40,7 +40,6 @@ from duotone.compiling.padding import (
     check_same,
     checked_sizes,
     cut,
-    held,
     is_deleted,
     of_length,
     on_host,
@@ -54,6 +53,7 @@ from duotone.jaxpr.reading.signature import (
     describe_callable,
     flatten_call,
     flatten_results,
+    for_another_run,
 )
 
 
@@ -182,7 +182,7 @@ class Bucketed:
         lowered = self._arrays_only.lower(call.signature, call.arrays)
         compare = self._comparison(args, kwargs, call.length) if self._to_verify(call) else None
         shapes = program.shapes_at(call.length, lambda n: self._shapes(args, kwargs, n))
-        arrays = held(call.arrays)
+        arrays = for_another_run(call.arrays)
 
         def compile() -> BucketProgram:
             program.finish(lowered.compile())
@@ -208,7 +208,7 @@ class Bucketed:
         args, kwargs = self._own_mask(args, kwargs, length)
         arrays, signature = flatten_call(self._name, args, kwargs)
         lowered = self._arrays_only.lower(signature, arrays)
-        arrays = held(arrays)
+        arrays = for_another_run(arrays)
         axes = ", ".join(f"axis {axis} of {self._called(arg)}" for arg, axis in self._axes.items())
         remedy = (
             "use the mask, it is an argument of the function already"

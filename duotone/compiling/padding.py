@@ -103,11 +103,6 @@ def placement(array: Any) -> Any:
     return None
 
 
-def held(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays of a call as they are now: NumPy's, which may be written to, are copied."""
-    return [a if isinstance(a, jax.Array) else jnp.array(a) for a in arrays]
-
-
 def is_deleted(arguments: Any) -> bool:
     """True if an array among the arguments was donated or deleted."""
     leaves = jax.tree.leaves(arguments)

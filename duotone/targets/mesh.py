@@ -75,7 +75,7 @@ def over(jaxpr: Any, mesh: Mesh) -> Callable[..., list[Any]]:
         jaxpr: with its constants.
         mesh: whose devices are named.
     """
-    run = _jax.jaxpr_as_function(_moved(jaxpr, mesh))
+    run = _jax.jaxpr_as_fun(_moved(jaxpr, mesh))
     return lambda *arrays: run(*arrays)
 
 

@@ -24,7 +24,7 @@ def example():
     return jax.grad(lambda w, x: step(w, x).max()), w, w
 
 def nothing():
-    return step,
+    return lambda: 0.0,
 """
 
 

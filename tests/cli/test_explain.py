@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duotone.cli.main import app, run
+from duotone.cli.program import load
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -24,6 +25,30 @@ def example():
 
 def nothing():
     return 3
+
+def tuple_of_arguments():
+    return step, (jnp.ones((16, 16)), jnp.ones((4, 16)))
+
+def takes_a_tuple():
+    return lambda pair: pair[1] @ pair[0], (jnp.ones((16, 16)), jnp.ones((4, 16)))
+
+def any_number():
+    return lambda *arrays: arrays[1] @ arrays[0], (jnp.ones((16, 16)), jnp.ones((4, 16)))
+
+def with_a_default():
+    return lambda x, scale=2.0: x @ x.T * scale, (jnp.ones((4, 16)), jnp.ones(()))
+
+def pair_or_two():
+    def either(a, b=None):
+        x, y = a if b is None else (a, b)
+        return (x @ y, b)[0] * (b is None)
+    return either, (jnp.ones((4, 16)), jnp.ones((16, 16)))
+
+def too_few():
+    return step, (jnp.ones((16, 16)),)
+
+def too_many():
+    return step, 1, 2, jnp.ones(3)
 
 class Model:
     @staticmethod
@@ -54,6 +79,20 @@ def test_a_function_that_returns_a_step_and_its_arguments(program: Path) -> None
     text = output(f"{program.name}:example", "--dtype", "bfloat16")
     assert text.startswith("bfloat16: ")
     assert "net" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["tuple_of_arguments", "takes_a_tuple", "any_number", "with_a_default", "pair_or_two"]
+)
+def test_a_tuple_is_one_argument_or_all_of_them(program: Path, name: str) -> None:
+    """A tuple is taken apart if the function fits only then."""
+    assert "1 of 1 on the allow list" in output(f"{program}:{name}", "--dtype", "float16")
+
+
+def test_a_function_that_takes_a_tuple_either_way_gets_the_tuple(program: Path) -> None:
+    function, arguments = load(f"{program}:pair_or_two", None)
+    assert len(arguments) == 1
+    assert float(function(*arguments).max()) == 16.0
 
 
 def test_shapes_in_place_of_arguments(program: Path) -> None:
@@ -97,13 +136,17 @@ def test_a_graph_for_model_explorer(program: Path, tmp_path: Path) -> None:
     ("name", "more", "message"),
     [
         ("step", (), "takes w, x: give --shapes"),
-        ("nothing", (), "must return (function, *arguments) and returned int"),
+        ("nothing", (), "must return (function, *arguments) and returned 3"),
+        ("too_few", (), "step takes w, x and is given a tuple: missing a required argument: 'x'"),
+        ("too_many", (), "given 1, 2, an array of float32[3]: too many positional arguments"),
+        ("step", ("--shapes", "f32[16,16]"), "step takes w, x and is given an array of float32"),
+        ("step", ("--shapes", "f32[1] f32[4,2]"), "to_explain.py:6: "),
         ("stpe", (), "has no stpe; did you mean step?"),
-        ("zzzzzz", (), "has no zzzzzz; it has Model, example, nothing, step"),
+        ("zzzzzz", (), "has no zzzzzz; it has Model, any_number, example, nothing, "),
         ("NUMBER", (), "NUMBER is no function but int"),
         ("step", ("--shapes", "f32[16"), "'f32[16' is no shape"),
         ("step", ("--shapes", "f33[16]"), "'f33[16]' is no shape"),
-        ("step", ("--shapes", "f32[1] f32[1]", "--target", "h1000"), "h100"),
+        ("step", ("--shapes", "f32[2,2] f32[2,2]", "--target", "h1000"), "h100"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -1,8 +1,9 @@
 """Signatures: what of a call's arguments is traced, and what is part of the program.
 
-Arrays are traced. Everything else (Python numbers, strings, functions, whole objects that JAX does
-not take apart) stays as it is, so that user code may branch on it; it is part of the key under
-which the rewritten program is kept. Results are treated alike.
+Arrays are traced, and so are the other operands that JAX traces: mutable arrays (``jax.Ref``),
+tokens, values of types that are registered with JAX. Everything else (Python numbers, strings,
+functions, whole objects that JAX does not take apart) stays as it is, so that user code may branch
+on it; it is part of the key under which the rewritten program is kept. Results are treated alike.
 
 What goes wrong: an array-like object that JAX would convert silently, or a result that hides a
 traced value, is an error that names its place.
@@ -15,7 +16,7 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -124,7 +125,7 @@ def split(leaves: list[Any]) -> tuple[list[Any], tuple[tuple[int, Static], ...],
                 arrays.append(leaf)
             else:
                 statics.append((position, Static(leaf)))
-        elif isinstance(leaf, jax.ShapeDtypeStruct):
+        elif isinstance(leaf, jax.ShapeDtypeStruct) or _jax.is_operand(leaf):
             arrays.append(leaf)
         elif hasattr(leaf, "__jax_array__"):
             return arrays, tuple(statics), position
@@ -141,16 +142,31 @@ def flatten_call(
     Raises:
         ArgumentTypeError: an argument holds an object that is an array only by conversion.
     """
-    leaves, tree = jax.tree.flatten((args, kwargs))
+    leaves, tree = _jax.argument_registry.flatten((args, kwargs))
     arrays, statics, bad = split(leaves)
     if bad >= 0:
-        path = jax.tree_util.tree_flatten_with_path((args, kwargs))[0][bad][0]
+        path = _jax.argument_registry.flatten_with_path((args, kwargs))[0][bad][0]
         raise ArgumentTypeError(
             f"{name}: {describe_argument(path)} is a {type(leaves[bad]).__name__}, which is no "
             "array but converts to one, so it would be frozen into the program; pass its array "
             "instead (for a Keras or Flax variable, its `.value`)"
         )
     return arrays, Signature(tree, statics)
+
+
+def for_another_run(operands: Sequence[Any]) -> list[Any]:
+    """The operands of a call for one more run of it, as they are now.
+
+    What may be written to, a Ref or an array of NumPy, is copied: the run does not change the
+    caller's.
+    """
+    copies = list(operands)
+    for position, operand in enumerate(operands):
+        if isinstance(operand, jax.Ref):
+            copies[position] = jax.new_ref(operand[...])
+        elif isinstance(operand, (np.ndarray, np.generic)):
+            copies[position] = jax.numpy.array(operand)
+    return copies
 
 
 def describe_argument(path: Any) -> str:
@@ -174,9 +190,8 @@ def argument_names(function: Callable[..., Any], signature: Signature) -> tuple[
     """
     count = signature.tree.num_leaves
     places = {position for position, _ in signature.statics}
-    paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(signature.tree, range(count)))[
-        0
-    ]
+    counted = jax.tree.unflatten(signature.tree, range(count))
+    paths = _jax.argument_registry.flatten_with_path(counted)[0]
     parameters = _parameter_names(function)
     return tuple(
         _leaf_name(path, parameters) for i, (path, _) in enumerate(paths) if i not in places

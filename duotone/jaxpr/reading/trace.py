@@ -10,7 +10,7 @@ import jax
 
 from duotone import _jax
 from duotone._modules import named_modules
-from duotone.errors import LeakedTracerError
+from duotone.errors import DuotoneError, LeakedTracerError
 from duotone.jaxpr.reading.foreign import refuse_nnx_objects, traced_cleanly
 from duotone.jaxpr.reading.signature import (
     Results,
@@ -41,6 +41,19 @@ class Traced:
     def arguments(self) -> tuple[str, ...]:
         """The name of each argument of :attr:`jaxpr`."""
         return argument_names(self.function, self.signature)
+
+
+_LEAK = "Encountered an unexpected tracer"
+"""How JAX begins the message about a traced value that outlived its trace."""
+
+
+def is_leak(error: jax.errors.UnexpectedTracerError) -> bool:
+    """True for a traced value that outlived its trace.
+
+    JAX raises the class for other mistakes too, such as a traced value in ``nondiff_argnums``; each
+    message names its own remedy.
+    """
+    return not isinstance(error, DuotoneError) and str(error).startswith(_LEAK)
 
 
 def leak_inside(name: str) -> str:
@@ -89,5 +102,7 @@ def trace(
     try:
         jaxpr = jax.make_jaxpr(flat)(*arrays)
     except jax.errors.UnexpectedTracerError as error:
+        if not is_leak(error):
+            raise
         raise LeakedTracerError(leak_inside(name)) from error
     return Traced(jaxpr, found[-1], function, signature)

@@ -20,7 +20,7 @@ from duotone import _jax
 from duotone.errors import LeakedTracerError
 from duotone.jaxpr.reading.scopes import MARKER
 from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
-from duotone.jaxpr.reading.trace import Traced, leak_inside, trace
+from duotone.jaxpr.reading.trace import Traced, is_leak, leak_inside, trace
 from duotone.jaxpr.running.inside import Collection, collection_now
 from duotone.jaxpr.running.interpreter import collector_paused, with_long_stack
 
@@ -59,6 +59,8 @@ class Runner:
             else:
                 out, results = compiled(*arrays)
         except jax.errors.UnexpectedTracerError as error:
+            if not is_leak(error):
+                raise
             if not any(isinstance(array, Tracer) for array in arrays):
                 raise LeakedTracerError(leak_inside(self._name)) from error
             raise LeakedTracerError(

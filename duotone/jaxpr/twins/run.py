@@ -80,7 +80,7 @@ NUMBER = -2
 
 def twin_of(plain: Any, site: int = -1) -> Twin:
     """An argument or a constant, with a twin of the same numbers."""
-    if getattr(plain, "dtype", None) in HALF:
+    if getattr(plain, "dtype", None) in HALF and not _jax.is_operand(plain):
         return Twin(plain, jnp.asarray(plain).astype(jnp.float32), site)
     return Twin(plain, plain, site)
 
@@ -156,7 +156,9 @@ class Twins:
     ) -> Twin:
         """The value with its site, after it was noted for a row."""
         dtype = getattr(twin.plain, "dtype", None)
-        if not self.watching or not watched(dtype) or not twin.plain.size:
+        if not self.watching or not watched(dtype) or _jax.is_operand(twin.plain):
+            return twin
+        if not twin.plain.size:
             return twin
         number = self._numbers.get(key)
         if number is None:
@@ -250,8 +252,8 @@ def _full(eqn: Any, operands: Sequence[Twin], plains: list[Any]) -> list[Any]:
         return [operands[0].full]
     if eqn.primitive.name == "convert_element_type" and half:
         return [operands[0].full.astype(jnp.float32)]
-    if eqn.effects:
-        return [twin_of(plain).full for plain in plains]
+    if eqn.effects or any(map(_jax.is_operand, (*plains, *(x.plain for x in operands)))):
+        return [twin_of(plain).full for plain in plains]  # a Ref has no twin
     if any(_jax.holds_jaxpr(param) for param in eqn.params.values()):
         return _with_own_types(eqn, operands)
     try:
