@@ -20,7 +20,6 @@ from typing import Any
 from duotone.errors import OnnxError
 from duotone.graph.graph import (
     FULL_DTYPE,
-    STRUCTURAL,
     Body,
     BodyKind,
     Boundary,
@@ -50,6 +49,7 @@ from duotone.onnx.schemas import signature
 from duotone.onnx.types import check_operands, results
 from duotone.ops.entries import traits_of
 from duotone.ops.onnx import TRAITS
+from duotone.ops.traits import Trait
 
 _KEEPS = frozenset(
     "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Expand Tile Neg Abs Gather".split()
@@ -191,7 +191,7 @@ class Reader:
         for value in outputs:
             if self.values[value].producer != index:
                 self.values[value] = dataclasses.replace(self.values[value], producer=index)
-        if op not in STRUCTURAL:
+        if Trait.STRUCTURAL not in self.nodes[index].traits:
             self.operations[index] = operation(proto)
         return index
 

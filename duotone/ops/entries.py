@@ -13,6 +13,12 @@ from types import MappingProxyType
 
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
+TF = "TensorFlow 2.21"
+NVIDIA = "NVIDIA DU-08617"
+TORCH = "PyTorch AMP"
+OWN = "duotone"
+"""Sources of judgements; the docstrings of the tables say what they are."""
+
 
 class Kind(enum.Enum):
     """Which list an operation is on. The names are TensorFlow's."""
@@ -96,7 +102,8 @@ def rows(
 
     Args:
         kind: the list.
-        ops: names of operations, separated by spaces.
+        ops: names of operations, separated by spaces; one written ``name+trait+trait`` has these
+            traits besides those of the family.
         traits: names of traits, separated by spaces.
         reason: one sentence, for people.
         source: where the judgement comes from.
@@ -108,11 +115,17 @@ def rows(
         The rows, in the order of ``ops``.
 
     Example:
-        >>> [row.op for row in rows(Kind.INFER, "add sub", "adds", "safe", "tests")]
-        ['add', 'sub']
+        >>> for row in rows(Kind.INFER, "add sub+subtracts", "adds", "safe", "tests"):
+        ...     print(row.op, *sorted(row.traits))
+        add adds
+        sub adds subtracts
     """
-    found = frozenset(map(Trait, traits.split()))
-    return [Entry(op, kind, reason, source, taint, cost, only, found) for op in ops.split()]
+    found = []
+    for text in ops.split():
+        op, *own = text.split("+")
+        having = frozenset(map(Trait, (*traits.split(), *own)))
+        found.append(Entry(op, kind, reason, source, taint, cost, only, having))
+    return found
 
 
 def traits_by_name(entries: Iterable[Entry]) -> Mapping[str, Traits]:

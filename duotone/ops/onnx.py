@@ -18,7 +18,11 @@ DU-08617; PyTorch, "CUDA Op-Specific Behavior". Where none has it, the reason st
 from __future__ import annotations
 
 from duotone.ops.entries import (
+    NVIDIA,
+    OWN,
     STRUCTURAL_ENTRIES,
+    TF,
+    TORCH,
     Entry,
     Kind,
     Pointwise,
@@ -26,11 +30,6 @@ from duotone.ops.entries import (
     rows,
     traits_by_name,
 )
-
-TF = "TensorFlow 2.21"
-NVIDIA = "NVIDIA DU-08617"
-TORCH = "PyTorch AMP"
-OWN = "duotone"
 
 _CHEAP = Pointwise.CHEAP
 
@@ -42,7 +41,7 @@ _ALLOW = [
     *rows(
         Kind.ALLOW,
         "MatMul Gemm Einsum",
-        "contracts",
+        "contracts einsum",
         _MATRIX,
         f"{TF} MatMul, BatchMatMulV2, Einsum",
     ),
@@ -60,15 +59,24 @@ _SUMS_INSIDE_SOURCE = f"{TF} AvgPool, ResizeNearestNeighbor"
 _BOUNDED = "bounded, or no larger than its operand; small relative error"
 _BOUNDED_SOURCE = f"{TF} Tanh, Sigmoid, Erf, Elu, Selu, Softplus"
 _INFER = [
-    *rows(Kind.INFER, "Add Sum", "adds", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
-    *rows(Kind.INFER, "Sub", "adds subtracts", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
-    *rows(Kind.INFER, "Mul", "multiplies", _SAFE, f"{TF} Mul", cost=_CHEAP),
+    *rows(Kind.INFER, "Add Sum", "adds keeps_nan", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
+    *rows(
+        Kind.INFER, "Sub", "adds subtracts keeps_nan", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP
+    ),
+    *rows(Kind.INFER, "Mul", "multiplies keeps_nan", _SAFE, f"{TF} Mul", cost=_CHEAP),
     *rows(Kind.INFER, "PRelu LeakyRelu", "activation", _SAFE, f"{TF} Mul", cost=_CHEAP),
     *rows(Kind.INFER, "ThresholdedRelu Shrink", "activation", _SAFE, f"{TF} Mul"),
-    *rows(Kind.INFER, "Div", "divides", _SAFE, f"{TF} RealDiv", cost=_CHEAP),
+    *rows(Kind.INFER, "Div", "divides keeps_nan", _SAFE, f"{TF} RealDiv", cost=_CHEAP),
     *rows(
         Kind.INFER,
-        "Tanh Sigmoid Erf Elu Selu Celu Gelu Mish Swish SwiGLU Softsign Softplus",
+        "Tanh Sigmoid+nonzero Erf",
+        "activation bounded saturates keeps_nan",
+        _BOUNDED,
+        _BOUNDED_SOURCE,
+    ),
+    *rows(
+        Kind.INFER,
+        "Elu Selu Celu Gelu Mish Swish SwiGLU Softsign Softplus",
         "activation",
         _BOUNDED,
         _BOUNDED_SOURCE,
@@ -76,7 +84,7 @@ _INFER = [
     *rows(
         Kind.INFER, "HardSigmoid HardSwish", "activation", _BOUNDED, _BOUNDED_SOURCE, cost=_CHEAP
     ),
-    *rows(Kind.INFER, "Sqrt", "roots", "halves the exponent's range", f"{TF} Sqrt"),
+    *rows(Kind.INFER, "Sqrt", "roots pole keeps_nan", "halves the exponent's range", f"{TF} Sqrt"),
     *rows(
         Kind.INFER,
         "Asinh Atan",
@@ -123,16 +131,16 @@ _DENY = [
     *rows(
         Kind.DENY,
         "Exp",
-        "exponential activation",
+        "exponential activation nonzero keeps_nan",
         "overflows half for operands above 11 (float16); magnifies the operand's error",
         f"{TF} Exp; {NVIDIA}",
     ),
-    *rows(Kind.DENY, "Log", "logarithm", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
-    *rows(Kind.DENY, "ReduceLogSum", "logarithm", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
+    *rows(Kind.DENY, "Log", "logarithm logs keeps_nan", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
+    *rows(Kind.DENY, "ReduceLogSum", "logarithm logs", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
     *rows(Kind.DENY, "LogSoftmax ReduceLogSumExp", "", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
     *rows(
         Kind.DENY,
-        "Pow Square",
+        "Pow+pole Square+squares",
         "raises",
         "overflows half, and is summed up in variances",
         f"{TF} Pow; {TORCH} pow",
@@ -155,12 +163,18 @@ _DENY = [
         cost=_CHEAP,
         only=("bfloat16",),
     ),
-    *rows(Kind.DENY, "ReduceSum ReduceL1 CumSum", "sums averages", _MANY, _MANY_SOURCE),
+    *rows(
+        Kind.DENY,
+        "ReduceSum+sums_axes ReduceL1 CumSum+running",
+        "sums averages",
+        _MANY,
+        _MANY_SOURCE,
+    ),
     *rows(Kind.DENY, "ReduceSumSquare ReduceL2", "sums averages raises", _MANY, _MANY_SOURCE),
     *rows(
         Kind.DENY,
-        "LpPool GlobalLpPool LpNormalization MeanVarianceNormalization LinearAttention ReduceProd "
-        "CumProd",
+        "LpPool GlobalLpPool LpNormalization MeanVarianceNormalization LinearAttention "
+        "ReduceProd+multiplies_up CumProd+multiplies_up+running",
         "averages",
         _MANY,
         _MANY_SOURCE,
@@ -168,12 +182,24 @@ _DENY = [
     *rows(
         Kind.DENY,
         "sum_of_products",
-        "contracts",
+        "contracts einsum",
         "a sum of products, or a dot of a handful of elements: no matrix unit takes it",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
     ),
-    *rows(Kind.DENY, "Sin Cos Tan", "sine", _LOW_BITS, _LOW_BITS_SOURCE),
-    *rows(Kind.DENY, "Sinh Cosh Asin Acos Acosh Atanh", "", _LOW_BITS, _LOW_BITS_SOURCE),
+    *rows(
+        Kind.DENY,
+        "Sin+bounded Cos+bounded+nonzero Tan",
+        "sine keeps_nan",
+        _LOW_BITS,
+        _LOW_BITS_SOURCE,
+    ),
+    *rows(
+        Kind.DENY,
+        "Sinh Cosh+nonzero Asin+pole Acos+pole Acosh+pole Atanh+pole",
+        "keeps_nan",
+        _LOW_BITS,
+        _LOW_BITS_SOURCE,
+    ),
     *rows(
         Kind.DENY,
         "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
@@ -185,7 +211,7 @@ _DENY = [
     *rows(
         Kind.DENY, "RoiAlign MaxRoiPool AffineGrid NonMaxSuppression", "", _PLACES, _PLACES_SOURCE
     ),
-    *rows(Kind.DENY, "Mod", "rounds", "needs the low bits of float32", f"{OWN}: {TF} none"),
+    *rows(Kind.DENY, "Mod", "rounds decides", "needs the low bits of float32", f"{OWN}: {TF} none"),
     *rows(Kind.DENY, "Det DFT STFT", "", "needs the low bits of float32", f"{OWN}: {TF} none"),
 ]
 _MOVES = "moves data; a cast commutes with it"
@@ -224,7 +250,7 @@ _CLEAR = [
     *rows(Kind.CLEAR, "Concat Pad", "commutes parts", _MOVES, f"{TF} ConcatV2, Pad"),
     *rows(
         Kind.CLEAR,
-        "Gather GatherElements GatherND Compress",
+        "Gather+gathers GatherElements+gathers GatherND+gathers Compress",
         "commutes repeats indexes",
         "moves data; reads less than it is given",
         f"{TF} GatherV2",
@@ -241,7 +267,7 @@ _CLEAR = [
     *rows(Kind.CLEAR, "Min", "commutes bounds", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
     *rows(
         Kind.CLEAR,
-        "Neg Abs",
+        "Neg+flips Abs",
         "commutes negates",
         "changes the sign bit",
         f"{TF} Neg, Abs",
@@ -249,7 +275,7 @@ _CLEAR = [
     ),
     *rows(
         Kind.CLEAR,
-        "ReduceMax ReduceMin MaxPool GlobalMaxPool",
+        "ReduceMax+extrema ReduceMin+extrema MaxPool GlobalMaxPool",
         "commutes selects",
         _PICKS,
         f"{TF} Max, MaxPool",
@@ -257,7 +283,7 @@ _CLEAR = [
     *rows(Kind.CLEAR, "Clip", "commutes selects bounds", _PICKS, f"{TF} ClipByValue", cost=_CHEAP),
     *rows(
         Kind.CLEAR,
-        "TopK ArgMax ArgMin Hardmax Unique NonZero",
+        "TopK+decides ArgMax+decides ArgMin+decides Hardmax Unique NonZero",
         "selects",
         "compares; does not calculate",
         f"{TF} TopKV2, ArgMax",
@@ -265,12 +291,12 @@ _CLEAR = [
     *rows(
         Kind.CLEAR,
         "Equal Less Greater LessOrEqual GreaterOrEqual",
-        "bounds compares",
+        "bounds compares decides",
         _COMPARES,
         f"{TF} Equal, Less",
         cost=_CHEAP,
     ),
-    *rows(Kind.CLEAR, "Floor Ceil Round", "rounds", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
+    *rows(Kind.CLEAR, "Floor Ceil Round", "rounds decides", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
     *rows(Kind.CLEAR, "Sign", "", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
     *rows(Kind.CLEAR, "IsNaN IsInf", "compares", _COMPARES, _SIGN_SOURCE),
     *rows(

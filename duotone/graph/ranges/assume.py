@@ -15,9 +15,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from duotone.errors import CalibrationError, RangeError
-from duotone.graph.graph import STRUCTURAL, Graph, Node, Value
+from duotone.graph.graph import Graph, Node, Value
 from duotone.graph.ranges.find import Assumptions, Measured
 from duotone.graph.ranges.interval import Interval, meet, words
+from duotone.ops.traits import Trait
 
 
 def assume(
@@ -54,7 +55,7 @@ def assume(
             if matches(name) and graph.values[value].paintable
         ]
         for node in graph.nodes:
-            if node.op not in STRUCTURAL and matches(path_of(node)):
+            if Trait.STRUCTURAL not in node.traits and matches(path_of(node)):
                 found += [(v, path_of(node)) for v in node.outputs if graph.values[v].paintable]
         if not found and arguments is not None:
             raise RangeError(_nothing_named(pattern, graph, arguments))
@@ -87,7 +88,7 @@ def path_of(node: Node) -> str:
 
 def paths_of(graph: Graph) -> list[str]:
     """The paths of all operations of the user's, each once."""
-    return sorted({path_of(node) for node in graph.nodes if node.op not in STRUCTURAL})
+    return sorted({path_of(node) for node in graph.nodes if Trait.STRUCTURAL not in node.traits})
 
 
 def nearest(pattern: str, names: Sequence[str]) -> str:
