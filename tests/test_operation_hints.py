@@ -17,7 +17,6 @@ from duotone._operation_hints import TENSORFLOW_OPERATIONS
 from duotone.errors import (
     UnknownOperationError,
 )
-from duotone.graph.ranges.rules import INTERVAL_RULES
 from duotone.jaxpr.reading import indices, operations
 from duotone.jaxpr.reading.builder import NESTED
 from duotone.jaxpr.rules import half_rules
@@ -133,7 +132,6 @@ def test_tables_name_primitives_that_a_jax_has():
         half_rules._BINDING_RULES,
         indices._FOLDING_RULES,
         NESTED,
-        {name for name in INTERVAL_RULES if "." not in name},
     ]
     for table in tables:
         assert set(table) - made <= _MEANINGS | _OF_ONE_VERSION | _OF_OTHERS

@@ -233,6 +233,7 @@ class Node:
         fixed: why it cannot be half, or an empty string.
         attributes: see above; empty for most operations.
         traits: what rules may ask of it, from its row in the table.
+        interval: the name of its interval function, from the same row; empty without one.
     """
 
     index: int
@@ -252,6 +253,7 @@ class Node:
         default_factory=lambda: NO_ATTRIBUTES, hash=False
     )
     traits: Traits = UNDESCRIBED
+    interval: str = ""
 
     @property
     def paintable(self) -> bool:

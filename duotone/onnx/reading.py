@@ -48,7 +48,7 @@ from duotone.onnx.protos import (
 from duotone.onnx.schemas import signature
 from duotone.onnx.types import check_operands, results
 from duotone.ops.entries import traits_of
-from duotone.ops.onnx import TRAITS
+from duotone.ops.onnx import INTERVALS, TRAITS
 from duotone.ops.traits import Trait
 
 _KEEPS = frozenset(
@@ -185,6 +185,7 @@ class Reader:
                 region="",
                 source=source,
                 traits=traits_of(TRAITS, str(details["listed_as"])),
+                interval=INTERVALS.get(str(details["listed_as"]), ""),
                 **details,
             )
         )

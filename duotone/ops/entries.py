@@ -75,6 +75,8 @@ class Entry:
         pointwise: whether a result follows element by element from the operands, and at what cost.
         only: half types for which the entry holds; empty for all.
         traits: what rules may ask of it.
+        interval: the name of the function that gives the interval of its results
+            (:mod:`duotone.graph.ranges.rules`), if there is a function of that name.
     """
 
     op: str
@@ -85,6 +87,7 @@ class Entry:
     pointwise: Pointwise = Pointwise.NO
     only: tuple[str, ...] = ()
     traits: Traits = frozenset()
+    interval: str = ""
 
 
 def rows(
@@ -97,6 +100,7 @@ def rows(
     cost: Pointwise = Pointwise.NO,
     taint: Taint = Taint.DOMINANT,
     only: tuple[str, ...] = (),
+    interval: str = "",
 ) -> list[Entry]:
     """One row for each of a family of operations.
 
@@ -110,6 +114,8 @@ def rows(
         cost: of recomputing an element.
         taint: for deny, how far it reaches.
         only: half types for which the rows hold; empty for all.
+        interval: names of the interval functions, one for all operations or one for each; the
+            operations' own if omitted.
 
     Returns:
         The rows, in the order of ``ops``.
@@ -120,11 +126,14 @@ def rows(
         add adds
         sub adds subtracts
     """
+    named = [text.split("+") for text in ops.split()]
+    intervals = interval.split() or [op for op, *_ in named]
+    if len(intervals) == 1:
+        intervals *= len(named)
     found = []
-    for text in ops.split():
-        op, *own = text.split("+")
+    for (op, *own), function in zip(named, intervals, strict=True):
         having = frozenset(map(Trait, (*traits.split(), *own)))
-        found.append(Entry(op, kind, reason, source, taint, cost, only, having))
+        found.append(Entry(op, kind, reason, source, taint, cost, only, having, function))
     return found
 
 
@@ -135,6 +144,15 @@ def traits_by_name(entries: Iterable[Entry]) -> Mapping[str, Traits]:
         entries: the rows. Those of one operation for several half types have the same traits.
     """
     return MappingProxyType({entry.op: entry.traits for entry in entries})
+
+
+def intervals_by_name(entries: Iterable[Entry]) -> Mapping[str, str]:
+    """The name of the interval function of each operation that has a row.
+
+    Args:
+        entries: the rows.
+    """
+    return MappingProxyType({entry.op: entry.interval for entry in entries})
 
 
 def traits_of(table: Mapping[str, Traits], name: str) -> Traits:
@@ -159,6 +177,7 @@ STRUCTURAL_ENTRIES = (
         "structural carries",
         "a loop carry has one storage dtype",
         _DESIGN,
+        interval="joins",
     ),
     *rows(
         Kind.CLEAR,
@@ -166,6 +185,7 @@ STRUCTURAL_ENTRIES = (
         "structural commutes iterates",
         "a slice keeps its values",
         _DESIGN,
+        interval="moves",
     ),
     *rows(
         Kind.CLEAR,
@@ -173,6 +193,7 @@ STRUCTURAL_ENTRIES = (
         "structural commutes parts stacks",
         "stacking keeps values",
         _DESIGN,
+        interval="moves",
     ),
     *rows(
         Kind.DENY,
@@ -180,6 +201,7 @@ STRUCTURAL_ENTRIES = (
         "structural carries sums",
         "a sum over iterations is a large sum",
         _DESIGN,
+        interval="joins",
     ),
     *rows(
         Kind.CLEAR,
@@ -187,11 +209,31 @@ STRUCTURAL_ENTRIES = (
         "structural commutes joins",
         "a result has one storage dtype",
         _DESIGN,
+        interval="joins",
     ),
-    *rows(Kind.CLEAR, "call.result", "structural commutes", "a result keeps its value", _DESIGN),
     *rows(
-        Kind.CLEAR, "shard.enter", "structural commutes shards", "a shard keeps its values", _DESIGN
+        Kind.CLEAR,
+        "call.result",
+        "structural commutes",
+        "a result keeps its value",
+        _DESIGN,
+        interval="same",
     ),
-    *rows(Kind.CLEAR, "shard.exit", "structural commutes parts", "gathering keeps values", _DESIGN),
+    *rows(
+        Kind.CLEAR,
+        "shard.enter",
+        "structural commutes shards",
+        "a shard keeps its values",
+        _DESIGN,
+        interval="moves",
+    ),
+    *rows(
+        Kind.CLEAR,
+        "shard.exit",
+        "structural commutes parts",
+        "gathering keeps values",
+        _DESIGN,
+        interval="moves",
+    ),
 )
 """The nodes that every front end uses for nested programs, see :mod:`duotone.graph.graph`."""

@@ -30,6 +30,7 @@ from duotone.ops.entries import (
     Kind,
     Pointwise,
     Taint,
+    intervals_by_name,
     rows,
     traits_by_name,
 )
@@ -76,6 +77,7 @@ _INFER = [
         _SAFE,
         f"{TF} Add, AddV2, Sub, AddN",
         cost=_CHEAP,
+        interval="add",
     ),
     *rows(
         Kind.INFER,
@@ -145,14 +147,22 @@ _INFER = [
         "adds at most a few overlapping windows",
         f"{TF} MaxPoolGrad",
     ),
-    *rows(Kind.INFER, "sum_of_two", "adds sums_axes", "an addition", f"{TF} Add"),
+    *rows(
+        Kind.INFER,
+        "sum_of_two",
+        "adds sums_axes",
+        "an addition",
+        f"{TF} Add",
+        interval="reduce_sum",
+    ),
     *rows(
         Kind.INFER,
         "exact_power",
-        "raises",
+        "raises power",
         "a copy, a constant or a reciprocal",
         f"{TF} Reciprocal",
         cost=_CHEAP,
+        interval="integer_pow",
     ),
 ]
 
@@ -197,11 +207,11 @@ _DENY = [
         cost=_DEAR,
         taint=Taint.ADDITIVE,
     ),
-    *rows(Kind.DENY, "pow", "raises pole", "overflows half", f"{TF} Pow", cost=_DEAR),
+    *rows(Kind.DENY, "pow", "raises power pole", "overflows half", f"{TF} Pow", cost=_DEAR),
     *rows(
         Kind.DENY,
         "square+squares integer_pow",
-        "raises keeps_nan",
+        "raises power keeps_nan",
         _POWER,
         f"{TF}: absent from the float16 lists; {TORCH} pow",
         cost=_CHEAP,
@@ -233,6 +243,7 @@ _DENY = [
         "contracts einsum",
         "a sum of products, or a dot of a handful of elements: no matrix unit takes it",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
+        interval="dot_general",
     ),
     *rows(Kind.DENY, "cumsum+running reduce_window_sum", "sums", _MANY, _MANY_SOURCE),
     *rows(
@@ -289,5 +300,8 @@ _ON_NO_LIST = [
     *rows(Kind.UNLISTED, "psum psum_invariant reduce_scatter", "sums_devices", "on no list", OWN),
     *rows(Kind.UNLISTED, "duotone_dot", "contracts einsum", "a dot that is half already", OWN),
 ]
-TRAITS = traits_by_name((*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST))
+_ALL = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
+TRAITS = traits_by_name(_ALL)
 """The traits of each operation that has a row, by name."""
+INTERVALS = intervals_by_name(_ALL)
+"""The name of the interval function of each, by name."""

@@ -16,9 +16,23 @@ _COMPARES = "compares; exact on a value that is half already"
 _ROUNDS = "compares or rounds; exact on a value that is half already"
 CLEAR = (
     *rows(
-        Kind.CLEAR, "reshape squeeze copy", "commutes reshapes", _MOVES, _MOVES_SOURCE, cost=_CHEAP
+        Kind.CLEAR,
+        "reshape squeeze copy",
+        "commutes reshapes",
+        _MOVES,
+        _MOVES_SOURCE,
+        cost=_CHEAP,
+        interval="reshape reshape same",
     ),
-    *rows(Kind.CLEAR, "name+names stop_gradient", "commutes", _MOVES, _MOVES_SOURCE, cost=_CHEAP),
+    *rows(
+        Kind.CLEAR,
+        "name+names stop_gradient",
+        "commutes",
+        _MOVES,
+        _MOVES_SOURCE,
+        cost=_CHEAP,
+        interval="same",
+    ),
     *rows(Kind.CLEAR, "transpose", "commutes transposes", _MOVES, _MOVES_SOURCE),
     *rows(
         Kind.CLEAR,
@@ -27,6 +41,7 @@ CLEAR = (
         "commutes",
         _MOVES,
         _MOVES_SOURCE,
+        interval="moves moves moves moves same reshard moves same same",
     ),
     *rows(
         Kind.CLEAR,
@@ -36,13 +51,16 @@ CLEAR = (
         f"{TF} BroadcastTo, Tile",
         cost=_CHEAP,
     ),
-    *rows(Kind.CLEAR, "tile", "commutes repeats", _MOVES, f"{TF} BroadcastTo, Tile"),
+    *rows(
+        Kind.CLEAR, "tile", "commutes repeats", _MOVES, f"{TF} BroadcastTo, Tile", interval="moves"
+    ),
     *rows(
         Kind.CLEAR,
         "concatenate pad stack dynamic_update_slice",
         "commutes parts",
         _MOVES,
         f"{TF} ConcatV2, Pad, Pack",
+        interval="joins joins joins dynamic_update_slice",
     ),
     *rows(
         Kind.CLEAR,
@@ -50,6 +68,7 @@ CLEAR = (
         "commutes repeats indexes",
         "moves data; reads less than it is given",
         f"{TF} GatherV2, StridedSlice",
+        interval="moves gather",
     ),
     *rows(
         Kind.CLEAR,
@@ -65,6 +84,7 @@ CLEAR = (
         "commutes adds_into",
         "adds one update at most to each place of zeros: " + _MOVES,
         f"{OWN}: counted, where the indices are constants",
+        interval="scatter-add",
     ),
     *rows(
         Kind.CLEAR,
@@ -91,13 +111,21 @@ CLEAR = (
         f"{TF} Neg, Abs",
         cost=_CHEAP,
     ),
-    *rows(Kind.CLEAR, "reduce_max reduce_min", "commutes selects extrema", _PICKS, _PICKS_SOURCE),
+    *rows(
+        Kind.CLEAR,
+        "reduce_max reduce_min",
+        "commutes selects extrema",
+        _PICKS,
+        _PICKS_SOURCE,
+        interval="reduce_max picks",
+    ),
     *rows(
         Kind.CLEAR,
         "cummax cummin reduce_window_max reduce_window_min select_and_gather_add",
         "commutes selects",
         _PICKS,
         _PICKS_SOURCE,
+        interval="moves moves reduce_window_max reduce_window_min select_and_gather_add",
     ),
     *rows(Kind.CLEAR, "clamp", "commutes selects bounds", _PICKS, f"{TF} ClipByValue", cost=_CHEAP),
     *rows(
@@ -106,6 +134,7 @@ CLEAR = (
         "selects",
         "compares; does not calculate",
         f"{TF} TopKV2, ArgMax",
+        interval="scatter scatter picks moves argmax argmin",
     ),
     *rows(
         Kind.CLEAR,
@@ -114,6 +143,7 @@ CLEAR = (
         _COMPARES,
         f"{TF} Equal, Less",
         cost=_CHEAP,
+        interval="eq ne less less greater greater",
     ),
     *rows(
         Kind.CLEAR, "eq_to lt_to le_to", "bounds compares decides", _COMPARES, f"{TF} Equal, Less"
@@ -143,6 +173,7 @@ CLEAR = (
         "a conversion in which half loses nothing (bool, int8, half to float32)",
         f"{OWN}: {_MOVES}",
         cost=_CHEAP,
+        interval="convert_element_type",
     ),
 )
 """By family, in the order in which people look for them."""

@@ -1,5 +1,7 @@
 """The table of ONNX operations: one row for each, with its list, reason, source and traits.
 
+The rows of the clear list are in :mod:`duotone.ops.onnx_moves`.
+
 To add an operation, add its name to the row of its family. Operations without a row, those of
 custom domains among them, stay float32, keep every safety rule on, and are reported. Names here
 that are no operations are meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that
@@ -27,9 +29,11 @@ from duotone.ops.entries import (
     Kind,
     Pointwise,
     Taint,
+    intervals_by_name,
     rows,
     traits_by_name,
 )
+from duotone.ops.onnx_moves import CLEAR
 
 _CHEAP = Pointwise.CHEAP
 
@@ -59,20 +63,39 @@ _SUMS_INSIDE_SOURCE = f"{TF} AvgPool, ResizeNearestNeighbor"
 _BOUNDED = "bounded, or no larger than its operand; small relative error"
 _BOUNDED_SOURCE = f"{TF} Tanh, Sigmoid, Erf, Elu, Selu, Softplus"
 _INFER = [
-    *rows(Kind.INFER, "Add Sum", "adds keeps_nan", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
     *rows(
-        Kind.INFER, "Sub", "adds subtracts keeps_nan", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP
+        Kind.INFER,
+        "Add Sum",
+        "adds keeps_nan",
+        _SAFE,
+        f"{TF} Add, AddN, Sub",
+        cost=_CHEAP,
+        interval="add Sum",
     ),
-    *rows(Kind.INFER, "Mul", "multiplies keeps_nan", _SAFE, f"{TF} Mul", cost=_CHEAP),
+    *rows(
+        Kind.INFER,
+        "Sub",
+        "adds subtracts keeps_nan",
+        _SAFE,
+        f"{TF} Add, AddN, Sub",
+        cost=_CHEAP,
+        interval="sub",
+    ),
+    *rows(
+        Kind.INFER, "Mul", "multiplies keeps_nan", _SAFE, f"{TF} Mul", cost=_CHEAP, interval="mul"
+    ),
     *rows(Kind.INFER, "PRelu LeakyRelu", "activation", _SAFE, f"{TF} Mul", cost=_CHEAP),
     *rows(Kind.INFER, "ThresholdedRelu Shrink", "activation", _SAFE, f"{TF} Mul"),
-    *rows(Kind.INFER, "Div", "divides keeps_nan", _SAFE, f"{TF} RealDiv", cost=_CHEAP),
+    *rows(
+        Kind.INFER, "Div", "divides keeps_nan", _SAFE, f"{TF} RealDiv", cost=_CHEAP, interval="div"
+    ),
     *rows(
         Kind.INFER,
         "Tanh Sigmoid+nonzero Erf",
         "activation bounded saturates keeps_nan",
         _BOUNDED,
         _BOUNDED_SOURCE,
+        interval="tanh logistic erf",
     ),
     *rows(
         Kind.INFER,
@@ -84,7 +107,14 @@ _INFER = [
     *rows(
         Kind.INFER, "HardSigmoid HardSwish", "activation", _BOUNDED, _BOUNDED_SOURCE, cost=_CHEAP
     ),
-    *rows(Kind.INFER, "Sqrt", "roots pole keeps_nan", "halves the exponent's range", f"{TF} Sqrt"),
+    *rows(
+        Kind.INFER,
+        "Sqrt",
+        "roots pole keeps_nan",
+        "halves the exponent's range",
+        f"{TF} Sqrt",
+        interval="sqrt",
+    ),
     *rows(
         Kind.INFER,
         "Asinh Atan",
@@ -112,10 +142,11 @@ _INFER = [
     *rows(
         Kind.INFER,
         "ExactPower",
-        "raises",
+        "raises power",
         "a copy, a constant or a reciprocal",
         f"{TF} Reciprocal",
         cost=_CHEAP,
+        interval="pow",
     ),
     *rows(Kind.INFER, "RotaryEmbedding", "", "multiplies with sines and cosines", f"{TF} Mul"),
 ]
@@ -134,16 +165,26 @@ _DENY = [
         "exponential activation nonzero keeps_nan",
         "overflows half for operands above 11 (float16); magnifies the operand's error",
         f"{TF} Exp; {NVIDIA}",
+        interval="exp",
     ),
-    *rows(Kind.DENY, "Log", "logarithm logs keeps_nan", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
+    *rows(
+        Kind.DENY,
+        "Log",
+        "logarithm logs keeps_nan",
+        _LOG,
+        _LOG_SOURCE,
+        taint=Taint.ADDITIVE,
+        interval="log",
+    ),
     *rows(Kind.DENY, "ReduceLogSum", "logarithm logs", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
     *rows(Kind.DENY, "LogSoftmax ReduceLogSumExp", "", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
     *rows(
         Kind.DENY,
         "Pow+pole Square+squares",
-        "raises",
+        "raises power",
         "overflows half, and is summed up in variances",
         f"{TF} Pow; {TORCH} pow",
+        interval="pow square",
     ),
     *rows(
         Kind.DENY,
@@ -192,6 +233,7 @@ _DENY = [
         "sine keeps_nan",
         _LOW_BITS,
         _LOW_BITS_SOURCE,
+        interval="sin cos Tan",
     ),
     *rows(
         Kind.DENY,
@@ -214,114 +256,14 @@ _DENY = [
     *rows(Kind.DENY, "Mod", "rounds decides", "needs the low bits of float32", f"{OWN}: {TF} none"),
     *rows(Kind.DENY, "Det DFT STFT", "", "needs the low bits of float32", f"{OWN}: {TF} none"),
 ]
-_MOVES = "moves data; a cast commutes with it"
-_PICKS = "picks one of its operands, monotone: a cast commutes with it"
-_COMPARES = "compares; exact on a value that is half already"
-_MOVES_SOURCE = f"{TF} Reshape, Transpose, Slice"
-_PICKS_SOURCE = f"{TF} SelectV2, Maximum, Relu"
-_SIGN_SOURCE = f"{TF} Sign, Floor"
-_CLEAR = [
-    *rows(
-        Kind.CLEAR,
-        "Reshape Squeeze Unsqueeze Flatten Identity",
-        "commutes reshapes",
-        _MOVES,
-        _MOVES_SOURCE,
-        cost=_CHEAP,
-    ),
-    *rows(Kind.CLEAR, "Transpose", "commutes transposes", _MOVES, _MOVES_SOURCE),
-    *rows(
-        Kind.CLEAR,
-        "Slice Split DepthToSpace SpaceToDepth ReverseSequence Trilu CenterCropPad Dropout "
-        "ConstantOfShape",
-        "commutes",
-        _MOVES,
-        _MOVES_SOURCE,
-    ),
-    *rows(
-        Kind.CLEAR,
-        "Expand",
-        "commutes repeats reshapes",
-        _MOVES,
-        f"{TF} Tile, BroadcastTo",
-        cost=_CHEAP,
-    ),
-    *rows(Kind.CLEAR, "Tile", "commutes repeats", _MOVES, f"{TF} Tile, BroadcastTo"),
-    *rows(Kind.CLEAR, "Concat Pad", "commutes parts", _MOVES, f"{TF} ConcatV2, Pad"),
-    *rows(
-        Kind.CLEAR,
-        "Gather+gathers GatherElements+gathers GatherND+gathers Compress",
-        "commutes repeats indexes",
-        "moves data; reads less than it is given",
-        f"{TF} GatherV2",
-    ),
-    *rows(
-        Kind.CLEAR,
-        "ScatterND ScatterElements Scatter TensorScatter MaxUnpool OneHot",
-        "commutes",
-        "moves data",
-        f"{TF} ScatterNd, OneHot",
-    ),
-    *rows(Kind.CLEAR, "Where", "commutes bounds chooses", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "Max Relu", "commutes bounds activation", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "Min", "commutes bounds", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
-    *rows(
-        Kind.CLEAR,
-        "Neg+flips Abs",
-        "commutes negates",
-        "changes the sign bit",
-        f"{TF} Neg, Abs",
-        cost=_CHEAP,
-    ),
-    *rows(
-        Kind.CLEAR,
-        "ReduceMax+extrema ReduceMin+extrema MaxPool GlobalMaxPool",
-        "commutes selects",
-        _PICKS,
-        f"{TF} Max, MaxPool",
-    ),
-    *rows(Kind.CLEAR, "Clip", "commutes selects bounds", _PICKS, f"{TF} ClipByValue", cost=_CHEAP),
-    *rows(
-        Kind.CLEAR,
-        "TopK+decides ArgMax+decides ArgMin+decides Hardmax Unique NonZero",
-        "selects",
-        "compares; does not calculate",
-        f"{TF} TopKV2, ArgMax",
-    ),
-    *rows(
-        Kind.CLEAR,
-        "Equal Less Greater LessOrEqual GreaterOrEqual",
-        "bounds compares decides",
-        _COMPARES,
-        f"{TF} Equal, Less",
-        cost=_CHEAP,
-    ),
-    *rows(Kind.CLEAR, "Floor Ceil Round", "rounds decides", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "Sign", "", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "IsNaN IsInf", "compares", _COMPARES, _SIGN_SOURCE),
-    *rows(
-        Kind.CLEAR,
-        "Cast",
-        "converts",
-        "the model's own conversion of a value",
-        f"{OWN}: reads what is stored",
-        cost=_CHEAP,
-    ),
-    *rows(
-        Kind.CLEAR,
-        "CastExact",
-        "commutes converts",
-        "a conversion in which half loses nothing (bool, int8, half to float32)",
-        f"{OWN}: {_MOVES}",
-        cost=_CHEAP,
-    ),
-]
-ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *_CLEAR)
+ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
 """The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
 TRAITS = traits_by_name((*STRUCTURAL_ENTRIES, *ENTRIES))
 """The traits of each operation that has a row, by name."""
+INTERVALS = intervals_by_name((*STRUCTURAL_ENTRIES, *ENTRIES))
+"""The name of the interval function of each, by name."""
 
 NEUTRAL = {
     "Add": "add",

@@ -169,6 +169,12 @@ class Trait(enum.StrEnum):
         "square",
         "integer_pow has an exponent, as an attribute",
     )
+    POWER = (
+        "power",
+        "raises each element to a power, so that the range of the result is wider",
+        "integer_pow",
+        "Reciprocal has the range of its operand",
+    )
     ROOTS = ("roots", "takes a root, or divides by one", "sqrt", "pow takes any exponent")
     NEGATES = ("negates", "changes the sign, or drops it", "neg", "sign drops the magnitude")
     FLIPS = ("flips", "changes the sign of each element", "neg", "abs drops it")

@@ -163,13 +163,13 @@ def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
     The sizes of arrays are not asked: else one number of a program would count in one batch and
     not in the next.
     """
-    if node.op == "div" and slot == 1:
+    if Trait.DIVIDES in node.traits and slot == 1:
         return number.is_integer()
-    if node.op == "mul" and 0.0 < number <= 1.0:
+    if Trait.MULTIPLIES in node.traits and 0.0 < number <= 1.0:
         whole = 1.0 / number
         return abs(whole - round(whole)) <= 2.0**-22 * whole
     scalar = not graph.values[node.outputs[0]].shape
-    return node.op == "sub" and slot == 0 and scalar and number.is_integer()
+    return Trait.SUBTRACTS in node.traits and slot == 0 and scalar and number.is_integer()
 
 
 def check_fingerprint(expected: str, graph: Graph, function: str) -> None:

@@ -41,7 +41,7 @@ from duotone.jaxpr.reading.operations import (
 )
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.ops.entries import traits_of
-from duotone.ops.jax import TRAITS
+from duotone.ops.jax import INTERVALS, TRAITS
 from duotone.regions import region_of, without_regions
 
 _LARGEST_CONSTANT = 2**22
@@ -173,6 +173,7 @@ class Builder:
                 fixed=fixed,
                 attributes=attributes,
                 traits=traits_of(TRAITS, listed_as),
+                interval=INTERVALS.get(listed_as, ""),
             )
         )
         return outputs
