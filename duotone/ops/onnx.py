@@ -180,7 +180,7 @@ _DENY = [
     *rows(Kind.DENY, "LogSoftmax ReduceLogSumExp", "", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
     *rows(
         Kind.DENY,
-        "Pow+pole Square+squares",
+        "Pow+pole Square+squares+keeps_nan",
         "raises power",
         "overflows half, and is summed up in variances",
         f"{TF} Pow; {TORCH} pow",
