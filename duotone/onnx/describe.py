@@ -14,10 +14,10 @@ from duotone.onnx.products import is_sum
 from duotone.onnx.protos import NodeProto, attribute, operation
 from duotone.onnx.schemas import Parameter, Signature
 from duotone.onnx.types import BY_ATTRIBUTE
-from duotone.ops.onnx import NEUTRAL
+from duotone.ops.entries import traits_of
+from duotone.ops.onnx import NEUTRAL, TRAITS
+from duotone.ops.traits import Trait
 
-FREE = frozenset({"Shape", "Size"})
-"""Operations that ask for the shape of a value only, and read it as it is stored."""
 _KEPT: dict[str, frozenset[str]] = {
     "LayerNormalization": frozenset({"U"}),
     "Resize": frozenset({"T2"}),
@@ -37,11 +37,6 @@ _QUANTISED = frozenset(
     "MatMulInteger".split()
 )
 _EXACT = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
-_DATA_MOVEMENT = frozenset(
-    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Split DepthToSpace SpaceToDepth "
-    "Expand Tile Concat Pad Gather GatherElements GatherND ScatterND ScatterElements Cast Shape "
-    "Size ConstantOfShape".split()
-)
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 
@@ -111,8 +106,9 @@ def describe(
     floats = any(v is not None and v.dtype == FULL_DTYPE for v in (*operands, *results))
     if found is not None and floats and not fixed and not any(ins) and not any(outs):
         fixed = f"{name} takes no {half.name} in this opset"
+    free = Trait.SHAPES in traits_of(TRAITS, name)  # reads no element, so its operand stays
     # All results that share the type of the operands are half with them, or none is.
-    read = [i for i, v in enumerate(operands) if v is not None and name not in FREE]
+    read = [i for i, v in enumerate(operands) if v is not None and not free]
     made = [i for i, v in enumerate(results) if v is not None]
     attributes: dict[str, Attribute] = {"operands": tuple(read)}
     for text in _NUMBERS:
@@ -205,7 +201,8 @@ def _listed_as(
 
 def _flops(name: str, operands: Sequence[Value | None], results: Sequence[Value | None]) -> float:
     """Floating point operations, two for a multiply-add; unknown dimensions count as 1."""
-    if name in _DATA_MOVEMENT or not results or results[0] is None:
+    moves = Trait.MOVES in traits_of(TRAITS, name)
+    if moves or not results or results[0] is None:
         return 0.0
     size = results[0].size
     operand = operands[0] if operands else None

@@ -51,11 +51,6 @@ from duotone.ops.entries import traits_of
 from duotone.ops.onnx import INTERVALS, TRAITS
 from duotone.ops.traits import Trait
 
-_KEEPS = frozenset(
-    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Expand Tile Neg Abs Gather".split()
-)
-"""Operations whose result has the magnitudes of their first operand."""
-
 
 class Reader:
     """Reads one model.
@@ -335,9 +330,10 @@ class Reader:
         if node.op_type == "ConstantOfShape":
             tensor = weights.as_tensor(node)
             return Magnitude.of(0.0) if tensor is None else weights.magnitude(tensor, self.folder)
-        keeps = node.op_type in _KEEPS and read and read[0] is not None
-        found = read[0].constant if keeps and read[0] is not None else None
-        if found is not None and node.op_type in ("Neg", "Abs"):
+        traits = traits_of(TRAITS, operation(node))
+        kept = Trait.KEEPS in traits and Trait.CONVERTS not in traits
+        found = read[0].constant if kept and read and read[0] is not None else None
+        if found is not None and Trait.NEGATES in traits:
             return Magnitude(found.smallest, found.largest)
         return found
 

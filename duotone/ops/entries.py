@@ -77,6 +77,7 @@ class Entry:
         traits: what rules may ask of it.
         interval: the name of the function that gives the interval of its results
             (:mod:`duotone.graph.ranges.rules`), if there is a function of that name.
+        fixed: why it stays as it is whatever a list says; empty for most.
     """
 
     op: str
@@ -88,6 +89,7 @@ class Entry:
     only: tuple[str, ...] = ()
     traits: Traits = frozenset()
     interval: str = ""
+    fixed: str = ""
 
 
 def rows(
@@ -101,6 +103,7 @@ def rows(
     taint: Taint = Taint.DOMINANT,
     only: tuple[str, ...] = (),
     interval: str = "",
+    fixed: str = "",
 ) -> list[Entry]:
     """One row for each of a family of operations.
 
@@ -116,6 +119,7 @@ def rows(
         only: half types for which the rows hold; empty for all.
         interval: names of the interval functions, one for all operations or one for each; the
             operations' own if omitted.
+        fixed: why they stay as they are whatever a list says.
 
     Returns:
         The rows, in the order of ``ops``.
@@ -133,7 +137,7 @@ def rows(
     found = []
     for (op, *own), function in zip(named, intervals, strict=True):
         having = frozenset(map(Trait, (*traits.split(), *own)))
-        found.append(Entry(op, kind, reason, source, taint, cost, only, having, function))
+        found.append(Entry(op, kind, reason, source, taint, cost, only, having, function, fixed))
     return found
 
 

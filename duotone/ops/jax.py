@@ -20,6 +20,8 @@ was read from XLA's instruction fusion, and for a TPU from its programs (``bench
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from duotone.ops.entries import (
     NVIDIA,
     OWN,
@@ -288,6 +290,7 @@ _DENY = [
         "solves",
         "linear algebra: has no half form, and magnifies the errors of its operands",
         f"{OWN}: {TF} has it on no list",
+        fixed="linear algebra has no half form",
     ),
 ]
 
@@ -295,13 +298,28 @@ ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
 """The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
+
+def _fixed(ops: str, why: str) -> list[Entry]:
+    return rows(Kind.UNLISTED, ops, "", "on no list", OWN, fixed=why)
+
+
 _ON_NO_LIST = [
-    *rows(Kind.UNLISTED, "iota", "counts", "on no list", OWN),
+    *rows(Kind.UNLISTED, "iota", "moves counts", "on no list", OWN),
     *rows(Kind.UNLISTED, "psum psum_invariant reduce_scatter", "sums_devices", "on no list", OWN),
     *rows(Kind.UNLISTED, "duotone_dot", "contracts einsum", "a dot that is half already", OWN),
+    *_fixed("complex real imag conj fft", "complex numbers have no half form"),
+    *_fixed(
+        "pure_callback io_callback debug_callback debug_print",
+        "host code gets what its author wrote it for",
+    ),
+    *_fixed("bitcast_convert_type", "reads the bits of float32"),
+    *_fixed("rng_uniform random_gamma", "draws float32 numbers"),
+    *_fixed("approx_top_k", "has no half form"),
 ]
 _ALL = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
 TRAITS = traits_by_name(_ALL)
 """The traits of each operation that has a row, by name."""
+FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ALL if entry.fixed})
+"""Why primitives stay as they are whatever a list says, by name."""
 INTERVALS = intervals_by_name(_ALL)
 """The name of the interval function of each, by name."""

@@ -18,7 +18,7 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "reshape squeeze copy",
-        "commutes reshapes",
+        "moves keeps commutes reshapes",
         _MOVES,
         _MOVES_SOURCE,
         cost=_CHEAP,
@@ -27,18 +27,18 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "name+names stop_gradient",
-        "commutes",
+        "moves keeps commutes",
         _MOVES,
         _MOVES_SOURCE,
         cost=_CHEAP,
         interval="same",
     ),
-    *rows(Kind.CLEAR, "transpose", "commutes transposes", _MOVES, _MOVES_SOURCE),
+    *rows(Kind.CLEAR, "transpose", "moves keeps commutes transposes", _MOVES, _MOVES_SOURCE),
     *rows(
         Kind.CLEAR,
-        "rev slice split unstack sharding_constraint reshard pvary+varies optimization_barrier "
-        "device_put",
-        "commutes",
+        "rev+keeps slice+keeps split unstack sharding_constraint reshard pvary+varies "
+        "optimization_barrier device_put",
+        "moves commutes",
         _MOVES,
         _MOVES_SOURCE,
         interval="moves moves moves moves same reshard moves same same",
@@ -46,18 +46,23 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "broadcast_in_dim",
-        "commutes repeats reshapes",
+        "moves keeps commutes repeats reshapes",
         _MOVES,
         f"{TF} BroadcastTo, Tile",
         cost=_CHEAP,
     ),
     *rows(
-        Kind.CLEAR, "tile", "commutes repeats", _MOVES, f"{TF} BroadcastTo, Tile", interval="moves"
+        Kind.CLEAR,
+        "tile",
+        "moves keeps commutes repeats",
+        _MOVES,
+        f"{TF} BroadcastTo, Tile",
+        interval="moves",
     ),
     *rows(
         Kind.CLEAR,
         "concatenate pad stack dynamic_update_slice",
-        "commutes parts",
+        "moves commutes parts",
         _MOVES,
         f"{TF} ConcatV2, Pad, Pack",
         interval="joins joins joins dynamic_update_slice",
@@ -65,7 +70,7 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "dynamic_slice gather+gathers",
-        "commutes repeats indexes",
+        "moves commutes repeats indexes",
         "moves data; reads less than it is given",
         f"{TF} GatherV2, StridedSlice",
         interval="moves gather",
@@ -77,7 +82,7 @@ CLEAR = (
         "moves data between devices; a cast commutes with it",
         f"{OWN}: half of the bytes travel",
     ),
-    *rows(Kind.CLEAR, "scatter", "commutes", "moves data", f"{TF} bfloat16 ScatterNd"),
+    *rows(Kind.CLEAR, "scatter", "moves commutes", "moves data", f"{TF} bfloat16 ScatterNd"),
     *rows(
         Kind.CLEAR,
         "scatter_once",
@@ -106,7 +111,7 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "neg+flips abs",
-        "commutes negates",
+        "moves keeps commutes negates",
         "changes the sign bit",
         f"{TF} Neg, Abs",
         cost=_CHEAP,
@@ -161,7 +166,7 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "convert_element_type",
-        "converts",
+        "moves keeps converts",
         "the user's own conversion of a value",
         f"{OWN}: reads what is stored",
         cost=_CHEAP,
@@ -169,7 +174,7 @@ CLEAR = (
     *rows(
         Kind.CLEAR,
         "convert_exact",
-        "commutes converts",
+        "moves keeps commutes converts",
         "a conversion in which half loses nothing (bool, int8, half to float32)",
         f"{OWN}: {_MOVES}",
         cost=_CHEAP,

@@ -260,9 +260,11 @@ ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
 """The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
-TRAITS = traits_by_name((*STRUCTURAL_ENTRIES, *ENTRIES))
+_ON_NO_LIST = rows(Kind.UNLISTED, "Shape Size", "moves shapes", "on no list", OWN)
+_ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
+TRAITS = traits_by_name(_ROWS)
 """The traits of each operation that has a row, by name."""
-INTERVALS = intervals_by_name((*STRUCTURAL_ENTRIES, *ENTRIES))
+INTERVALS = intervals_by_name(_ROWS)
 """The name of the interval function of each, by name."""
 
 NEUTRAL = {

@@ -37,6 +37,18 @@ class Trait(enum.StrEnum):
         return trait
 
     # ------------------------------------------------------- moving and picking
+    MOVES = (
+        "moves",
+        "moves elements, changes their signs or types, or counts: it calculates nothing",
+        "transpose",
+        "max compares",
+    )
+    KEEPS = (
+        "keeps",
+        "gives elements of its first operand and no others, with other signs or types at most",
+        "slice",
+        "concatenate has several operands",
+    )
     COMMUTES = (
         "commutes",
         "a cast before it gives bit for bit the same as a cast after it: it moves data, changes "
@@ -341,6 +353,13 @@ class Trait(enum.StrEnum):
     STACKS = ("stacks", "stacks the results of all iterations", "loop.stack", "stack")
     JOINS = ("joins", "is a result of a conditional, from every branch", "branch.join", "select_n")
     SHARDS = ("shards", "gives the local shard of an operand", "shard.enter", "all_gather")
+
+    SHAPES = (
+        "shapes",
+        "asks for the shape of a value, and reads none of its elements",
+        "Shape",
+        "reshape",
+    )
 
     UNDESCRIBED = (
         "undescribed",
