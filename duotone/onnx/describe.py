@@ -15,7 +15,7 @@ from duotone.onnx.protos import NodeProto, attribute, operation
 from duotone.onnx.schemas import Parameter, Signature
 from duotone.onnx.types import BY_ATTRIBUTE
 from duotone.ops.entries import traits_of
-from duotone.ops.onnx import NEUTRAL, TRAITS
+from duotone.ops.onnx import FIXED, NEUTRAL, TRAITS
 from duotone.ops.traits import Trait
 
 _KEPT: dict[str, frozenset[str]] = {
@@ -27,15 +27,6 @@ _KEPT: dict[str, frozenset[str]] = {
     "Range": frozenset({"T"}),
 }
 """Type variables that stay float32: statistics, places, masks."""
-_SEQUENCES = frozenset(
-    "SequenceConstruct SequenceInsert SequenceAt SequenceEmpty SequenceErase SequenceLength "
-    "SplitToSequence ConcatFromSequence Optional OptionalGetElement OptionalHasElement "
-    "CastLike".split()
-)
-_QUANTISED = frozenset(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul ConvInteger "
-    "MatMulInteger".split()
-)
 _EXACT = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
@@ -139,14 +130,12 @@ def _fixed(
 ) -> str:
     """Why a node cannot be half whatever its schema says, or empty."""
     op = node.op_type
-    if op in _SEQUENCES:
-        return "the type of a sequence or of another value is kept"
+    if op in FIXED:
+        return FIXED[op]
     if node.domain == "ai.onnx.ml":
         return "its attributes are float32"
     if op == "Attention" and len(node.output) > 3 and node.output[3]:
         return "hands on its scores, which a mask makes larger than half"
-    if op in _QUANTISED:
-        return "quantised: left alone"
     if "DequantizeLinear" in makers:
         return "reads what was dequantised: part of a quantised operation"
     if op in BY_ATTRIBUTE and op != "Cast":

@@ -159,6 +159,16 @@ def intervals_by_name(entries: Iterable[Entry]) -> Mapping[str, str]:
     return MappingProxyType({entry.op: entry.interval for entry in entries})
 
 
+def names_with(table: Mapping[str, Traits], *traits: Trait) -> frozenset[str]:
+    """The names of the operations that have one of some traits.
+
+    Example:
+        >>> names_with({"neg": frozenset({Trait.NEGATES}), "add": frozenset()}, Trait.NEGATES)
+        frozenset({'neg'})
+    """
+    return frozenset(name for name, found in table.items() if not found.isdisjoint(traits))
+
+
 def traits_of(table: Mapping[str, Traits], name: str) -> Traits:
     """The traits of an operation; :data:`~duotone.ops.traits.UNDESCRIBED` if it has no row.
 

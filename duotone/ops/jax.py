@@ -62,7 +62,7 @@ _ALLOW = [
     *rows(
         Kind.ALLOW,
         "conv_general_dilated",
-        "contracts",
+        "contracts convolves",
         _MATRIX,
         f"{TF} Conv2D, Conv3D and their gradients",
     ),
@@ -255,9 +255,21 @@ _DENY = [
         _MANY,
         _MANY_SOURCE,
     ),
-    *rows(Kind.DENY, "scatter-add", "sums adds_into", _PLACE, f"{OWN}: gradients of embeddings"),
-    *rows(Kind.DENY, "scatter-sub", "sums adds_into", _PLACE, f"{OWN}: gradients of embeddings"),
-    *rows(Kind.DENY, "scatter-mul", "", _PLACE, f"{OWN}: gradients of embeddings"),
+    *rows(
+        Kind.DENY,
+        "scatter-add",
+        "sums updates adds_into",
+        _PLACE,
+        f"{OWN}: gradients of embeddings",
+    ),
+    *rows(
+        Kind.DENY,
+        "scatter-sub",
+        "sums updates adds_into",
+        _PLACE,
+        f"{OWN}: gradients of embeddings",
+    ),
+    *rows(Kind.DENY, "scatter-mul", "updates", _PLACE, f"{OWN}: gradients of embeddings"),
     *rows(
         Kind.DENY,
         "sin+bounded cos+bounded+nonzero tan",

@@ -61,7 +61,7 @@ CLEAR = (
     ),
     *rows(
         Kind.CLEAR,
-        "concatenate pad stack dynamic_update_slice",
+        "concatenate pad stack dynamic_update_slice+updates",
         "moves commutes parts",
         _MOVES,
         f"{TF} ConcatV2, Pad, Pack",
@@ -82,11 +82,13 @@ CLEAR = (
         "moves data between devices; a cast commutes with it",
         f"{OWN}: half of the bytes travel",
     ),
-    *rows(Kind.CLEAR, "scatter", "moves commutes", "moves data", f"{TF} bfloat16 ScatterNd"),
+    *rows(
+        Kind.CLEAR, "scatter", "moves updates commutes", "moves data", f"{TF} bfloat16 ScatterNd"
+    ),
     *rows(
         Kind.CLEAR,
         "scatter_once",
-        "commutes adds_into",
+        "commutes updates adds_into",
         "adds one update at most to each place of zeros: " + _MOVES,
         f"{OWN}: counted, where the indices are constants",
         interval="scatter-add",
@@ -135,7 +137,7 @@ CLEAR = (
     *rows(Kind.CLEAR, "clamp", "commutes selects bounds", _PICKS, f"{TF} ClipByValue", cost=_CHEAP),
     *rows(
         Kind.CLEAR,
-        "scatter-max scatter-min sort+decides top_k+decides argmax+decides argmin+decides",
+        "scatter-max+updates scatter-min+updates sort+decides top_k+decides argmax+decides argmin+decides",
         "selects",
         "compares; does not calculate",
         f"{TF} TopKV2, ArgMax",

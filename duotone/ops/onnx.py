@@ -19,6 +19,8 @@ DU-08617; PyTorch, "CUDA Op-Specific Behavior". Where none has it, the reason st
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from duotone.ops.entries import (
     NVIDIA,
     OWN,
@@ -50,7 +52,11 @@ _ALLOW = [
         f"{TF} MatMul, BatchMatMulV2, Einsum",
     ),
     *rows(
-        Kind.ALLOW, "Conv ConvTranspose DeformConv CausalConvWithState", "contracts", _MATRIX, _CONV
+        Kind.ALLOW,
+        "Conv ConvTranspose DeformConv CausalConvWithState",
+        "contracts convolves",
+        _MATRIX,
+        _CONV,
     ),
     *rows(Kind.ALLOW, "LSTM GRU RNN", "contracts activation", _MATRIX, _RNN),
     *rows(
@@ -260,10 +266,30 @@ ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
 """The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
-_ON_NO_LIST = rows(Kind.UNLISTED, "Shape Size", "moves shapes", "on no list", OWN)
+
+def _fixed(ops: str, why: str) -> list[Entry]:
+    return rows(Kind.UNLISTED, ops, "", "on no list", OWN, fixed=why)
+
+
+_ON_NO_LIST = [
+    *rows(Kind.UNLISTED, "Shape Size", "moves shapes", "on no list", OWN),
+    *_fixed(
+        "SequenceConstruct SequenceInsert SequenceAt SequenceEmpty SequenceErase SequenceLength "
+        "SplitToSequence ConcatFromSequence Optional OptionalGetElement OptionalHasElement "
+        "CastLike",
+        "the type of a sequence or of another value is kept",
+    ),
+    *_fixed(
+        "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul "
+        "ConvInteger MatMulInteger",
+        "quantised: left alone",
+    ),
+]
 _ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
 TRAITS = traits_by_name(_ROWS)
 """The traits of each operation that has a row, by name."""
+FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ROWS if entry.fixed})
+"""Why operations stay as they are whatever a list says, by name."""
 INTERVALS = intervals_by_name(_ROWS)
 """The name of the interval function of each, by name."""
 

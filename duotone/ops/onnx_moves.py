@@ -76,7 +76,7 @@ CLEAR = (
     ),
     *rows(
         Kind.CLEAR,
-        "ScatterND+moves ScatterElements+moves Scatter TensorScatter MaxUnpool OneHot",
+        "ScatterND+moves+updates ScatterElements+moves+updates Scatter+updates TensorScatter+updates MaxUnpool OneHot",
         "commutes",
         "moves data",
         f"{TF} ScatterNd, OneHot",

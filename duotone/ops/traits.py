@@ -233,6 +233,12 @@ class Trait(enum.StrEnum):
         "reduce_sum",
         "cumsum hands on each partial sum",
     )
+    UPDATES = (
+        "updates",
+        "writes updates to places of its first operand",
+        "scatter",
+        "select_n writes all of its result",
+    )
     ADDS_INTO = (
         "adds_into",
         "adds updates to places of its first operand",
@@ -310,6 +316,12 @@ class Trait(enum.StrEnum):
         "contracts along axes that operands and result share, as an Einstein sum does",
         "dot_general",
         "conv_general_dilated slides a window",
+    )
+    CONVOLVES = (
+        "convolves",
+        "contracts windows of an operand with filters",
+        "conv_general_dilated",
+        "dot_general",
     )
     WIDE = (
         "wide",
