@@ -178,6 +178,7 @@ _VARIANCE = "reads variances, which underflow in half"
 _MANY = "accumulates many terms"
 _MANY_SOURCE = f"{TF} Sum, Mean; {TORCH} prod, cumsum, cumprod"
 _PLACE = "accumulates many terms into one place"
+_EMBEDDINGS = f"{OWN}: gradients of embeddings"
 _LOW_BITS = "argument reduction or a pole: needs the operand's low bits"
 _LOW_BITS_SOURCE = f"{TORCH} tan, sinh, cosh, acos, asin"
 _GRID = "depends on the float32 grid"
@@ -255,21 +256,8 @@ _DENY = [
         _MANY,
         _MANY_SOURCE,
     ),
-    *rows(
-        Kind.DENY,
-        "scatter-add",
-        "sums updates adds_into",
-        _PLACE,
-        f"{OWN}: gradients of embeddings",
-    ),
-    *rows(
-        Kind.DENY,
-        "scatter-sub",
-        "sums updates adds_into",
-        _PLACE,
-        f"{OWN}: gradients of embeddings",
-    ),
-    *rows(Kind.DENY, "scatter-mul", "updates", _PLACE, f"{OWN}: gradients of embeddings"),
+    *rows(Kind.DENY, "scatter-add scatter-sub", "sums updates adds_into", _PLACE, _EMBEDDINGS),
+    *rows(Kind.DENY, "scatter-mul", "updates", _PLACE, _EMBEDDINGS),
     *rows(
         Kind.DENY,
         "sin+bounded cos+bounded+nonzero tan",
@@ -316,6 +304,7 @@ def _fixed(ops: str, why: str) -> list[Entry]:
 
 
 _ON_NO_LIST = [
+    *rows(Kind.UNLISTED, "and or not", "", "on no list", OWN, cost=_CHEAP),
     *rows(Kind.UNLISTED, "iota", "moves counts", "on no list", OWN),
     *rows(Kind.UNLISTED, "psum psum_invariant reduce_scatter", "sums_devices", "on no list", OWN),
     *rows(Kind.UNLISTED, "duotone_dot", "contracts einsum", "a dot that is half already", OWN),
@@ -331,6 +320,8 @@ _ON_NO_LIST = [
 _ALL = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
 TRAITS = traits_by_name(_ALL)
 """The traits of each operation that has a row, by name."""
+CHEAP = frozenset(entry.op for entry in _ALL if entry.pointwise is Pointwise.CHEAP)
+"""Operations that compilers put into each operation that reads them."""
 FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ALL if entry.fixed})
 """Why primitives stay as they are whatever a list says, by name."""
 INTERVALS = intervals_by_name(_ALL)

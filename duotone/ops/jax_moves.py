@@ -137,7 +137,8 @@ CLEAR = (
     *rows(Kind.CLEAR, "clamp", "commutes selects bounds", _PICKS, f"{TF} ClipByValue", cost=_CHEAP),
     *rows(
         Kind.CLEAR,
-        "scatter-max+updates scatter-min+updates sort+decides top_k+decides argmax+decides argmin+decides",
+        "scatter-max+updates scatter-min+updates sort+decides top_k+decides argmax+decides "
+        "argmin+decides",
         "selects",
         "compares; does not calculate",
         f"{TF} TopKV2, ArgMax",

@@ -76,7 +76,8 @@ CLEAR = (
     ),
     *rows(
         Kind.CLEAR,
-        "ScatterND+moves+updates ScatterElements+moves+updates Scatter+updates TensorScatter+updates MaxUnpool OneHot",
+        "ScatterND+moves+updates ScatterElements+moves+updates Scatter+updates "
+        "TensorScatter+updates MaxUnpool OneHot",
         "commutes",
         "moves data",
         f"{TF} ScatterNd, OneHot",
