@@ -44,6 +44,7 @@ _LIFTED = frozenset({Trait.EXPONENTIAL, Trait.POWER, Trait.BOUNDED})
 """Traits of operations on the deny list for what their results are, as sums of few terms are. The
 others need the digits of their operands (a pole, a series), or accumulate for long."""
 _SCALES = frozenset({Trait.DIVIDES, Trait.SQUARES, Trait.CONVERTS})
+_CANCELS = frozenset({Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES})
 _NO_SUMS = frozenset({Trait.ADDS_INTO, Trait.CARRIES})
 
 
@@ -192,7 +193,8 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     many terms with that much error.
     """
     found: set[int] = set()
-    cancel = (n for n in graph.nodes if Trait.SUBTRACTS in n.traits or _is_sum(n))
+    suspects = [node for node in graph.nodes if not node.traits.isdisjoint(_CANCELS)]
+    cancel = (node for node in suspects if Trait.SUBTRACTS in node.traits or _is_sum(node))
     queue = [value for node in cancel for value in node.inputs]
     while queue:
         value = queue.pop()

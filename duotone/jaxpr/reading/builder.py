@@ -38,9 +38,8 @@ from duotone.jaxpr.reading.operations import (
     size_of,
 )
 from duotone.jaxpr.reading.program import Program, Step
-from duotone.ops.entries import traits_of
 from duotone.ops.jax import INTERVALS, TRAITS
-from duotone.ops.traits import Trait, Traits
+from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 from duotone.regions import region_of, without_regions
 
 _LARGEST_CONSTANT = 2**22
@@ -171,7 +170,7 @@ class Builder:
                 flops=flops,
                 fixed=fixed,
                 attributes=attributes,
-                traits=traits_of(TRAITS, listed_as),
+                traits=TRAITS.get(listed_as, UNDESCRIBED),
                 interval=INTERVALS.get(listed_as, ""),
             )
         )
@@ -266,23 +265,23 @@ class Builder:
         attributes: Mapping[str, Attribute],
     ) -> Magnitude | None:
         """The magnitudes of a result that only moves a constant, or counts."""
-        if Trait.KEEPS in traits:
+        if _KEEPS in traits:
             return _kept(eqn, traits, self.values[inputs[0]].constant)
-        if not traits.isdisjoint(_CHOOSES) or traits.issuperset(_PICKS):
+        if _COMMUTES in traits and not traits.isdisjoint(_CHOOSES):
             chosen = [self.values[v].constant for v in inputs if self.values[v].paintable]
             fill = attributes.get("fill")
             if chosen and isinstance(fill, float):
                 chosen.append(Magnitude.of(fill))
             return _joined(chosen)
         length = attributes.get("length")
-        if Trait.COUNTS in traits and isinstance(length, float):
+        if isinstance(length, float) and Trait.COUNTS in traits:
             counter = dataclasses.replace(Magnitude.of(max(length - 1.0, 0.0)), low=0.0)
             return _as_held(eqn, counter)
         return None
 
 
-_CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES})
-_PICKS = frozenset({Trait.COMMUTES, Trait.BOUNDS})
+_KEEPS, _COMMUTES = Trait.KEEPS, Trait.COMMUTES  # bound once: this is hot
+_CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS})
 
 
 def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitude | None:

@@ -20,9 +20,8 @@ from jax.core import ShapedArray
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
 from duotone.graph.products import is_sum_of_products
-from duotone.ops.entries import traits_of
 from duotone.ops.jax import FIXED, TRAITS
-from duotone.ops.traits import Trait, Traits
+from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     outs = [dtype_name(var.aval) for var in eqn.outvars]
     rule = _DESCRIPTION_RULES.get(name)
     listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
-    traits = traits_of(TRAITS, listed_as)
+    traits = TRAITS.get(listed_as, UNDESCRIBED)
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
         fixed = _mixture(frozenset(ins + outs))
@@ -102,9 +101,12 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     )
 
 
+_MOVES = Trait.MOVES  # bound once: this is hot
+
+
 def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) -> float:
     """Floating point operations of one execution, two for a multiply-add."""
-    if Trait.MOVES in traits or not eqn.outvars:
+    if _MOVES in traits or not eqn.outvars:
         return 0.0
     result = size_of(eqn.outvars[0].aval)
     if name == "dot_general":
