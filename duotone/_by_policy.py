@@ -16,7 +16,6 @@ from duotone import _jax
 from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError
-from duotone.graph.casts.reductions import HANDED_IN
 from duotone.graph.classify.lists import OpLists
 from duotone.graph.graph import FULL_DTYPE, Graph, HalfType
 from duotone.graph.painters import PAINTERS
@@ -32,6 +31,7 @@ from duotone.graph.ranges import (
 )
 from duotone.ops.entries import Kind
 from duotone.ops.jax import ENTRIES
+from duotone.ops.traits import Trait
 from duotone.policy import LISTS, PATTERN_FIELDS, Policy
 from duotone.targets.forms import DeviceForms
 
@@ -187,5 +187,5 @@ def lists_of(policy: Policy, half: HalfType) -> OpLists:
     added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
     removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
     if policy.reduce_dtype == FULL_DTYPE:  # so that its derivative adds up what is not cast yet
-        removed[Kind.CLEAR] |= HANDED_IN
+        removed[Kind.CLEAR] |= {entry.op for entry in ENTRIES if Trait.VARIES in entry.traits}
     return lists.leveled(policy.level).edited(added, removed)

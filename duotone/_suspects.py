@@ -23,7 +23,7 @@ import numpy as np
 
 from duotone import _jax
 from duotone.graph.blame import BlameRecord, Suspect, Verdict
-from duotone.graph.graph import HALF_TYPES, STRUCTURAL, Node
+from duotone.graph.graph import HALF_TYPES, Node
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.running.inside import node_marked, without_marks
 from duotone.jaxpr.twins.run import Site
@@ -39,6 +39,7 @@ from duotone.jaxpr.twins.statistics import (
     UNDERFLOW,
     ZERO,
 )
+from duotone.ops.traits import Trait
 from duotone.regions import LOSS_SCALE, without_regions
 
 MOST = 20
@@ -231,7 +232,7 @@ def _pins(run: Run, first: int, culprit: int | None, *, mended: bool) -> list[st
     for k in sites:
         for names in (run.sites[k].names, *sorted(run.readers.get(k, ()))):
             found = run.node(names)
-            if found is not None and found[1].op not in STRUCTURAL:
+            if found is not None and Trait.STRUCTURAL not in found[1].traits:
                 paths[_path(found[1])] = None
     return [_escaped(path) for path in paths]
 

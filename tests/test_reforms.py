@@ -123,7 +123,7 @@ def test_every_reform_is_where_the_registry_says() -> None:
     for entry in REGISTRY:
         assert ast.get_docstring(ast.parse((package / entry.file).read_text()))
         assert any(entry.name in row.reforms for row in TABLE.values()), entry.name
-        assert (entry.match is None) == (not entry.operations)
+        assert (entry.match is None) == (entry.of is None)
 
 
 def test_the_catalogue_is_up_to_date() -> None:

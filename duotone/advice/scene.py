@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from duotone.graph.graph import FULL_DTYPE, HALF_TYPES
 from duotone.graph.record import CastRecord, OperationRecord, Record
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
 from duotone.targets.advice import Finding
 from duotone.targets.bound import kernels_of
 from duotone.targets.record import Kernel
@@ -26,7 +29,7 @@ LEAST_BESIDE = 0.25
 say nothing."""
 MOST = 0.5
 """The share from which a step is bound by something: what takes more than all else together."""
-DOTS = frozenset({"dot_general", "conv_general_dilated"})
+DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

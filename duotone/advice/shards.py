@@ -11,11 +11,17 @@ from collections.abc import Iterator
 
 from duotone.advice.scene import Argument, Scene, is_dot
 from duotone.graph.record import OperationRecord
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
 from duotone.targets.advice import Finding
 from duotone.targets.bound import short_name
 from duotone.targets.roofline import peak_of
 
-_MOVES = frozenset({"convert_element_type", "transpose", "reshape", "copy", "squeeze"})
+_DOTS = names_with(TRAITS, Trait.EINSUM)
+_MOVES = names_with(TRAITS, Trait.CONVERTS, Trait.TRANSPOSES, Trait.RESHAPES) - names_with(
+    TRAITS, Trait.REPEATS
+)
 
 
 def whole_weights(scene: Scene) -> Iterator[Finding]:
@@ -25,7 +31,7 @@ def whole_weights(scene: Scene) -> Iterator[Finding]:
     waits: dict[str, list[tuple[OperationRecord, float, int]]] = {}
     devices = 1
     for operation in scene.operations.values():
-        if not is_dot(operation) or not operation.sizes or operation.operation != "dot_general":
+        if not is_dot(operation) or not operation.sizes or operation.operation not in _DOTS:
             continue
         for argument, size in _weights(scene, operation):
             reading = size / scene.target.bandwidth

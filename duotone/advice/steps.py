@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 
 from duotone.advice.scene import MOST, Scene, as_shape, is_dot
 from duotone.graph.record import OperationRecord
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
 from duotone.targets.advice import Finding
 
-_LOOKUPS = ("gather", "scatter", "dynamic_update_slice")
+_LOOKUPS = names_with(TRAITS, Trait.GATHERS, Trait.UPDATES)
 
 
 def launches(scene: Scene) -> Iterator[Finding]:
@@ -99,7 +102,7 @@ def _lookups(scene: Scene) -> _Part:
     def belongs(o: OperationRecord) -> bool:
         reads = o.shape in tables or any(_is_table(scene, number) for number, _ in o.given)
         updates = o.shape in tables and o.index not in before and not is_dot(o)
-        return updates or (reads and o.operation.startswith(_LOOKUPS))
+        return updates or (reads and o.operation in _LOOKUPS)
 
     return _part(scene, belongs)
 

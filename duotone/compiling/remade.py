@@ -22,13 +22,8 @@ from duotone.compiling.copies import slots_of
 from duotone.compiling.edits import Added, Read, Result, edited, makers
 from duotone.compiling.listing import Listing
 from duotone.compiling.worth import Loop
+from duotone.ops.jax import CHEAP
 
-_CHEAP = frozenset(
-    "neg sub add add_any mul div max min abs sign square integer_pow select_n eq ne lt le gt ge "
-    "one_minus_square and or not is_finite convert_element_type broadcast_in_dim "
-    "squeeze reshape expand_dims".split()
-)
-"""Operations that XLA puts into each operation that reads them."""
 _DEEPEST = 4
 """Operations in a chain that is calculated again."""
 _EDGES = 2
@@ -101,7 +96,7 @@ def _values(
     def needed(offset: int, depth: int = 0) -> set[int] | None:
         """The results that have to be made to make this one; ``None`` if it is not cheap."""
         place, slots = owners[offset]
-        cheap = listing.eqns[copies.start + place].primitive.name in _CHEAP
+        cheap = listing.eqns[copies.start + place].primitive.name in CHEAP
         if (
             not cheap
             or offset in carried

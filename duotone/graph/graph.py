@@ -40,10 +40,8 @@ FULL_DTYPE = "float32"
 """The dtype that a painter may change; all other dtypes are left alone."""
 
 STRUCTURAL = frozenset(entry.op for entry in STRUCTURAL_ENTRIES)
-"""Names of nodes that stand for no operation of the user's."""
+"""Names of nodes that are no operations of the user's (rules ask for the trait of this name)."""
 
-RESHAPES = frozenset({"reshape", "squeeze", "broadcast_in_dim", "copy"})
-"""Pointwise operations that only name the same elements anew."""
 SMALL = 8
 """A value is small beside one with so many times its elements."""
 _BYTES = {"bool": 1, "none": 0, "float0": 0}
@@ -236,6 +234,7 @@ class Node:
         fixed: why it cannot be half, or an empty string.
         attributes: see above; empty for most operations.
         traits: what rules may ask of it, from its row in the table.
+        interval: the name of its interval function, from the same row; empty without one.
     """
 
     index: int
@@ -255,6 +254,7 @@ class Node:
         default_factory=lambda: NO_ATTRIBUTES, hash=False
     )
     traits: Traits = UNDESCRIBED
+    interval: str = ""
 
     @property
     def paintable(self) -> bool:

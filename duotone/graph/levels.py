@@ -18,8 +18,9 @@ from __future__ import annotations
 import dataclasses
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.graph import STRUCTURAL, Graph, Node
+from duotone.graph.graph import Graph, Node
 from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def find_levels(graph: Graph, classes: Classes) -> Levels:
 
 
 def _is_anchor(node: Node, classes: Classes) -> bool:
-    if node.op in STRUCTURAL:
+    if Trait.STRUCTURAL in node.traits:
         return True
     kind = classes.nodes[node.index].kind
     return kind is Kind.ALLOW or (kind is Kind.UNLISTED and node.paintable)

@@ -20,10 +20,11 @@ from duotone.errors import ArgumentError
 from duotone.graph.casts.plan import CastPlan
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import STRUCTURAL, Graph, HalfType, Node, Paint
+from duotone.graph.graph import Graph, HalfType, Node, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.graph.reforms.registry import Reforms, told
 from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ def make_record(
             forms.get(node.index, ()),
         )
         for node in graph.nodes
-        if node.op not in STRUCTURAL
+        if Trait.STRUCTURAL not in node.traits
     )
     casts = tuple(
         CastRecord(
@@ -252,7 +253,7 @@ def make_record(
             runs=graph.bodies[cast.body].trips,
             sources=makers(graph, (cast.value,)),
             targets=tuple(
-                r for r in cast.readers if r >= 0 and graph.nodes[r].op not in STRUCTURAL
+                r for r in cast.readers if r >= 0 and Trait.STRUCTURAL not in graph.nodes[r].traits
             ),
         )
         for cast in real
@@ -284,7 +285,7 @@ def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
             continue
         seen.add(producer)
         node = graph.nodes[producer]
-        if node.op in STRUCTURAL:
+        if Trait.STRUCTURAL in node.traits:
             waiting.extend(reversed(node.inputs))
         else:
             found[producer] = None

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import FULL_DTYPE, STRUCTURAL, Graph, Node, Value
+from duotone.graph.graph import FULL_DTYPE, Graph, Node, Value
 from duotone.graph.record import (
     CastRecord,
     OperationRecord,
@@ -26,8 +26,8 @@ from duotone.graph.record import (
     sizes_of,
     summarize,
 )
+from duotone.ops.traits import Trait
 
-_CAST = "convert_element_type"
 _CALLED = re.compile(r"(?:^|/)jit\([^/]*\)")
 
 
@@ -69,7 +69,7 @@ def _entering(graph: Graph) -> list[int]:
     while waiting:
         for reader, _ in graph.consumers[waiting.pop()]:
             node = graph.nodes[reader]
-            if node.op not in STRUCTURAL:
+            if Trait.STRUCTURAL not in node.traits:
                 found.add(reader)
                 continue
             waiting.extend(value for value in node.outputs if value not in seen)
@@ -107,7 +107,7 @@ def read_record(
     operations = []
     for node in graph.nodes:
         name = aliases.get(node.op, node.op)
-        if node.op in STRUCTURAL or node.index in casts or not name:
+        if Trait.STRUCTURAL in node.traits or node.index in casts or not name:
             continue
         read = _operation(graph, node, name, half, casts, listed(node))
         place = (read.scope, read.source)
@@ -125,7 +125,7 @@ def read_record(
 
 
 def _is_cast(graph: Graph, node: Node, half: str) -> bool:
-    if node.op != _CAST:
+    if Trait.CONVERTS not in node.traits:
         return False
     ends = {graph.values[node.inputs[0]].dtype, graph.values[node.outputs[0]].dtype}
     return ends == {FULL_DTYPE, half}
@@ -138,7 +138,7 @@ def _operation(
     outs = [graph.values[value] for value in node.outputs]
     floating = [value for value in ins if "float" in value.dtype] or outs
     # A dot whose operands were rounded to half and widened again calculates with halves.
-    rounded = name == "dot_general" and all(_was_half(graph, value, casts) for value in ins)
+    rounded = Trait.EINSUM in node.traits and all(_was_half(graph, value, casts) for value in ins)
     stored = any(value.dtype == half for value in outs) or _rounded_by_all(graph, outs, casts, half)
     runs = graph.trips(node)
     first = outs[0] if outs else None

@@ -14,10 +14,10 @@ from duotone.onnx.products import is_sum
 from duotone.onnx.protos import NodeProto, attribute, operation
 from duotone.onnx.schemas import Parameter, Signature
 from duotone.onnx.types import BY_ATTRIBUTE
-from duotone.ops.onnx import NEUTRAL
+from duotone.ops.entries import traits_of
+from duotone.ops.onnx import FIXED, NEUTRAL, TRAITS
+from duotone.ops.traits import Trait
 
-FREE = frozenset({"Shape", "Size"})
-"""Operations that ask for the shape of a value only, and read it as it is stored."""
 _KEPT: dict[str, frozenset[str]] = {
     "LayerNormalization": frozenset({"U"}),
     "Resize": frozenset({"T2"}),
@@ -27,21 +27,7 @@ _KEPT: dict[str, frozenset[str]] = {
     "Range": frozenset({"T"}),
 }
 """Type variables that stay float32: statistics, places, masks."""
-_SEQUENCES = frozenset(
-    "SequenceConstruct SequenceInsert SequenceAt SequenceEmpty SequenceErase SequenceLength "
-    "SplitToSequence ConcatFromSequence Optional OptionalGetElement OptionalHasElement "
-    "CastLike".split()
-)
-_QUANTISED = frozenset(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul ConvInteger "
-    "MatMulInteger".split()
-)
 _EXACT = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
-_DATA_MOVEMENT = frozenset(
-    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Split DepthToSpace SpaceToDepth "
-    "Expand Tile Concat Pad Gather GatherElements GatherND ScatterND ScatterElements Cast Shape "
-    "Size ConstantOfShape".split()
-)
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 
@@ -111,8 +97,9 @@ def describe(
     floats = any(v is not None and v.dtype == FULL_DTYPE for v in (*operands, *results))
     if found is not None and floats and not fixed and not any(ins) and not any(outs):
         fixed = f"{name} takes no {half.name} in this opset"
+    free = Trait.SHAPES in traits_of(TRAITS, name)  # reads no element, so its operand stays
     # All results that share the type of the operands are half with them, or none is.
-    read = [i for i, v in enumerate(operands) if v is not None and name not in FREE]
+    read = [i for i, v in enumerate(operands) if v is not None and not free]
     made = [i for i, v in enumerate(results) if v is not None]
     attributes: dict[str, Attribute] = {"operands": tuple(read)}
     for text in _NUMBERS:
@@ -143,14 +130,12 @@ def _fixed(
 ) -> str:
     """Why a node cannot be half whatever its schema says, or empty."""
     op = node.op_type
-    if op in _SEQUENCES:
-        return "the type of a sequence or of another value is kept"
+    if op in FIXED:
+        return FIXED[op]
     if node.domain == "ai.onnx.ml":
         return "its attributes are float32"
     if op == "Attention" and len(node.output) > 3 and node.output[3]:
         return "hands on its scores, which a mask makes larger than half"
-    if op in _QUANTISED:
-        return "quantised: left alone"
     if "DequantizeLinear" in makers:
         return "reads what was dequantised: part of a quantised operation"
     if op in BY_ATTRIBUTE and op != "Cast":
@@ -205,7 +190,8 @@ def _listed_as(
 
 def _flops(name: str, operands: Sequence[Value | None], results: Sequence[Value | None]) -> float:
     """Floating point operations, two for a multiply-add; unknown dimensions count as 1."""
-    if name in _DATA_MOVEMENT or not results or results[0] is None:
+    moves = Trait.MOVES in traits_of(TRAITS, name)
+    if moves or not results or results[0] is None:
         return 0.0
     size = results[0].size
     operand = operands[0] if operands else None

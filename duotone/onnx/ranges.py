@@ -25,7 +25,7 @@ from duotone.graph.ranges.interval import (
 from duotone.graph.ranges.rules import INTERVAL_RULES
 
 ONNX_RULES: dict[str, IntervalRule] = dict(INTERVAL_RULES)
-"""The interval rule of each operation of a graph made from an ONNX model."""
+"""The interval rules that rows of ONNX operations name."""
 
 _ZERO: Interval = (0.0, 0.0)
 
@@ -44,15 +44,6 @@ def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
     return known[slots.index(slot)] if isinstance(slots, tuple) and slot in slots else None
 
 
-@_rule(
-    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Split DepthToSpace SpaceToDepth "
-    "ReverseSequence Expand Tile Gather GatherElements GatherND Compress MaxPool GlobalMaxPool"
-)
-def _moves(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
-    return known[0]
-
-
 @_rule("GlobalAveragePool ReduceMean")
 def _means(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """A mean lies between its terms, up to the rounding of the sum."""
@@ -66,12 +57,6 @@ def _with_zeros(node: Node, known: Sequence[Known], values: Sequence[Value]) -> 
     del node, values
     found = hull((known[0], _ZERO))
     return None if found is None else outward(found[0], found[1], 2.0**-7)
-
-
-@_rule("Concat")
-def _joins(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del node, values
-    return hull(known)
 
 
 @_rule("Relu")

@@ -20,7 +20,6 @@ from typing import Any
 from duotone.errors import OnnxError
 from duotone.graph.graph import (
     FULL_DTYPE,
-    STRUCTURAL,
     Body,
     BodyKind,
     Boundary,
@@ -49,12 +48,8 @@ from duotone.onnx.protos import (
 from duotone.onnx.schemas import signature
 from duotone.onnx.types import check_operands, results
 from duotone.ops.entries import traits_of
-from duotone.ops.onnx import TRAITS
-
-_KEEPS = frozenset(
-    "Reshape Squeeze Unsqueeze Flatten Transpose Identity Slice Expand Tile Neg Abs Gather".split()
-)
-"""Operations whose result has the magnitudes of their first operand."""
+from duotone.ops.onnx import INTERVALS, TRAITS
+from duotone.ops.traits import Trait
 
 
 class Reader:
@@ -185,13 +180,14 @@ class Reader:
                 region="",
                 source=source,
                 traits=traits_of(TRAITS, str(details["listed_as"])),
+                interval=INTERVALS.get(str(details["listed_as"]), ""),
                 **details,
             )
         )
         for value in outputs:
             if self.values[value].producer != index:
                 self.values[value] = dataclasses.replace(self.values[value], producer=index)
-        if op not in STRUCTURAL:
+        if Trait.STRUCTURAL not in self.nodes[index].traits:
             self.operations[index] = operation(proto)
         return index
 
@@ -334,9 +330,10 @@ class Reader:
         if node.op_type == "ConstantOfShape":
             tensor = weights.as_tensor(node)
             return Magnitude.of(0.0) if tensor is None else weights.magnitude(tensor, self.folder)
-        keeps = node.op_type in _KEEPS and read and read[0] is not None
-        found = read[0].constant if keeps and read[0] is not None else None
-        if found is not None and node.op_type in ("Neg", "Abs"):
+        traits = traits_of(TRAITS, operation(node))
+        kept = Trait.KEEPS in traits and Trait.CONVERTS not in traits
+        found = read[0].constant if kept and read and read[0] is not None else None
+        if found is not None and Trait.NEGATES in traits:
             return Magnitude(found.smallest, found.largest)
         return found
 

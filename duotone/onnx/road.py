@@ -31,7 +31,7 @@ from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes, check_classes, classify
 from duotone.graph.classify.lists import OpLists
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import HALF_TYPES, STRUCTURAL, Graph, HalfType, Node, Paint, check_graph
+from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node, Paint, check_graph
 from duotone.graph.painters import PAINTERS
 from duotone.graph.painters.fewer import fewer_casts
 from duotone.graph.painters.mincut import paint_mincut
@@ -51,6 +51,7 @@ from duotone.onnx.reading import Reader
 from duotone.onnx.weights import count, is_external
 from duotone.ops.entries import Kind
 from duotone.ops.onnx import ENTRIES
+from duotone.ops.traits import Trait
 from duotone.policy import LISTS, Policy
 
 logger = logging.getLogger("duotone")
@@ -307,7 +308,7 @@ def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
     patterns = [(Paint.FULL, text) for text in policy.keep_full]
     patterns += [(Paint.HALF, text) for text in policy.keep_half]
     found: dict[int, tuple[Paint, str]] = {}
-    every = [(n, names_of(built, n)) for n in built.graph.nodes if n.op not in STRUCTURAL]
+    every = [(n, names_of(built, n)) for n in built.graph.nodes if Trait.STRUCTURAL not in n.traits]
     for colour, text in patterns:
         matches = re.compile(fnmatch.translate(text)).match
         hit = [node for node, names in every if any(matches(name) for name in names)]

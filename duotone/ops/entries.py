@@ -13,6 +13,12 @@ from types import MappingProxyType
 
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
+TF = "TensorFlow 2.21"
+NVIDIA = "NVIDIA DU-08617"
+TORCH = "PyTorch AMP"
+OWN = "duotone"
+"""Sources of judgements; the docstrings of the tables say what they are."""
+
 
 class Kind(enum.Enum):
     """Which list an operation is on. The names are TensorFlow's."""
@@ -69,6 +75,9 @@ class Entry:
         pointwise: whether a result follows element by element from the operands, and at what cost.
         only: half types for which the entry holds; empty for all.
         traits: what rules may ask of it.
+        interval: the name of the function that gives the interval of its results
+            (:mod:`duotone.graph.ranges.rules`), if there is a function of that name.
+        fixed: why it stays as it is whatever a list says; empty for most.
     """
 
     op: str
@@ -79,6 +88,8 @@ class Entry:
     pointwise: Pointwise = Pointwise.NO
     only: tuple[str, ...] = ()
     traits: Traits = frozenset()
+    interval: str = ""
+    fixed: str = ""
 
 
 def rows(
@@ -91,28 +102,43 @@ def rows(
     cost: Pointwise = Pointwise.NO,
     taint: Taint = Taint.DOMINANT,
     only: tuple[str, ...] = (),
+    interval: str = "",
+    fixed: str = "",
 ) -> list[Entry]:
     """One row for each of a family of operations.
 
     Args:
         kind: the list.
-        ops: names of operations, separated by spaces.
+        ops: names of operations, separated by spaces; one written ``name+trait+trait`` has these
+            traits besides those of the family.
         traits: names of traits, separated by spaces.
         reason: one sentence, for people.
         source: where the judgement comes from.
         cost: of recomputing an element.
         taint: for deny, how far it reaches.
         only: half types for which the rows hold; empty for all.
+        interval: names of the interval functions, one for all operations or one for each; the
+            operations' own if omitted.
+        fixed: why they stay as they are whatever a list says.
 
     Returns:
         The rows, in the order of ``ops``.
 
     Example:
-        >>> [row.op for row in rows(Kind.INFER, "add sub", "adds", "safe", "tests")]
-        ['add', 'sub']
+        >>> for row in rows(Kind.INFER, "add sub+subtracts", "adds", "safe", "tests"):
+        ...     print(row.op, *sorted(row.traits))
+        add adds
+        sub adds subtracts
     """
-    found = frozenset(map(Trait, traits.split()))
-    return [Entry(op, kind, reason, source, taint, cost, only, found) for op in ops.split()]
+    named = [text.split("+") for text in ops.split()]
+    intervals = interval.split() or [op for op, *_ in named]
+    if len(intervals) == 1:
+        intervals *= len(named)
+    found = []
+    for (op, *own), function in zip(named, intervals, strict=True):
+        having = frozenset(map(Trait, (*traits.split(), *own)))
+        found.append(Entry(op, kind, reason, source, taint, cost, only, having, function, fixed))
+    return found
 
 
 def traits_by_name(entries: Iterable[Entry]) -> Mapping[str, Traits]:
@@ -122,6 +148,25 @@ def traits_by_name(entries: Iterable[Entry]) -> Mapping[str, Traits]:
         entries: the rows. Those of one operation for several half types have the same traits.
     """
     return MappingProxyType({entry.op: entry.traits for entry in entries})
+
+
+def intervals_by_name(entries: Iterable[Entry]) -> Mapping[str, str]:
+    """The name of the interval function of each operation that has a row.
+
+    Args:
+        entries: the rows.
+    """
+    return MappingProxyType({entry.op: entry.interval for entry in entries})
+
+
+def names_with(table: Mapping[str, Traits], *traits: Trait) -> frozenset[str]:
+    """The names of the operations that have one of some traits.
+
+    Example:
+        >>> names_with({"neg": frozenset({Trait.NEGATES}), "add": frozenset()}, Trait.NEGATES)
+        frozenset({'neg'})
+    """
+    return frozenset(name for name, found in table.items() if not found.isdisjoint(traits))
 
 
 def traits_of(table: Mapping[str, Traits], name: str) -> Traits:
@@ -146,6 +191,7 @@ STRUCTURAL_ENTRIES = (
         "structural carries",
         "a loop carry has one storage dtype",
         _DESIGN,
+        interval="joins",
     ),
     *rows(
         Kind.CLEAR,
@@ -153,6 +199,7 @@ STRUCTURAL_ENTRIES = (
         "structural commutes iterates",
         "a slice keeps its values",
         _DESIGN,
+        interval="moves",
     ),
     *rows(
         Kind.CLEAR,
@@ -160,6 +207,7 @@ STRUCTURAL_ENTRIES = (
         "structural commutes parts stacks",
         "stacking keeps values",
         _DESIGN,
+        interval="moves",
     ),
     *rows(
         Kind.DENY,
@@ -167,6 +215,7 @@ STRUCTURAL_ENTRIES = (
         "structural carries sums",
         "a sum over iterations is a large sum",
         _DESIGN,
+        interval="joins",
     ),
     *rows(
         Kind.CLEAR,
@@ -174,11 +223,31 @@ STRUCTURAL_ENTRIES = (
         "structural commutes joins",
         "a result has one storage dtype",
         _DESIGN,
+        interval="joins",
     ),
-    *rows(Kind.CLEAR, "call.result", "structural commutes", "a result keeps its value", _DESIGN),
     *rows(
-        Kind.CLEAR, "shard.enter", "structural commutes shards", "a shard keeps its values", _DESIGN
+        Kind.CLEAR,
+        "call.result",
+        "structural commutes",
+        "a result keeps its value",
+        _DESIGN,
+        interval="same",
     ),
-    *rows(Kind.CLEAR, "shard.exit", "structural commutes parts", "gathering keeps values", _DESIGN),
+    *rows(
+        Kind.CLEAR,
+        "shard.enter",
+        "structural commutes shards",
+        "a shard keeps its values",
+        _DESIGN,
+        interval="moves",
+    ),
+    *rows(
+        Kind.CLEAR,
+        "shard.exit",
+        "structural commutes parts",
+        "gathering keeps values",
+        _DESIGN,
+        interval="moves",
+    ),
 )
 """The nodes that every front end uses for nested programs, see :mod:`duotone.graph.graph`."""

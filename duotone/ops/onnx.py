@@ -1,5 +1,7 @@
 """The table of ONNX operations: one row for each, with its list, reason, source and traits.
 
+The rows of the clear list are in :mod:`duotone.ops.onnx_moves`.
+
 To add an operation, add its name to the row of its family. Operations without a row, those of
 custom domains among them, stay float32, keep every safety rule on, and are reported. Names here
 that are no operations are meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that
@@ -17,20 +19,23 @@ DU-08617; PyTorch, "CUDA Op-Specific Behavior". Where none has it, the reason st
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from duotone.ops.entries import (
+    NVIDIA,
+    OWN,
     STRUCTURAL_ENTRIES,
+    TF,
+    TORCH,
     Entry,
     Kind,
     Pointwise,
     Taint,
+    intervals_by_name,
     rows,
     traits_by_name,
 )
-
-TF = "TensorFlow 2.21"
-NVIDIA = "NVIDIA DU-08617"
-TORCH = "PyTorch AMP"
-OWN = "duotone"
+from duotone.ops.onnx_moves import CLEAR
 
 _CHEAP = Pointwise.CHEAP
 
@@ -42,12 +47,16 @@ _ALLOW = [
     *rows(
         Kind.ALLOW,
         "MatMul Gemm Einsum",
-        "contracts",
+        "contracts einsum",
         _MATRIX,
         f"{TF} MatMul, BatchMatMulV2, Einsum",
     ),
     *rows(
-        Kind.ALLOW, "Conv ConvTranspose DeformConv CausalConvWithState", "contracts", _MATRIX, _CONV
+        Kind.ALLOW,
+        "Conv ConvTranspose DeformConv CausalConvWithState",
+        "contracts convolves",
+        _MATRIX,
+        _CONV,
     ),
     *rows(Kind.ALLOW, "LSTM GRU RNN", "contracts activation", _MATRIX, _RNN),
     *rows(
@@ -60,15 +69,43 @@ _SUMS_INSIDE_SOURCE = f"{TF} AvgPool, ResizeNearestNeighbor"
 _BOUNDED = "bounded, or no larger than its operand; small relative error"
 _BOUNDED_SOURCE = f"{TF} Tanh, Sigmoid, Erf, Elu, Selu, Softplus"
 _INFER = [
-    *rows(Kind.INFER, "Add Sum", "adds", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
-    *rows(Kind.INFER, "Sub", "adds subtracts", _SAFE, f"{TF} Add, AddN, Sub", cost=_CHEAP),
-    *rows(Kind.INFER, "Mul", "multiplies", _SAFE, f"{TF} Mul", cost=_CHEAP),
-    *rows(Kind.INFER, "PRelu LeakyRelu", "activation", _SAFE, f"{TF} Mul", cost=_CHEAP),
-    *rows(Kind.INFER, "ThresholdedRelu Shrink", "activation", _SAFE, f"{TF} Mul"),
-    *rows(Kind.INFER, "Div", "divides", _SAFE, f"{TF} RealDiv", cost=_CHEAP),
     *rows(
         Kind.INFER,
-        "Tanh Sigmoid Erf Elu Selu Celu Gelu Mish Swish SwiGLU Softsign Softplus",
+        "Add Sum",
+        "adds keeps_nan",
+        _SAFE,
+        f"{TF} Add, AddN, Sub",
+        cost=_CHEAP,
+        interval="add Sum",
+    ),
+    *rows(
+        Kind.INFER,
+        "Sub",
+        "adds subtracts keeps_nan",
+        _SAFE,
+        f"{TF} Add, AddN, Sub",
+        cost=_CHEAP,
+        interval="sub",
+    ),
+    *rows(
+        Kind.INFER, "Mul", "multiplies keeps_nan", _SAFE, f"{TF} Mul", cost=_CHEAP, interval="mul"
+    ),
+    *rows(Kind.INFER, "PRelu LeakyRelu", "activation", _SAFE, f"{TF} Mul", cost=_CHEAP),
+    *rows(Kind.INFER, "ThresholdedRelu Shrink", "activation", _SAFE, f"{TF} Mul"),
+    *rows(
+        Kind.INFER, "Div", "divides keeps_nan", _SAFE, f"{TF} RealDiv", cost=_CHEAP, interval="div"
+    ),
+    *rows(
+        Kind.INFER,
+        "Tanh Sigmoid+nonzero Erf",
+        "activation bounded saturates keeps_nan",
+        _BOUNDED,
+        _BOUNDED_SOURCE,
+        interval="tanh logistic erf",
+    ),
+    *rows(
+        Kind.INFER,
+        "Elu Selu Celu Gelu Mish Swish SwiGLU Softsign Softplus",
         "activation",
         _BOUNDED,
         _BOUNDED_SOURCE,
@@ -76,7 +113,14 @@ _INFER = [
     *rows(
         Kind.INFER, "HardSigmoid HardSwish", "activation", _BOUNDED, _BOUNDED_SOURCE, cost=_CHEAP
     ),
-    *rows(Kind.INFER, "Sqrt", "roots", "halves the exponent's range", f"{TF} Sqrt"),
+    *rows(
+        Kind.INFER,
+        "Sqrt",
+        "roots pole keeps_nan",
+        "halves the exponent's range",
+        f"{TF} Sqrt",
+        interval="sqrt",
+    ),
     *rows(
         Kind.INFER,
         "Asinh Atan",
@@ -104,10 +148,11 @@ _INFER = [
     *rows(
         Kind.INFER,
         "ExactPower",
-        "raises",
+        "raises power",
         "a copy, a constant or a reciprocal",
         f"{TF} Reciprocal",
         cost=_CHEAP,
+        interval="pow",
     ),
     *rows(Kind.INFER, "RotaryEmbedding", "", "multiplies with sines and cosines", f"{TF} Mul"),
 ]
@@ -123,19 +168,29 @@ _DENY = [
     *rows(
         Kind.DENY,
         "Exp",
-        "exponential activation",
+        "exponential activation nonzero keeps_nan",
         "overflows half for operands above 11 (float16); magnifies the operand's error",
         f"{TF} Exp; {NVIDIA}",
+        interval="exp",
     ),
-    *rows(Kind.DENY, "Log", "logarithm", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
-    *rows(Kind.DENY, "ReduceLogSum", "logarithm", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
+    *rows(
+        Kind.DENY,
+        "Log",
+        "logarithm logs keeps_nan",
+        _LOG,
+        _LOG_SOURCE,
+        taint=Taint.ADDITIVE,
+        interval="log",
+    ),
+    *rows(Kind.DENY, "ReduceLogSum", "logarithm logs", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
     *rows(Kind.DENY, "LogSoftmax ReduceLogSumExp", "", _LOG, _LOG_SOURCE, taint=Taint.ADDITIVE),
     *rows(
         Kind.DENY,
-        "Pow Square",
-        "raises",
+        "Pow+pole Square+squares+keeps_nan",
+        "raises power",
         "overflows half, and is summed up in variances",
         f"{TF} Pow; {TORCH} pow",
+        interval="pow square",
     ),
     *rows(
         Kind.DENY,
@@ -155,12 +210,18 @@ _DENY = [
         cost=_CHEAP,
         only=("bfloat16",),
     ),
-    *rows(Kind.DENY, "ReduceSum ReduceL1 CumSum", "sums averages", _MANY, _MANY_SOURCE),
+    *rows(
+        Kind.DENY,
+        "ReduceSum+sums_axes ReduceL1 CumSum+running",
+        "sums averages",
+        _MANY,
+        _MANY_SOURCE,
+    ),
     *rows(Kind.DENY, "ReduceSumSquare ReduceL2", "sums averages raises", _MANY, _MANY_SOURCE),
     *rows(
         Kind.DENY,
-        "LpPool GlobalLpPool LpNormalization MeanVarianceNormalization LinearAttention ReduceProd "
-        "CumProd",
+        "LpPool GlobalLpPool LpNormalization MeanVarianceNormalization LinearAttention "
+        "ReduceProd+multiplies_up CumProd+multiplies_up+running",
         "averages",
         _MANY,
         _MANY_SOURCE,
@@ -168,12 +229,25 @@ _DENY = [
     *rows(
         Kind.DENY,
         "sum_of_products",
-        "contracts",
+        "contracts einsum",
         "a sum of products, or a dot that is too short to fill a matrix instruction",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
     ),
-    *rows(Kind.DENY, "Sin Cos Tan", "sine", _LOW_BITS, _LOW_BITS_SOURCE),
-    *rows(Kind.DENY, "Sinh Cosh Asin Acos Acosh Atanh", "", _LOW_BITS, _LOW_BITS_SOURCE),
+    *rows(
+        Kind.DENY,
+        "Sin+bounded Cos+bounded+nonzero Tan",
+        "sine keeps_nan",
+        _LOW_BITS,
+        _LOW_BITS_SOURCE,
+        interval="sin cos Tan",
+    ),
+    *rows(
+        Kind.DENY,
+        "Sinh Cosh+nonzero Asin+pole Acos+pole Acosh+pole Atanh+pole",
+        "keeps_nan",
+        _LOW_BITS,
+        _LOW_BITS_SOURCE,
+    ),
     *rows(
         Kind.DENY,
         "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
@@ -185,117 +259,39 @@ _DENY = [
     *rows(
         Kind.DENY, "RoiAlign MaxRoiPool AffineGrid NonMaxSuppression", "", _PLACES, _PLACES_SOURCE
     ),
-    *rows(Kind.DENY, "Mod", "rounds", "needs the low bits of float32", f"{OWN}: {TF} none"),
+    *rows(Kind.DENY, "Mod", "rounds decides", "needs the low bits of float32", f"{OWN}: {TF} none"),
     *rows(Kind.DENY, "Det DFT STFT", "", "needs the low bits of float32", f"{OWN}: {TF} none"),
 ]
-_MOVES = "moves data; a cast commutes with it"
-_PICKS = "picks one of its operands, monotone: a cast commutes with it"
-_COMPARES = "compares; exact on a value that is half already"
-_MOVES_SOURCE = f"{TF} Reshape, Transpose, Slice"
-_PICKS_SOURCE = f"{TF} SelectV2, Maximum, Relu"
-_SIGN_SOURCE = f"{TF} Sign, Floor"
-_CLEAR = [
-    *rows(
-        Kind.CLEAR,
-        "Reshape Squeeze Unsqueeze Flatten Identity",
-        "commutes reshapes",
-        _MOVES,
-        _MOVES_SOURCE,
-        cost=_CHEAP,
-    ),
-    *rows(Kind.CLEAR, "Transpose", "commutes transposes", _MOVES, _MOVES_SOURCE),
-    *rows(
-        Kind.CLEAR,
-        "Slice Split DepthToSpace SpaceToDepth ReverseSequence Trilu CenterCropPad Dropout "
-        "ConstantOfShape",
-        "commutes",
-        _MOVES,
-        _MOVES_SOURCE,
-    ),
-    *rows(
-        Kind.CLEAR,
-        "Expand",
-        "commutes repeats reshapes",
-        _MOVES,
-        f"{TF} Tile, BroadcastTo",
-        cost=_CHEAP,
-    ),
-    *rows(Kind.CLEAR, "Tile", "commutes repeats", _MOVES, f"{TF} Tile, BroadcastTo"),
-    *rows(Kind.CLEAR, "Concat Pad", "commutes parts", _MOVES, f"{TF} ConcatV2, Pad"),
-    *rows(
-        Kind.CLEAR,
-        "Gather GatherElements GatherND Compress",
-        "commutes repeats indexes",
-        "moves data; reads less than it is given",
-        f"{TF} GatherV2",
-    ),
-    *rows(
-        Kind.CLEAR,
-        "ScatterND ScatterElements Scatter TensorScatter MaxUnpool OneHot",
-        "commutes",
-        "moves data",
-        f"{TF} ScatterNd, OneHot",
-    ),
-    *rows(Kind.CLEAR, "Where", "commutes bounds chooses", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "Max Relu", "commutes bounds activation", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "Min", "commutes bounds", _PICKS, _PICKS_SOURCE, cost=_CHEAP),
-    *rows(
-        Kind.CLEAR,
-        "Neg Abs",
-        "commutes negates",
-        "changes the sign bit",
-        f"{TF} Neg, Abs",
-        cost=_CHEAP,
-    ),
-    *rows(
-        Kind.CLEAR,
-        "ReduceMax ReduceMin MaxPool GlobalMaxPool",
-        "commutes selects",
-        _PICKS,
-        f"{TF} Max, MaxPool",
-    ),
-    *rows(Kind.CLEAR, "Clip", "commutes selects bounds", _PICKS, f"{TF} ClipByValue", cost=_CHEAP),
-    *rows(
-        Kind.CLEAR,
-        "TopK ArgMax ArgMin Hardmax Unique NonZero",
-        "selects",
-        "compares; does not calculate",
-        f"{TF} TopKV2, ArgMax",
-    ),
-    *rows(
-        Kind.CLEAR,
-        "Equal Less Greater LessOrEqual GreaterOrEqual",
-        "bounds compares",
-        _COMPARES,
-        f"{TF} Equal, Less",
-        cost=_CHEAP,
-    ),
-    *rows(Kind.CLEAR, "Floor Ceil Round", "rounds", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "Sign", "", _COMPARES, _SIGN_SOURCE, cost=_CHEAP),
-    *rows(Kind.CLEAR, "IsNaN IsInf", "compares", _COMPARES, _SIGN_SOURCE),
-    *rows(
-        Kind.CLEAR,
-        "Cast",
-        "converts",
-        "the model's own conversion of a value",
-        f"{OWN}: reads what is stored",
-        cost=_CHEAP,
-    ),
-    *rows(
-        Kind.CLEAR,
-        "CastExact",
-        "commutes converts",
-        "a conversion in which half loses nothing (bool, int8, half to float32)",
-        f"{OWN}: {_MOVES}",
-        cost=_CHEAP,
-    ),
-]
-ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *_CLEAR)
+ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
 """The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
-TRAITS = traits_by_name((*STRUCTURAL_ENTRIES, *ENTRIES))
+
+def _fixed(ops: str, why: str) -> list[Entry]:
+    return rows(Kind.UNLISTED, ops, "", "on no list", OWN, fixed=why)
+
+
+_ON_NO_LIST = [
+    *rows(Kind.UNLISTED, "Shape Size", "moves shapes", "on no list", OWN),
+    *_fixed(
+        "SequenceConstruct SequenceInsert SequenceAt SequenceEmpty SequenceErase SequenceLength "
+        "SplitToSequence ConcatFromSequence Optional OptionalGetElement OptionalHasElement "
+        "CastLike",
+        "the type of a sequence or of another value is kept",
+    ),
+    *_fixed(
+        "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul "
+        "ConvInteger MatMulInteger",
+        "quantised: left alone",
+    ),
+]
+_ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
+TRAITS = traits_by_name(_ROWS)
 """The traits of each operation that has a row, by name."""
+FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ROWS if entry.fixed})
+"""Why operations stay as they are whatever a list says, by name."""
+INTERVALS = intervals_by_name(_ROWS)
+"""The name of the interval function of each, by name."""
 
 NEUTRAL = {
     "Add": "add",

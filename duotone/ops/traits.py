@@ -37,6 +37,18 @@ class Trait(enum.StrEnum):
         return trait
 
     # ------------------------------------------------------- moving and picking
+    MOVES = (
+        "moves",
+        "moves elements, changes their signs or types, or counts: it calculates nothing",
+        "transpose",
+        "max compares",
+    )
+    KEEPS = (
+        "keeps",
+        "gives elements of its first operand and no others, with other signs or types at most",
+        "slice",
+        "concatenate has several operands",
+    )
     COMMUTES = (
         "commutes",
         "a cast before it gives bit for bit the same as a cast after it: it moves data, changes "
@@ -69,6 +81,18 @@ class Trait(enum.StrEnum):
         "gather",
         "slice reads elements that the program fixes",
     )
+    GATHERS = (
+        "gathers",
+        "reads many elements or slices, each from a place of its own that an array names",
+        "gather",
+        "dynamic_slice reads one block",
+    )
+    NAMES = (
+        "names",
+        "gives a value a name, by which the user says what is kept",
+        "name",
+        "stop_gradient",
+    )
     CHOOSES = (
         "chooses",
         "picks each element from one of several operands, by another operand",
@@ -89,6 +113,12 @@ class Trait(enum.StrEnum):
         "reduce_max",
         "select_n reads a condition",
     )
+    EXTREMA = (
+        "extrema",
+        "gives the largest or the least element along axes that its result lacks",
+        "reduce_max",
+        "max compares two operands",
+    )
     COMPARES = (
         "compares",
         "gives truth values by comparing its operands",
@@ -100,6 +130,12 @@ class Trait(enum.StrEnum):
         "asks whether two computed values are equal: it must see both as they were first computed",
         "eq_calculated",
         "eq with a literal",
+    )
+    DECIDES = (
+        "decides",
+        "makes a whole difference of a small one: by a comparison, a rounding, an order, an index",
+        "argmax",
+        "sign is wrong only next to 0, where it hardly matters",
     )
     CONVERTS = (
         "converts",
@@ -139,19 +175,69 @@ class Trait(enum.StrEnum):
         "square",
         "exp raises a constant",
     )
+    SQUARES = (
+        "squares",
+        "multiplies a value with itself",
+        "square",
+        "integer_pow has an exponent, as an attribute",
+    )
+    POWER = (
+        "power",
+        "raises each element to a power, so that the range of the result is wider",
+        "integer_pow",
+        "Reciprocal has the range of its operand",
+    )
     ROOTS = ("roots", "takes a root, or divides by one", "sqrt", "pow takes any exponent")
     NEGATES = ("negates", "changes the sign, or drops it", "neg", "sign drops the magnitude")
+    FLIPS = ("flips", "changes the sign of each element", "neg", "abs drops it")
     SUMS = (
         "sums",
         "adds up many elements",
         "reduce_sum",
         "add adds two operands",
     )
+    SUMS_AXES = (
+        "sums_axes",
+        "adds up elements of one operand along axes that its result lacks",
+        "reduce_sum",
+        "cumsum keeps the axis",
+    )
+    SUMS_DEVICES = (
+        "sums_devices",
+        "adds up a value over devices",
+        "psum",
+        "all_gather puts the parts of devices together",
+    )
+    VARIES = (
+        "varies",
+        "says that a value may differ between devices, so that its derivative is added up over "
+        "them",
+        "pvary",
+        "psum adds up itself",
+    )
+    RUNNING = (
+        "running",
+        "hands on each sum or product of the elements so far, so that errors pile up",
+        "cumsum",
+        "cummax rounds nothing",
+    )
+    MULTIPLIES_UP = (
+        "multiplies_up",
+        "multiplies many elements with each other: their relative errors add up",
+        "reduce_prod",
+        "mul",
+    )
     AVERAGES = (
         "averages",
         "its results are sums of its operand's elements, in which rounding errors even out",
         "reduce_sum",
         "cumsum hands on each partial sum",
+    )
+    UPDATES = (
+        "updates",
+        "writes updates to places of its first operand",
+        "scatter",
+        "select_n writes all of its result",
     )
     ADDS_INTO = (
         "adds_into",
@@ -174,6 +260,42 @@ class Trait(enum.StrEnum):
         "log",
         "log1p is linear near 0",
     )
+    LOGS = (
+        "logs",
+        "takes a logarithm, also of one more than its operand or of sums",
+        "log1p",
+        "exp",
+    )
+    POLE = (
+        "pole",
+        "magnifies a small error of its operand next to some number",
+        "rsqrt",
+        "tanh makes errors smaller",
+    )
+    NONZERO = (
+        "nonzero",
+        "is far from 0 where its operand is near 0: small errors stay small relative to it",
+        "exp",
+        "tanh is 0 at 0",
+    )
+    BOUNDED = (
+        "bounded",
+        "is a function whose results are of about 1, and are used for their absolute value",
+        "sin",
+        "tan",
+    )
+    SATURATES = (
+        "saturates",
+        "comes as near as rounding to a limit: what is left of it is lost",
+        "tanh",
+        "sin",
+    )
+    KEEPS_NAN = (
+        "keeps_nan",
+        "gives NaN, element by element, wherever an operand is NaN",
+        "add",
+        "select_n drops what it does not choose",
+    )
     SINE = ("sine", "is periodic: needs the low bits of its operand", "sin", "tanh")
     ACTIVATION = (
         "activation",
@@ -188,6 +310,18 @@ class Trait(enum.StrEnum):
         "adds up products of two operands, as a product of matrices or a convolution does",
         "dot_general",
         "mul",
+    )
+    EINSUM = (
+        "einsum",
+        "contracts along axes that operands and result share, as an Einstein sum does",
+        "dot_general",
+        "conv_general_dilated slides a window",
+    )
+    CONVOLVES = (
+        "convolves",
+        "contracts windows of an operand with filters",
+        "conv_general_dilated",
+        "dot_general",
     )
     WIDE = (
         "wide",
@@ -231,6 +365,13 @@ class Trait(enum.StrEnum):
     STACKS = ("stacks", "stacks the results of all iterations", "loop.stack", "stack")
     JOINS = ("joins", "is a result of a conditional, from every branch", "branch.join", "select_n")
     SHARDS = ("shards", "gives the local shard of an operand", "shard.enter", "all_gather")
+
+    SHAPES = (
+        "shapes",
+        "asks for the shape of a value, and reads none of its elements",
+        "Shape",
+        "reshape",
+    )
 
     UNDESCRIBED = (
         "undescribed",

@@ -20,12 +20,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from duotone.graph.record import CastRecord, OperationRecord, Record
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
 from duotone.targets.fused import Fusion, bits_of, cast_bytes, is_view, result_dtype
 from duotone.targets.record import Kernel, ProgramCost
 from duotone.targets.roofline import kernel_seconds, peak_of
 from duotone.targets.specifications import Target
 
-_DOTS = frozenset({"dot_general", "conv_general_dilated"})
+_DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 _NAME = re.compile(r"^(bfloat|float|int|uint|complex)(\d+)(?:_(\w+))?$")
 _LETTER = {"bfloat": "bf", "float": "f", "int": "s", "uint": "u", "complex": "c"}
 _ALGORITHM = re.compile(r"\b(BF16|F16|TF32|F32|F64)_(?:BF16|F16|TF32|F32|F64)_\w+?(?:_X(\d))?\b")

@@ -23,6 +23,9 @@ import re
 from collections.abc import Hashable, Iterator, Mapping
 
 from duotone.graph.record import CastRecord, OperationRecord, Record
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
 
 RESHAPED = frozenset({"reshape", "squeeze", "expand_dims"})
 """Operations that compilers turn into another view of the same bytes."""
@@ -42,7 +45,7 @@ _REDUCTIONS = frozenset(
 """Operations that fuse into themselves what they read."""
 _PICKED = frozenset({"gather", "slice", "dynamic_slice"})
 """Operations that read as much as they write."""
-_IN_PLACE = frozenset({"dynamic_update_slice"})
+_IN_PLACE = names_with(TRAITS, Trait.UPDATES)
 _NUMBER = re.compile(r"\d+")
 _WIDENED = 4 + 2
 """Bytes of one element of a cast between float32 and half, read and written."""
@@ -90,7 +93,7 @@ def own_bytes(operation: OperationRecord, half: str) -> int:
     name = operation.operation
     if name in _PICKED:
         return min(moved, 2 * made)
-    if name in _IN_PLACE or name.startswith("scatter"):
+    if name in _IN_PLACE:
         # Only what is changed is read and written; the operand is as large as the result.
         return max(moved - 2 * made, 0) * 2
     return moved

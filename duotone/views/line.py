@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 
 from duotone.graph.classify.classes import Classes
-from duotone.graph.graph import PRECISION, STRUCTURAL, Graph, Paint
+from duotone.graph.graph import PRECISION, Graph, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 _WHY = {
     "small": "too small to gain from half here",
@@ -49,7 +50,7 @@ def first_line(
         The line, such as ``loss: bfloat16 on cuda (NVIDIA H200): 66 of 828 operations and 97.1% of
         FLOPs in half; float32: 2 dot_general (too small to gain from half here)``.
     """
-    nodes = [node for node in graph.nodes if node.op not in STRUCTURAL]
+    nodes = [node for node in graph.nodes if Trait.STRUCTURAL not in node.traits]
     flops = [node.flops * graph.trips(node) for node in nodes]
     halves = [painting.compute[node.index] is Paint.HALF for node in nodes]
     share = sum(f for f, is_half in zip(flops, halves, strict=True) if is_half)

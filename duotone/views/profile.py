@@ -9,6 +9,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
 from duotone.profiler.record import ProfileRecord, ScopeRow
 from duotone.views.columns import columns
 from duotone.views.comparison import duration
@@ -19,7 +22,7 @@ from duotone.views.text import amount
 _MOST = 8
 """Rows of a table that are shown."""
 _LEAST_SHARE = 0.005
-_DOTS = frozenset({"dot_general", "conv_general_dilated"})
+_DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 class ProfileView(Lines):

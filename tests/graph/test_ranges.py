@@ -433,6 +433,8 @@ def test_a_saturating_function_stops_a_taint() -> None:
 
 def test_a_square_is_lifted_in_bfloat16_unless_it_is_summed() -> None:
     assert refined(lambda x: jnp.tanh(x**3), X, half="bfloat16")["integer_pow"].stores_half
+    assert refined(lambda x: jnp.tanh(x * x), X, half="bfloat16")["mul"].stores_half
+    assert not refined(lambda x: jnp.mean(x * x, 1), X, half="bfloat16")["mul"].stores_half
     assert not refined(lambda x: jnp.tanh(x**3), X, half="float16")["integer_pow"].stores_half
     variance = refined(lambda x: jnp.mean(x**2, 1) - jnp.mean(x, 1) ** 2, X, half="bfloat16")
     assert not variance["integer_pow"].stores_half

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import RESHAPES, BodyKind, Boundary, Graph, Node, Paint, Value
+from duotone.graph.graph import BodyKind, Boundary, Graph, Node, Paint, Value
 from duotone.graph.painters.painting import Painting
 from duotone.ops.entries import Kind, Pointwise
 from duotone.ops.traits import Trait
@@ -168,25 +168,26 @@ MULTIPLE = 8
 Multiplication Background User's Guide"): XLA pads others."""
 _OF_A_DOT = 4
 """Sizes of products of matrices: how many, rows, terms, columns."""
-_INSIDE_READERS = frozenset({"gather"})
-"""Not pointwise, and yet calculated by each kernel that reads it: its operand is in memory."""
+
+
+_INSIDE_READERS = frozenset({Trait.GATHERS, Trait.PARTS})
 
 
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
     """True if a value comes, moved at most, from an operation that no kernel reaches across.
 
-    What is put together of parts is put together by the kernels that read it, and what is cut out
-    of a padded dot is cut out by them.
+    What is put together of parts is put together by the kernels that read it; what is gathered, or
+    cut out of a padded dot, they gather or cut out.
     """
     held = graph.values[value]
     while held.producer >= 0:
         node = graph.nodes[held.producer]
         entry = classes.nodes[node.index].entry
         if entry.pointwise is Pointwise.NO:
-            inside = node.op in _INSIDE_READERS or Trait.PARTS in entry.traits or _is_cut_out(node)
+            inside = not node.traits.isdisjoint(_INSIDE_READERS) or _is_cut_out(node)
             return not inside
         source = graph.values[node.inputs[0]]
-        if node.op not in RESHAPES or source.size != held.size:
+        if Trait.RESHAPES not in node.traits or source.size != held.size:
             return False
         held = source
     return False
@@ -247,7 +248,7 @@ def _terms(graph: Graph, classes: Classes, painting: Painting, value: int) -> se
         node, entry = graph.nodes[producer], classes.nodes[producer].entry
         if Trait.ADDS in entry.traits:
             stack.extend(node.inputs)
-        elif node.op in RESHAPES:
+        elif Trait.RESHAPES in node.traits:
             stack.append(node.inputs[0])
         else:
             found.add(producer)

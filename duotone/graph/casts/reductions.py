@@ -24,12 +24,9 @@ from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Graph, Node, Paint
 from duotone.graph.painters.painting import Painting
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
 
 NAME = "reduce_dtype"
-BY_HAND = frozenset({"psum", "psum_invariant", "reduce_scatter"})
-"""Primitives that add up over devices; the mean of devices is a sum and a division."""
-HANDED_IN = frozenset({"pvary"})
-"""Primitives whose derivative adds up over devices; what they do themselves is nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,10 +71,10 @@ def find_reductions(graph: Graph, classes: Classes, painting: Painting, dtype: s
     for node in graph.nodes:
         if node.region == SWITCHED_OFF:
             continue
-        if node.op in BY_HAND and _is_array(graph, node):
+        if Trait.SUMS_DEVICES in node.traits and _is_array(graph, node):
             if not any(map(allowed, reach([node.index], after, lambda _: True))):
                 found.add(node.index)
-        elif dtype != FULL_DTYPE and node.op == "dot_general":
+        elif dtype != FULL_DTYPE and Trait.CONTRACTS in node.traits:
             half = painting.compute[node.index] is Paint.HALF
             if half and painting.store[node.index] is Paint.FULL:
                 found.add(node.index)

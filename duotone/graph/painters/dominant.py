@@ -38,7 +38,7 @@ from types import MappingProxyType
 
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
+from duotone.graph.graph import Boundary, Graph, Node, Paint
 from duotone.graph.painters.mixed import compute_full_store_half, follow_full, store_operands_half
 from duotone.graph.painters.painting import Canvas, Painting
 from duotone.ops.entries import PASSIVE, Kind, Taint
@@ -159,7 +159,7 @@ def keep_state_full(canvas: Canvas) -> None:
         return canvas.kind(node.index) is not Kind.ALLOW
 
     def is_passive(node: Node) -> bool:
-        return canvas.kind(node.index) in PASSIVE or node.op in STRUCTURAL
+        return canvas.kind(node.index) in PASSIVE or Trait.STRUCTURAL in node.traits
 
     reached = _before(canvas, outputs, calculates) | _before(canvas, outputs, is_passive, True)
     reaching = {i for i in reached if calculates(graph.nodes[i])}
@@ -269,21 +269,23 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
             reads_half = canvas.graph.nodes[reader].half_inputs[slot]
             if canvas.compute[reader] is not Paint.HALF or not reads_half:
                 return False
-    if node.op == "loop.slice":
+    if Trait.ITERATES in node.traits:
         # A cast of a whole argument (stacked weights) outside the loop would keep a second copy of
         # it. What an operation of this program makes for loops only may be stored half at once.
         stack = node.inputs[0]
         readers = [canvas.graph.nodes[reader] for reader, _ in canvas.consumers[stack]]
-        return values[stack].producer >= 0 and all(r.op == "loop.slice" for r in readers)
+        return values[stack].producer >= 0 and all(
+            Trait.ITERATES in reader.traits for reader in readers
+        )
     read = [
         values[v].size
         for v, ok in zip(node.inputs, node.half_inputs, strict=True)
         if ok and canvas.stored(v) is Paint.FULL
     ]
-    if node.op == "shard.enter":  # each device casts its own part
+    if Trait.SHARDS in node.traits:  # each device casts its own part
         return True
     # Only one branch runs, so only one of the casts before a join does.
-    cost = max(read, default=0) if node.op == "branch.join" else sum(read)
+    cost = max(read, default=0) if Trait.JOINS in node.traits else sum(read)
     made = sum(values[v].size for v in node.outputs)
     return cost == made or (cost < made and Trait.REPEATS not in canvas.entry(node.index).traits)
 

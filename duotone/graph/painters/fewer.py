@@ -26,7 +26,7 @@ import math
 
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import RESHAPES, STRUCTURAL, Graph, Node, Paint, Value
+from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.graph.painters.choice import Choice, cost_of_casts
 from duotone.graph.painters.painting import Painting
 from duotone.ops.entries import PASSIVE, Kind
@@ -36,8 +36,6 @@ BEGINS = 2**22
 """Bytes that a device could move while it begins a kernel: 2 to 4 microseconds at 1 to 2 TB/s."""
 _ROUNDING = BEGINS // 64
 """The price of one more rounding on the way to a result: a cast that is saved is worth some."""
-_CARRIED = STRUCTURAL - {"branch.join"}
-"""Nodes between a loop and what is around it: another colour would round in each iteration."""
 _GUESS = 32
 """A dimension that is not known: a batch, a row of tokens."""
 _SMALL_WEIGHT = 4096
@@ -115,7 +113,7 @@ class _Pass:
         """The cost of another colour than before: the bytes that are then read and written more."""
         if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
             return _ROUNDING
-        if node.op in RESHAPES:
+        if Trait.RESHAPES in node.traits:
             return 1
         return 1 + sum(4 * _elements(self._graph.values[v]) for v in node.outputs)
 
@@ -124,7 +122,7 @@ class _Pass:
         found, rule = self._classes.nodes[node.index], self._before.rules[node.index]
         if rule.is_decided_before or found.kind not in PASSIVE or not node.paintable:
             return False
-        if not all(node.half_outputs) or node.op in _CARRIED:
+        if not all(node.half_outputs) or _is_carried(node):
             return False
         if self._before.compute[node.index] is Paint.HALF:
             return not self._reads_weights(node)
@@ -165,6 +163,11 @@ class _Pass:
             ):
                 found.add(node.index)
         return found
+
+
+def _is_carried(node: Node) -> bool:
+    """True for a node between a loop and what is around it: a cast there rounds in each turn."""
+    return Trait.STRUCTURAL in node.traits and Trait.JOINS not in node.traits
 
 
 def _cost(value: Value) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import SMALL, STRUCTURAL, Node, Paint
+from duotone.graph.graph import SMALL, Node, Paint
 from duotone.graph.painters.painting import Canvas
 from duotone.ops.entries import PASSIVE, Kind, Pointwise
 from duotone.ops.traits import Trait
@@ -133,8 +133,9 @@ def reads_full(canvas: Canvas, node: Node) -> bool:
 
 def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
     """True if ``reader`` computes full right where ``node`` does, so that they are one kernel."""
-    same_body = canvas.graph.nodes[reader].body == node.body
-    known = canvas.graph.nodes[reader].op not in STRUCTURAL and canvas.open[reader]
+    read_by = canvas.graph.nodes[reader]
+    same_body = read_by.body == node.body
+    known = Trait.STRUCTURAL not in read_by.traits and canvas.open[reader]
     return same_body and known and canvas.compute[reader] is Paint.FULL
 
 

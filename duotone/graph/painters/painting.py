@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Container, Sequence
 from duotone.errors import RewriteError
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import STRUCTURAL, Boundary, Graph, Node, Paint
+from duotone.graph.graph import Boundary, Graph, Node, Paint
 from duotone.ops.entries import Entry, Kind
+from duotone.ops.traits import Trait
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,9 +124,9 @@ class Canvas:
 
         It moves, selects, clips or compares, and no rule but half running forward has painted it.
         """
-        found = self.graph.nodes[node]
         passive = self.open[node] and self.kind(node) is Kind.CLEAR
-        return passive and self.rules[node] is Rule.DOWNSTREAM and found.op not in STRUCTURAL
+        downstream = passive and self.rules[node] is Rule.DOWNSTREAM
+        return downstream and Trait.STRUCTURAL not in self.graph.nodes[node].traits
 
     def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
         """The nodes that read values, behind what only follows.

@@ -15,9 +15,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from duotone.errors import CalibrationError, RangeError
-from duotone.graph.graph import STRUCTURAL, Graph, Node, Value
+from duotone.graph.graph import Graph, Node, Value
 from duotone.graph.ranges.find import Assumptions, Measured
 from duotone.graph.ranges.interval import Interval, meet, words
+from duotone.ops.traits import Trait
 
 
 def assume(
@@ -54,7 +55,7 @@ def assume(
             if matches(name) and graph.values[value].paintable
         ]
         for node in graph.nodes:
-            if node.op not in STRUCTURAL and matches(path_of(node)):
+            if Trait.STRUCTURAL not in node.traits and matches(path_of(node)):
                 found += [(v, path_of(node)) for v in node.outputs if graph.values[v].paintable]
         if not found and arguments is not None:
             raise RangeError(_nothing_named(pattern, graph, arguments))
@@ -87,7 +88,7 @@ def path_of(node: Node) -> str:
 
 def paths_of(graph: Graph) -> list[str]:
     """The paths of all operations of the user's, each once."""
-    return sorted({path_of(node) for node in graph.nodes if node.op not in STRUCTURAL})
+    return sorted({path_of(node) for node in graph.nodes if Trait.STRUCTURAL not in node.traits})
 
 
 def nearest(pattern: str, names: Sequence[str]) -> str:
@@ -162,13 +163,13 @@ def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
     The sizes of arrays are not asked: else one number of a program would count in one batch and
     not in the next.
     """
-    if node.op == "div" and slot == 1:
+    if Trait.DIVIDES in node.traits and slot == 1:
         return number.is_integer()
-    if node.op == "mul" and 0.0 < number <= 1.0:
+    if Trait.MULTIPLIES in node.traits and 0.0 < number <= 1.0:
         whole = 1.0 / number
         return abs(whole - round(whole)) <= 2.0**-22 * whole
     scalar = not graph.values[node.outputs[0]].shape
-    return node.op == "sub" and slot == 0 and scalar and number.is_integer()
+    return Trait.SUBTRACTS in node.traits and slot == 0 and scalar and number.is_integer()
 
 
 def check_fingerprint(expected: str, graph: Graph, function: str) -> None:

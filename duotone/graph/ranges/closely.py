@@ -5,44 +5,32 @@ Who calls this: :mod:`duotone.graph.ranges.refine`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from duotone.graph.classify.classes import Classes
 from duotone.graph.graph import Graph, Node
 from duotone.graph.ranges.find import Ranges
 from duotone.graph.ranges.interval import Interval
 from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait, Traits
 
-_ALL = (0, 1, 2)
-POLES: dict[str, tuple[int, ...]] = {
-    "div": (1,),
-    **dict.fromkeys("sqrt rsqrt cbrt pow atanh acos asin erf_inv lgamma digamma".split(), _ALL),
-}
-"""Operations, and which operands, that magnify a small error next to some number."""
-CLOSELY: dict[str, tuple[int, ...]] = {
-    **POLES,
-    **dict.fromkeys("rem floor ceil round nextafter cumprod reduce_prod".split(), _ALL),
-    **dict.fromkeys("argmax argmin sort top_k eq ne lt le gt ge".split(), _ALL),
-}
-"""Operations, and which operands, in which a small error of an operand is not a small error of the
-result."""
-_LOGS = frozenset("log log1p log2 cumlogsumexp".split())
-_SUMS = frozenset(
-    "reduce_sum cumsum reduce_window_sum scatter-add scatter-sub loop.accumulator".split()
-)
-_EVENS_OUT = frozenset("exp exp2 logistic cos cosh erfc".split())
-"""Functions that are far from 0 where their operand is near it: a small error of the operand is a
-small one of the result, relative to it too."""
+POLES: Traits = frozenset({Trait.DIVIDES, Trait.POLE})
+"""Traits of operations that magnify a small error of an operand next to some number."""
+CLOSELY: Traits = POLES | {Trait.DECIDES, Trait.MULTIPLIES_UP}
+"""Traits of operations in which a small error of an operand is not a small error of the result."""
+_LOGS = Trait.LOGS
+_SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES, Trait.ADDS_INTO})
+_DIVISIONS = frozenset({Trait.DIVIDES, Trait.ROOTS})
 
 
 def looked_at_closely(
-    graph: Graph, classes: Classes, ranges: Ranges, by: Mapping[str, tuple[int, ...]] = CLOSELY
+    graph: Graph, classes: Classes, ranges: Ranges, by: Traits = CLOSELY
 ) -> set[int]:
     """Values of which some reader, now or later, needs more than their absolute value.
 
-    Backward from ``by`` and logarithms through everything but allow operations, which read half in
-    any case, and :data:`_EVENS_OUT`. Sums even out errors, so only what is logged
-    afterwards is looked at closely through one.
+    Backward from operations with a trait of ``by`` and logarithms through everything but allow
+    operations, which read half in any case, and what is far from 0 where its operand is near it.
+    Sums even out errors, so only what is logged afterwards is looked at closely through one.
     """
     close: dict[int, bool] = {}
     queue: list[int] = []
@@ -53,9 +41,10 @@ def looked_at_closely(
             queue.append(value)
 
     for node in graph.nodes:
-        if node.op in _LOGS:
+        traits = node.traits
+        if _LOGS in traits:
             mark(node.inputs[0], True)
-        elif node.op in by or node.op == "integer_pow":
+        elif not traits.isdisjoint(by) or "exponent" in node.attributes:
             for value in _close_operands(node, ranges):
                 mark(value, False)
     values, nodes = graph.values, graph.nodes
@@ -64,9 +53,10 @@ def looked_at_closely(
         producer = values[value].producer
         if producer < 0:
             continue
-        op, kind = nodes[producer].op, classes.nodes[producer].kind
-        stops = op in _EVENS_OUT or kind is Kind.ALLOW or (op in _SUMS and not close[value])
-        if not stops:
+        traits = nodes[producer].traits
+        allowed = classes.nodes[producer].kind is Kind.ALLOW
+        evens_out = not close[value] and not traits.isdisjoint(_SUMS)
+        if not (allowed or evens_out or Trait.NONZERO in traits):
             for operand in nodes[producer].inputs:
                 if values[operand].constant is None:
                     mark(operand, close[value])
@@ -75,17 +65,13 @@ def looked_at_closely(
 
 def _close_operands(node: Node, ranges: Ranges) -> Iterator[int]:
     """Operands that ``node`` looks at closely."""
-    if node.op == "integer_pow":
-        exponent = node.attributes.get("exponent", 1.0)
-        slots: Sequence[int] = (0,) if isinstance(exponent, float) and exponent < 0 else ()
-    else:
-        slots = CLOSELY[node.op]
-    for slot, value in enumerate(node.inputs):
-        if slot in slots and not (node.op in _DIVISIONS and _away_from_zero(ranges.of(value))):
+    exponent = node.attributes.get("exponent")
+    if isinstance(exponent, float) and exponent >= 0:
+        return
+    divides = isinstance(exponent, float) or not node.traits.isdisjoint(_DIVISIONS)
+    for value in node.inputs[1:] if Trait.DIVIDES in node.traits else node.inputs:
+        if not (divides and _away_from_zero(ranges.of(value))):
             yield value
-
-
-_DIVISIONS = ("div", "integer_pow", "rsqrt", "sqrt")
 
 
 def _away_from_zero(interval: Interval | None) -> bool:

@@ -32,12 +32,9 @@ _ROOM = 2.0**-10
 _GUARD = 2.0**-80
 """A sum of squares below this may have lost its terms to underflow, and bounds nothing."""
 
-_MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
-"""Comparisons, and what they are with their operands exchanged."""
-
 Fact = Callable[[Findings, Node], Known]
 FACTS: dict[str, Fact] = {}
-"""By operation name."""
+"""By the name that rows of :mod:`duotone.ops` give, as the rules of intervals."""
 
 
 def _fact(*names: str) -> Callable[[Fact], Fact]:
@@ -110,7 +107,7 @@ def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...]
 
 @_fact("square", "integer_pow")
 def _square(findings: Findings, node: Node) -> Known:
-    if node.op == "square" or node.attributes.get("exponent") == 2.0:
+    if node.attributes.get("exponent", 2.0) == 2.0:
         operand = node.inputs[0]
         labels = tuple(range(len(findings.values[operand].shape)))
         findings.relations[node.outputs[0]] = Relation("square", findings.same(operand), labels)
@@ -120,10 +117,7 @@ def _square(findings: Findings, node: Node) -> Known:
 # ------------------------------------------------------- how they travel
 
 
-@_fact(
-    *"call.result stop_gradient copy name optimization_barrier sharding_constraint "
-    "device_put convert_element_type".split()
-)
+@_fact("same", "convert_element_type")
 def _identity(findings: Findings, node: Node) -> Known:
     source, result = node.inputs[0], node.outputs[0]
     if findings.values[source].dtype == findings.values[result].dtype:
@@ -156,7 +150,7 @@ def _follow(findings: Findings, node: Node, *also: object) -> None:
     findings.sums.add(node.outputs[0])
 
 
-@_fact("reshape", "squeeze")
+@_fact("reshape")
 def _reshape(findings: Findings, node: Node) -> Known:
     """Where only dimensions of 1 come and go."""
     found = findings.relations.get(node.inputs[0])
@@ -191,6 +185,8 @@ def _transpose(findings: Findings, node: Node) -> Known:
 @_fact("max")
 def _larger(findings: Findings, node: Node) -> Known:
     """A value above a maximum, a sum of squares or a norm still bounds what those bound."""
+    if len(node.inputs) != 2:
+        return None
     for operand, other in (node.inputs, reversed(node.inputs)):
         found = findings.relations.get(operand)
         if found is not None and found.kind in ("max", "squares", "norm"):
@@ -213,14 +209,23 @@ def _added(findings: Findings, node: Node) -> Known:
     return None
 
 
-@_fact("sqrt", "rsqrt")
+@_fact("sqrt")
 def _root(findings: Findings, node: Node) -> Known:
+    return _norm(findings, node, "norm")
+
+
+@_fact("rsqrt")
+def _inverse_root(findings: Findings, node: Node) -> Known:
+    return _norm(findings, node, "inverse")
+
+
+def _norm(findings: Findings, node: Node, kind: str) -> Known:
+    """The root of a sum of squares, or one divided by it."""
     found = findings.relations.get(node.inputs[0])
     known = findings.known.get(node.inputs[0])
     if found is None or found.kind != "squares" or known is None:
         return None
     if known[0] >= _GUARD * max(found.factor, 1.0):
-        kind = "norm" if node.op == "sqrt" else "inverse"
         findings.keep(node, dataclasses.replace(found, kind=kind), node.inputs[0])
     return None
 
@@ -253,21 +258,29 @@ def _difference(findings: Findings, node: Node) -> Known:
     return -math.inf, 0.0
 
 
-@_fact(*_MIRRORED)
-def _compared(findings: Findings, node: Node) -> Known:
+@_fact("greater")
+def _greater(findings: Findings, node: Node) -> Known:
+    return _compared(findings, node, *node.inputs)
+
+
+@_fact("less")
+def _less(findings: Findings, node: Node) -> Known:
+    return _compared(findings, node, *reversed(node.inputs))
+
+
+def _compared(findings: Findings, node: Node, large: int, small: int) -> Known:
     """On both sides of a comparison, for selects, one operand is bounded by the other.
 
     Devices compare subnormal numbers as 0.
     """
     sides: dict[int, tuple[Interval, Interval]] = {}
-    for (x, other), op in ((node.inputs, node.op), (node.inputs[::-1], _MIRRORED[node.op])):
+    for x, other, greater in ((large, small, True), (small, large, False)):
         bounds = findings.known.get(other)
         if bounds is not None:
             most = SMALLEST_NORMAL if abs(bounds[1]) < SMALLEST_NORMAL else bounds[1]
             least = -SMALLEST_NORMAL if abs(bounds[0]) < SMALLEST_NORMAL else bounds[0]
             below, above = (-math.inf, most), (least, math.inf)
-            false_first = (below, above) if op in ("gt", "ge") else (above, below)
-            sides[findings.same(x)] = false_first
+            sides[findings.same(x)] = (below, above) if greater else (above, below)  # false first
     findings.compared[node.outputs[0]] = sides
     return None
 
@@ -309,7 +322,7 @@ def _quotient(findings: Findings, node: Node) -> Known:
 @_fact("mul")
 def _product(findings: Findings, node: Node) -> Known:
     if node.inputs[0] == node.inputs[1]:
-        return _square(findings, dataclasses.replace(node, op="square"))
+        return _square(findings, node)
     for x, other in (node.inputs, reversed(node.inputs)):
         found = findings.relations.get(other)
         number = findings.number(x)

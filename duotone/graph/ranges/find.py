@@ -41,32 +41,30 @@ from duotone.graph.ranges.interval import (
 )
 from duotone.graph.ranges.relations import Findings
 from duotone.graph.ranges.rules import DTYPE_RANGES, INTERVAL_RULES, fits
+from duotone.ops.traits import Trait, Traits
 
-_CARRIES = ("loop.carry", "loop.accumulator")
 _FLOATS = ("float32", "float64")
 _JOINS = 2
 """Passes in which a carry takes in what exceeds it; a state that saturates settles so."""
 _PASSES = 6
 """Passes after which the carries that still change are given up."""
 
-_SATURATING = frozenset("tanh erf erfc logistic sin cos".split())
-"""Functions with results of about 1, which are used for their absolute value."""
-_EXPONENTIALS = ("exp", "exp2", "expm1")
+_CARRIES, _BOUNDED, _EXPONENTIAL = Trait.CARRIES, Trait.BOUNDED, Trait.EXPONENTIAL
 _ABOUT_ZERO = 2.0**-10
 _KEEPS_UNIT = frozenset(
-    "reshape transpose squeeze rev copy slice split unstack broadcast_in_dim "
-    "dynamic_slice sharding_constraint name stop_gradient optimization_barrier device_put "
-    "loop.slice loop.stack call.result shard.enter shard.exit neg abs gather concatenate pad stack "
-    "branch.join select_n max min add sub add_any mul reduce_sum reduce_window_sum reduce_max "
-    "reduce_min convert_element_type".split()
+    {Trait.COMMUTES, Trait.CONVERTS, Trait.ADDS, Trait.MULTIPLIES, Trait.SUMS_AXES}
 )
 FEW = 9
 """Terms up to which a sum of values of scale 1 is one as well (a pooling window)."""
-_ADDS_UP = frozenset(
-    "reduce_sum cumsum reduce_window_sum dot_general conv_general_dilated scatter-add "
-    "scatter-sub loop.accumulator".split()
-)
-"""Operations whose proof (all terms at their bound, with one sign) says little of real data."""
+_ADDS_UP = frozenset({Trait.SUMS, Trait.SUMS_AXES, Trait.ADDS_INTO, Trait.CONTRACTS})
+"""Traits of operations whose proof (all terms at their bound, with one sign) says little of real
+data."""
+_PILES_UP = frozenset({Trait.RUNNING, Trait.ADDS_INTO, Trait.CARRIES})
+
+
+def is_sum_of_few(traits: Traits) -> bool:
+    """True for a sum along axes or of windows; not one that hands on what it summed so far."""
+    return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_PILES_UP))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,7 +148,8 @@ def find_ranges(
         RangeError: what is stated of a value contradicts what is known of it.
     """
     given = _given(assumptions)
-    loops = [node for node in graph.nodes if node.op in _CARRIES] if len(graph.bodies) > 1 else []
+    several = len(graph.bodies) > 1
+    loops = [node for node in graph.nodes if _CARRIES in node.traits] if several else []
     carries: dict[int, Known] = {}
     passes = 0
     while True:
@@ -169,6 +168,11 @@ def find_ranges(
         frozenset(one.stated),
         assumptions.measured,
     )
+
+
+def _keeps_unit(traits: Traits) -> bool:
+    """True if results are of the scale of the operands."""
+    return not traits.isdisjoint(_KEEPS_UNIT) or is_sum_of_few(traits)
 
 
 def _rounded(number: float, direction: float) -> float:
@@ -229,24 +233,24 @@ class _Pass:
         rules = self._rules
         values, unit, get = findings.values, findings.unit, findings.known.get
         for node in self._graph.nodes:
-            op, inputs = node.op, node.inputs
-            rule = rules.get(op)
+            inputs, traits = node.inputs, node.traits
+            rule = rules.get(node.interval)
             if rule is not None:
                 operands = [get(v) for v in inputs]
-                if op in _CARRIES:
+                if _CARRIES in traits:
                     found = carries.get(node.index, operands[0])
                 else:
                     found = rule(node, operands, values)
-                fact = FACTS.get(op)
+                fact = FACTS.get(node.interval)
                 if fact is not None:
                     found = meet(found, fact(findings, node))
                 if found is not None:
                     self._write(node, found)
-                if op in _SATURATING or (
-                    unit and op in _KEEPS_UNIT and not unit.isdisjoint(inputs)
+                if _BOUNDED in traits or (
+                    unit and not unit.isdisjoint(inputs) and _keeps_unit(traits)
                 ):
                     self._spread_unit(node)
-                elif op in _EXPONENTIALS and operands[0] and operands[0][1] <= _ABOUT_ZERO:
+                elif _EXPONENTIAL in traits and operands[0] and operands[0][1] <= _ABOUT_ZERO:
                     unit.update(node.outputs)  # of scale 1: a bell, a softmax, an ELU
             if given:
                 self._assume(node)
@@ -255,7 +259,10 @@ class _Pass:
         """Keeps an interval for those results whose dtype calculates as float32 does."""
         values, known = self.findings.values, self.findings.known
         first = values[node.outputs[0]].dtype
-        for value in node.outputs if node.op != "top_k" else node.outputs[:1]:
+        outputs = node.outputs
+        if len(outputs) > 1 and Trait.SELECTS in node.traits:
+            outputs = outputs[:1]  # the others are indices
+        for value in outputs:
             dtype = values[value].dtype
             if dtype in _FLOATS or (
                 dtype in DTYPE_RANGES and dtype == first and fits(found, dtype)
@@ -265,19 +272,20 @@ class _Pass:
     def _spread_unit(self, node: Node) -> None:
         """A result is of scale 1 if all its varying operands are."""
         unit, values = self.findings.unit, self.findings.values
-        if node.op not in _SATURATING:
+        if Trait.BOUNDED not in node.traits:
             if values[node.outputs[0]].size * FEW < values[node.inputs[0]].size:
                 return  # a statistic: small, and worth its digits
             floats = [v for v in node.inputs if values[v].dtype in _FLOATS]
             varying = [v for v in floats if values[v].constant is None]
-            if not unit.issuperset(varying) or (node.op == "mul" and len(varying) > 1):
+            product = Trait.MULTIPLIES in node.traits and len(varying) > 1
+            if product or not unit.issuperset(varying):
                 return
         unit.update(v for v in node.outputs if values[v].dtype in _FLOATS)
 
     def _assume(self, node: Node) -> None:
         """Adds what is stated or measured of a result to what is proved of it."""
         known = self.findings.known
-        if node.op not in _ADDS_UP and not self.stated.isdisjoint(node.inputs):
+        if node.traits.isdisjoint(_ADDS_UP) and not self.stated.isdisjoint(node.inputs):
             self.stated.update(v for v in node.outputs if v in known)
         for value in node.outputs:
             given = self._given.get(value)

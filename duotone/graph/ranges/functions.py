@@ -22,7 +22,7 @@ IntervalRule = Callable[[Node, Sequence[Known], Sequence[Value]], Known]
 """From the node, its operands' intervals and the values of the graph to its results' interval."""
 
 FUNCTIONS: dict[str, IntervalRule] = {}
-"""By operation name."""
+"""By the name that rows of :mod:`duotone.ops` give."""
 
 
 def power_of(x: float, exponent: float) -> float:

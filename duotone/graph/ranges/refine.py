@@ -29,7 +29,7 @@ from duotone.graph.classify.classes import Classes, NodeClass
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.ranges.closely import POLES, looked_at_closely
-from duotone.graph.ranges.find import FEW, Ranges
+from duotone.graph.ranges.find import FEW, Ranges, is_sum_of_few
 from duotone.graph.ranges.interval import Interval, bound, words
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
@@ -40,17 +40,12 @@ what it makes would lose digits."""
 HARDLY_SMALL = 0.01
 """Share up to which a measured range lifts."""
 
-_LIFTED = frozenset(
-    "exp exp2 expm1 square integer_pow pow sin cos reduce_sum reduce_window_sum".split()
-)
-"""Operations on the deny list for what their results are. The others need the digits of their
-operands (a pole, a series), or accumulate for long."""
-_SATURATING = frozenset("logistic tanh erf erfc".split())
-_SQUARES = frozenset("square integer_pow pow".split())
-_SUMS = frozenset("reduce_sum cumsum reduce_window_sum".split())
-_SCALES = frozenset("div square integer_pow convert_element_type loop.carry".split())
-"""Operations through which a square that is summed afterwards is followed, beside what moves it,
-adds to it or is on no list."""
+_LIFTED = frozenset({Trait.EXPONENTIAL, Trait.POWER, Trait.BOUNDED})
+"""Traits of operations on the deny list for what their results are, as sums of few terms are. The
+others need the digits of their operands (a pole, a series), or accumulate for long."""
+_SCALES = frozenset({Trait.DIVIDES, Trait.SQUARES, Trait.CONVERTS})
+_CANCELS = frozenset({Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES})
+_NO_SUMS = frozenset({Trait.ADDS_INTO, Trait.CARRIES})
 
 
 def keep_digits(classes: Classes, background: Background) -> Classes:
@@ -70,7 +65,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     saturating = [
         node
         for node in graph.nodes
-        if node.op in _SATURATING and classes.nodes[node.index].kind is Kind.INFER
+        if Trait.SATURATES in node.traits and classes.nodes[node.index].kind is Kind.INFER
     ]
     if not saturating:
         return classes
@@ -98,7 +93,7 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
     touched = (*ranges.unit, *ranges.measured)
     candidates = {graph.values[v].producer for v in touched if _fits(v, ranges, half)} - {-1}
     if half.name == "bfloat16":
-        candidates.update(node.index for node in graph.nodes if node.op in _SQUARES)
+        candidates.update(node.index for node in graph.nodes if Trait.POWER in node.traits)
     candidates = {
         index
         for index in candidates
@@ -110,14 +105,14 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
     changed: dict[int, NodeClass] = {}
     close = looked_at_closely(graph, classes, ranges)
     logged = _log_domain(graph, classes)
-    squares = any(graph.nodes[index].op in _SQUARES for index in candidates)
+    squares = any(Trait.POWER in graph.nodes[index].traits for index in candidates)
     summed = _summed(graph, classes, ranges) if squares else set[int]()
     entries: dict[Entry, Entry] = {}
     for index in sorted(candidates):
         node, found = graph.nodes[index], classes.nodes[index]
         if index in logged or not close.isdisjoint(node.outputs):
             continue
-        if node.op in _SQUARES and not summed.isdisjoint(node.outputs):
+        if Trait.POWER in node.traits and not summed.isdisjoint(node.outputs):
             continue
         if found.entry not in entries:
             entries[found.entry] = dataclasses.replace(found.entry, taint=Taint.NONE)
@@ -137,10 +132,10 @@ def _known(interval: Interval | None, half: HalfType) -> str:
 
 def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
     """True if half holds every result of a node without a loss that matters."""
-    if half.name == "bfloat16" and node.op in _SQUARES:
+    if half.name == "bfloat16" and Trait.POWER in node.traits:
         return True  # has float32's range, and keeps as many digits of the small as of the large
     few = graph.values[node.outputs[0]].size * FEW >= graph.values[node.inputs[0]].size
-    if node.op in _SUMS and (half.name == "bfloat16" or not few):
+    if _is_sum(node) and (half.name == "bfloat16" or not few):
         return False  # a statistic: small, and worth its digits
     pairs = zip(node.outputs, node.half_outputs, strict=True)
     return all(_fits(v, ranges, half) for v, ok in pairs if ok)
@@ -164,7 +159,14 @@ def _may_be_lifted(node: Node, found: NodeClass) -> bool:
         return False
     if entry.kind in (Kind.ALLOW, Kind.UNLISTED) or entry.taint > Taint.DOMINANT:
         return False
-    return entry.kind is not Kind.DENY or node.op in _LIFTED
+    lifted = not node.traits.isdisjoint(_LIFTED) or is_sum_of_few(node.traits)
+    return entry.kind is not Kind.DENY or lifted
+
+
+def _is_sum(node: Node) -> bool:
+    """True for a sum of one operand's elements, running ones included."""
+    traits = node.traits
+    return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_NO_SUMS))
 
 
 def _log_domain(graph: Graph, classes: Classes) -> set[int]:
@@ -191,8 +193,9 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
     many terms with that much error.
     """
     found: set[int] = set()
-    cancel = (*_SUMS, "sub")
-    queue = [v for node in graph.nodes if node.op in cancel for v in node.inputs]
+    suspects = [node for node in graph.nodes if not node.traits.isdisjoint(_CANCELS)]
+    cancel = (node for node in suspects if Trait.SUBTRACTS in node.traits or _is_sum(node))
+    queue = [value for node in cancel for value in node.inputs]
     while queue:
         value = queue.pop()
         producer = graph.values[value].producer
@@ -207,12 +210,18 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
             or Trait.ADDS in entry.traits
             or entry.kind is Kind.UNLISTED
         )
-        if node.op == "mul":
+        if Trait.MULTIPLIES in node.traits:
             one, other = node.inputs
             queue += [v for v, by in ((one, other), (other, one)) if _weighs(by, graph, ranges)]
-        elif keeps or node.op in _SCALES:
+        elif keeps or _is_scaled(node):
             queue += node.inputs
     return found
+
+
+def _is_scaled(node: Node) -> bool:
+    """True if a square that a node reads is followed to where it is summed."""
+    carried = Trait.CARRIES in node.traits and Trait.SUMS not in node.traits
+    return carried or not node.traits.isdisjoint(_SCALES) or "exponent" in node.attributes
 
 
 def _weighs(value: int, graph: Graph, ranges: Ranges) -> bool:

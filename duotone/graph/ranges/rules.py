@@ -5,11 +5,10 @@ of the graph, and returns one interval for every result, or ``None``. It must be
 elements the operands have inside their intervals, no element of a result that is not NaN may lie
 outside. ``tests/graph/test_ranges_sound.py`` looks for counterexamples.
 
-To teach the analysis an operation, add it to the family that it belongs to, or write a rule with
-``@_interval_rule``. An operation without a rule makes values of which nothing is known: wide, never
-wrong. The names are those of JAX and of :data:`duotone.graph.graph.STRUCTURAL`; another front end
-adds its own. Facts that relate two values (``x - max(x) <= 0``) are in
-:mod:`duotone.graph.ranges.facts`.
+To teach the analysis an operation, name a rule in its row (:mod:`duotone.ops`), or write one with
+``@_interval_rule``; a row that names none has the rule of its own name. An operation without a rule
+makes values of which nothing is known: wide, never wrong. Facts that relate two values
+(``x - max(x) <= 0``) are in :mod:`duotone.graph.ranges.facts`, under the same names.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from duotone.graph.ranges.interval import (
 )
 
 INTERVAL_RULES: dict[str, IntervalRule] = dict(FUNCTIONS)
-"""By operation name."""
+"""By the name that rows of :mod:`duotone.ops` give."""
 
 DTYPE_RANGES: dict[str, Interval] = {
     "bool": UNIT,
@@ -72,39 +71,40 @@ def _interval_rule(*names: str) -> Callable[[IntervalRule], IntervalRule]:
 # ------------------------------------------------------- moving and choosing
 
 
-@_interval_rule(
-    *"reshape transpose squeeze rev copy slice split unstack broadcast_in_dim tile dynamic_slice "
-    "sharding_constraint name stop_gradient pvary optimization_barrier device_put cummax cummin "
-    "loop.slice loop.stack call.result shard.enter shard.exit top_k".split()
-)
+@_interval_rule("moves", "same", "reshape", "transpose", "broadcast_in_dim")
 def _moves(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     return known[0]
 
 
-@_interval_rule("concatenate", "pad", "stack", "branch.join", "loop.carry", "loop.accumulator")
+@_interval_rule("joins")
 def _joins(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     return hull(known)
 
 
-@_interval_rule("dynamic_update_slice", "scatter", "scatter-max", "scatter-min")
+@_interval_rule("dynamic_update_slice")
+def _updates_slice(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return hull(known[:2])
+
+
+@_interval_rule("scatter")
 def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Operand and update; where to put it is another operand."""
-    update = 1 if node.op == "dynamic_update_slice" else 2
+    """Operand and update; where to put it is the operand between them."""
     del values
     if node.fixed:
         return None  # applies a function of the user's
-    return hull((known[0], known[update]))
+    return hull((known[0], known[2]))
 
 
-@_interval_rule("select_n")
+@_interval_rule("select_n", "choose")
 def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     return hull(known[1:])
 
 
-@_interval_rule("gt", "ge", "lt", "le")
+@_interval_rule("greater", "less")
 def _compares(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """True or false; :mod:`duotone.graph.ranges.facts` keeps of what."""
     del node, known, values
@@ -120,7 +120,7 @@ def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
     return known[0] if not isinstance(fill, float) else hull((known[0], in_float32(fill, fill)))
 
 
-@_interval_rule("reduce_max", "reduce_min", "sort")
+@_interval_rule("reduce_max", "picks")
 def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """One of the operand's elements; of an empty operand an infinity."""
     if len(node.inputs) != 1 or not count(values[node.inputs[0]]):
@@ -128,13 +128,24 @@ def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
     return known[0]
 
 
-@_interval_rule("max", "min")
-def _extremum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    del values
-    lows = [-math.inf if k is None else k[0] for k in known]
-    highs = [math.inf if k is None else k[1] for k in known]
-    pick = max if node.op == "max" else min
-    return known_if_any(pick(lows), pick(highs))
+@_interval_rule("max")
+def _larger(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return known_if_any(max(_lows(known)), max(_highs(known)))
+
+
+@_interval_rule("min")
+def _smaller(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    del node, values
+    return known_if_any(min(_lows(known)), min(_highs(known)))
+
+
+def _lows(known: Sequence[Known]) -> list[float]:
+    return [-math.inf if interval is None else interval[0] for interval in known]
+
+
+def _highs(known: Sequence[Known]) -> list[float]:
+    return [math.inf if interval is None else interval[1] for interval in known]
 
 
 @_interval_rule("clamp")
@@ -150,7 +161,7 @@ def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 # ------------------------------------------------------- arithmetic
 
 
-@_interval_rule("add", "add_any")
+@_interval_rule("add")
 def _add(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del node, values
     a, b = known
@@ -286,26 +297,50 @@ def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> 
     return _sum(x, terms, terms)
 
 
-@_interval_rule("cumsum", "reduce_window_sum")
+@_interval_rule("cumsum")
 def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Sums of up to so many terms; a window also covers padding."""
+    """Sums of up to so many terms."""
     del values
-    if known[0] is None or "terms" not in node.attributes:
-        return None
-    return _sum(known[0], 1.0 if node.op == "cumsum" else 0.0, _number(node, "terms"))
+    return None if known[0] is None else _sum_of_terms(node, known[0], 1.0)
 
 
-@_interval_rule("dot_general", "conv_general_dilated")
+@_interval_rule("reduce_window_sum")
+def _window_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """A window also covers padding."""
+    del values
+    return None if known[0] is None else _sum_of_terms(node, known[0], 0.0)
+
+
+def _sum_of_terms(node: Node, x: Interval, least: float) -> Known:
+    """The sum of ``least`` to all terms of a node, if their number is known."""
+    return _sum(x, least, _number(node, "terms")) if "terms" in node.attributes else None
+
+
+@_interval_rule("dot_general")
 def _contraction(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     del values
     a, b = known[0], known[1]
     if a is None or b is None or "terms" not in node.attributes:
         return None
-    least = 0.0 if node.op == "conv_general_dilated" else _number(node, "terms")
-    return _sum(product(a, b), least, _number(node, "terms"))
+    return _sum_of_terms(node, product(a, b), _number(node, "terms"))
 
 
-@_interval_rule("scatter-add", "scatter-sub")
+@_interval_rule("conv_general_dilated")
+def _convolution(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """A window also covers padding."""
+    del values
+    a, b = known[0], known[1]
+    return None if a is None or b is None else _sum_of_terms(node, product(a, b), 0.0)
+
+
+@_interval_rule("scatter-sub")
+def _scatter_difference(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    x, where, update = known
+    minus = None if update is None else (-update[1], -update[0])
+    return _scatter_sum(node, (x, where, minus), values)
+
+
+@_interval_rule("scatter-add")
 def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """All updates may go to one place, if nothing else is known."""
     x, update = known[0], known[2]
@@ -315,8 +350,6 @@ def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) ->
         return None
     if x is None or update is None:
         return None
-    if node.op.endswith("sub"):
-        update = -update[1], -update[0]
     total = _sum(update, 0.0, float(updates))
     return None if total is None else outward(x[0] + total[0], x[1] + total[1])
 

@@ -31,6 +31,7 @@ from duotone.graph.graph import Node
 from duotone.graph.reforms.labels import labels_of
 from duotone.graph.reforms.reform import Expression, Operation, Reform
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
 Labels = Sequence[int]
 
@@ -95,14 +96,14 @@ def match_orders(node: Node, view: View) -> Reform | None:
     if dot is None:
         return None
     reader = view.only_reader(node.outputs[0])
-    if reader is not None and reader.op == "transpose":
+    if reader is not None and Trait.TRANSPOSES in reader.traits:
         steps = result_in_order(dot, view.axes(reader, "permutation"))
         if steps is not None:
             reason = "gives its large result in the order in which it is read"
             return Reform("dot_orders", node.index, reason, steps)
     for slot, value in enumerate(node.inputs):
         maker = view.maker(value)
-        if maker is not None and maker.op == "transpose":
+        if maker is not None and Trait.TRANSPOSES in maker.traits:
             steps = operand_in_order(dot, slot, view.axes(maker, "permutation"))
             if steps is not None:
                 reason = "reads its large operand in the order in which it was made"
@@ -116,7 +117,8 @@ def match_swapped(node: Node, view: View) -> Reform | None:
     JAX writes the gradient of a weight so. Told by shapes: a square result counts as moved.
     """
     dot, reader = _known(node, view), view.only_reader(node.outputs[0])
-    if dot is None or reader is None or reader.op != "transpose" or dot.batch:
+    transposed = reader is not None and Trait.TRANSPOSES in reader.traits
+    if dot is None or reader is None or not transposed or dot.batch:
         return None
     left = [label for label in dot.out if label in dot.operands[0]]
     turned = [*dot.out[len(left) :], *left]

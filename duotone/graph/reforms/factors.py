@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from duotone.graph.graph import Node
 from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
 _MOST = 16
 """Factors of one sum."""
@@ -70,7 +71,7 @@ def _factored(node: Node, view: View) -> tuple[int, int, tuple[tuple[int, int], 
 def _goes_on(view: View, value: int) -> bool:
     """True if a value is read along a shortcut too: behind the next dot, or by a second sum."""
     readers = [reader for reader, _ in view.readers(value)]
-    sums = sum(reader.op == "reduce_sum" for reader in readers)
+    sums = sum(Trait.SUMS_AXES in reader.traits for reader in readers)
     return sums > 1 or any(view.levels.is_far(value, reader.index) for reader in readers)
 
 
@@ -79,10 +80,10 @@ def parts_of(view: View, made: Node, axes: Sequence[int]) -> tuple[int | None, i
 
     The factor is ``None`` for a change of sign, both are for anything else.
     """
-    if made.op == "neg":
+    if Trait.FLIPS in made.traits:
         return made.inputs[0], None
     shape = view.shape(made.outputs[0])
-    if made.op == "mul":
+    if Trait.MULTIPLIES in made.traits:
         for operand, factor in (made.inputs, made.inputs[::-1]):
             if view.shape(operand) == shape and view.is_common(factor, shape, axes):
                 return operand, factor

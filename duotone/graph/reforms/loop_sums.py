@@ -23,8 +23,9 @@ from collections.abc import Iterable
 from duotone.graph.graph import Node
 from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
-_ADDITIONS = ("add_any", "add")
+_NO_ADDITIONS = frozenset({Trait.SUBTRACTS, Trait.SUMS_AXES})
 _MOST_READ = 2
 """Operands of one iteration, in elements of the sum: 4 bytes of each are moved, 8 of the sum."""
 _LITTLE = 4
@@ -38,7 +39,7 @@ def match(node: Node, view: View) -> Reform | None:
     """A carry of a loop of known length that only adds up half dots."""
     body, held = view.graph.bodies[node.body], view.value(node.outputs[0])
     # Not a sum of whole numbers, or one that the user keeps half; nor of a loop of unknown length.
-    if not view.is_full(node) or body.until >= 0:
+    if Trait.SUMS not in node.traits or not view.is_full(node) or body.until >= 0:
         return None
     terms = _terms(node, view)
     length = body.trips // view.graph.bodies[body.parent].trips
@@ -69,7 +70,7 @@ def _terms(node: Node, view: View) -> list[_Term]:
             return []
         if maker is node:
             carried += 1
-        elif maker.op in _ADDITIONS:
+        elif Trait.ADDS in maker.traits and maker.traits.isdisjoint(_NO_ADDITIONS):
             open_values.extend(maker.inputs)
         else:
             term = _term(node, value, view)
@@ -81,10 +82,11 @@ def _terms(node: Node, view: View) -> list[_Term]:
 
 def _fits(node: Node, view: View) -> bool:
     """True if what the sums of a loop stack is no larger than the slices that the loop reads."""
-    loop = [other for other in view.by_operation["loop.accumulator"] if other.body == node.body]
+    loop = [other for other in view.having(Trait.CARRIES) if other.body == node.body]
+    loop = [other for other in loop if Trait.SUMS in other.traits]
     dots = [dot for other in loop for dot, _ in _terms(other, view)]
     read = {value for dot in dots for value in dot.inputs}
-    slices = view.by_operation.get("loop.slice", ())
+    slices = view.having(Trait.ITERATES)
     sliced = {other.outputs[0] for other in slices if other.body == node.body}
     return _size(view, read - sliced) <= _size(view, sliced)
 
@@ -96,9 +98,9 @@ def _size(view: View, values: Iterable[int]) -> int:
 def _term(node: Node, value: int, view: View) -> _Term | None:
     moved: list[int] = []
     while (maker := view.beside(node, value)) is not None and view.only_reader(value) is not None:
-        if maker.op == "dot_general":
+        if Trait.EINSUM in maker.traits:
             return (maker, moved[::-1]) if view.computes_half(maker) else None
-        if maker.op != "transpose":
+        if Trait.TRANSPOSES not in maker.traits:
             return None
         moved.append(value)
         value = maker.inputs[0]

@@ -22,12 +22,8 @@ import math
 from duotone.graph.graph import SMALL, Node
 from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
-_KEEP_NAN = frozenset(
-    "add add_any sub mul div neg exp exp2 log log1p expm1 tanh logistic sqrt rsqrt square".split()
-)
-"""Operations, element by element, that give NaN where an operand is NaN: a gather gives NaN for
-places outside of its operand."""
 _LONGEST_CHAIN = 16
 
 
@@ -78,7 +74,8 @@ def _chain(node: Node, view: View) -> list[int] | None:
                 return None
             continue
         producer = view.full_beside(node, index)
-        if producer is not None and producer.op in _KEEP_NAN:
+        # A gather gives NaN for places outside of its operand.
+        if producer is not None and Trait.KEEPS_NAN in producer.traits:
             chain.add(index)
             stack.extend(producer.inputs)
         else:

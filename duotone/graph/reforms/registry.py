@@ -29,6 +29,7 @@ from duotone.graph.reforms import (
 from duotone.graph.reforms.reform import Layer, Match, Reform
 from duotone.graph.reforms.residuals import NOTHING, Recompute
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Entry:
         identity: the formula, or what it does in place of what was written.
         why: what it gains, in a sentence.
         match: finds it at one node; ``None`` where a plan of the whole program has it.
-        operations: the names of the nodes that ``match`` is asked of.
+        of: the trait of the nodes that ``match`` is asked of.
         layer: what of an operation it changes.
         elsewhere: the file of what has no match.
     """
@@ -49,7 +50,7 @@ class Entry:
     identity: str
     why: str
     match: Match | None = None
-    operations: tuple[str, ...] = ()
+    of: Trait | None = None
     layer: Layer = Layer.RESULT
     elsewhere: str = ""
 
@@ -66,49 +67,49 @@ REGISTRY = (
         "sum over k of p[q,k] * dot(g, v)[q,k] = sum over d of g[q,d] * dot(p, v)[q,d]",
         "the kernel of dot(g, v) calculates on, up to the gradient of an attention's scores",
         trilinear.match,
-        ("reduce_sum",),
+        Trait.SUMS_AXES,
     ),
     Entry(
         "factors",
         "sum(-(g * s)) = -(s * sum(g))",
         "gradients of a mean and of a bias become one sum, so g is read once less",
         factors.match,
-        ("reduce_sum",),
+        Trait.SUMS_AXES,
     ),
     Entry(
         "passing_factors",
         "sum(-(g * s)) = -(s * sum(g)), where no other sum and nothing after a dot reads g",
         "as factors; where g is read along a shortcut too, one sum less made the schedule worse",
         factors.match_passing,
-        ("reduce_sum",),
+        Trait.SUMS_AXES,
     ),
     Entry(
         "picks",
         "gather(x - m - s, at) = gather(x, at) - m - s",
         "log-probabilities of all words are never written where one of each token is picked",
         picks.match,
-        ("gather",),
+        Trait.GATHERS,
     ),
     Entry(
         "one_hot",
         "zeros + update at index = select(iota == index, zeros + update, zeros)",
         "the gradient of picked logits is part of the kernel that reads it",
         scatters.match,
-        ("scatter-add",),
+        Trait.ADDS_INTO,
     ),
     Entry(
         "loop_sums",
         "c = c + dot(a[t], b[t]) for every t = c + dot(a, b) over t too",
         "the gradient of a recurrent weight is not read and written in every iteration",
         loop_sums.match,
-        ("loop.accumulator",),
+        Trait.CARRIES,
     ),
     Entry(
         "dot_orders",
         "transpose(dot(a, b)) = dot(b', a'); dot(transpose(x), b) = transpose(dot(x, b))",
         "dots of one large array ask for one layout of it, so it is written once",
         dots.match_orders,
-        ("dot_general",),
+        Trait.EINSUM,
         layer=Layer.BINDING,
     ),
     Entry(
@@ -116,7 +117,7 @@ REGISTRY = (
         "transpose(dot(a, b)) = dot(b, a), of dots in the form rows",
         "the gradient of a weight comes in the order of the weight, and is not copied",
         dots.match_swapped,
-        ("dot_general",),
+        Trait.EINSUM,
         layer=Layer.BINDING,
     ),
     Entry(
@@ -124,7 +125,7 @@ REGISTRY = (
         "convolution whose windows tile the image = dot(image of places by windows, filters)",
         "there is a bfloat16 kernel for dots, and none for convolutions",
         dots.match_windows,
-        ("conv_general_dilated",),
+        Trait.CONTRACTS,
         layer=Layer.BINDING,
     ),
     Entry(
@@ -132,7 +133,7 @@ REGISTRY = (
         "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
         "the gradient of a weight is not rounded to half, whoever differentiates",
         weights.match_weight,
-        ("dot_general",),
+        Trait.EINSUM,
         layer=Layer.DERIVATIVE,
     ),
     Entry(
@@ -263,12 +264,11 @@ def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:
     """
     found: dict[tuple[Layer, int], Reform] = {}
     for entry in REGISTRY:
-        if entry.match is None or entry.name not in on:
+        if entry.match is None or entry.of is None or entry.name not in on:
             continue
         matched = [
             reform
-            for operation in entry.operations
-            for node in view.by_operation.get(operation, ())
+            for node in view.having(entry.of)
             if (entry.layer, node.index) not in found
             and (reform := entry.match(node, view)) is not None
         ]

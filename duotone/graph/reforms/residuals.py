@@ -37,15 +37,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
-from duotone.graph.graph import RESHAPES, SMALL, STRUCTURAL, Graph, Node, Value
+from duotone.graph.graph import SMALL, Graph, Node, Value
 from duotone.graph.reforms.view import View
 from duotone.ops.entries import Pointwise
 from duotone.ops.traits import Trait
 
 _LONGEST_CHAIN = 48
-EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
-_NAME = "name"
-"""Gives a value a name, by which the user says what is kept."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,16 +158,19 @@ _KEPT = {
 """By kind of operation: the reforms by which its result, which a compiler would keep, is not."""
 
 
+_SCALES = frozenset({Trait.FLIPS, Trait.MULTIPLIES, Trait.DIVIDES})
+
+
 def _grows(graph: Graph, value: int) -> bool:
     """True if a value is an exponential, and no bell curve (the derivative of an exact GELU)."""
     node = graph.nodes[graph.values[value].producer]
-    if node.op not in EXPONENTIALS:
+    if Trait.EXPONENTIAL not in node.traits:
         return False
     while (producer := graph.values[node.inputs[0]].producer) >= 0:
         node = graph.nodes[producer]
-        if node.listed_as == "square" or node.op == "integer_pow":
+        if Trait.SQUARES in node.traits or "exponent" in node.attributes:
             return False
-        if node.op not in ("neg", "mul", "div"):
+        if node.traits.isdisjoint(_SCALES):
             break
     return True
 
@@ -197,7 +197,7 @@ class _Planner:
         for node in graph.nodes:
             if self.levels.anchors[node.index]:
                 self.kept.update(node.inputs)
-            if node.op == _NAME:
+            if Trait.NAMES in node.traits:
                 self.kept.update(node.outputs)
 
     def plan(self) -> Recompute:
@@ -292,12 +292,17 @@ class _Planner:
         say that half holds the value (so its sum is finite), divided by its sum (so that the
         quotient is as exact as anything that the value is weighed with), and only multiplied with.
         """
-        multiplied = all(self.graph.nodes[reader].op == "mul" for reader in far)
+        multiplied = all(Trait.MULTIPLIES in self.graph.nodes[reader].traits for reader in far)
         if not multiplied or not self.classes.nodes[node.index].stores_half:
             return None
         for reader, slot in self.readers[value.index]:
             by = self.graph.nodes[reader]
-            if by.op != "div" or slot or by.body != node.body or by.index > min(far):
+            if (
+                Trait.DIVIDES not in by.traits
+                or slot
+                or by.body != node.body
+                or by.index > min(far)
+            ):
                 continue
             quotient, divisor = by.outputs[0], by.inputs[1]
             small = self._costs_nothing(self.graph.values[divisor], value)
@@ -310,10 +315,10 @@ class _Planner:
         """The axes along which ``divisor`` is a sum of ``value``, reshaped at most."""
         while (producer := self.graph.values[divisor].producer) >= 0:
             node = self.graph.nodes[producer]
-            if node.op == "reduce_sum" and node.inputs[0] == value:
+            if Trait.SUMS_AXES in node.traits and node.inputs[0] == value:
                 axes = node.attributes.get("axes", ())
                 return axes if isinstance(axes, tuple) else ()
-            if node.op not in RESHAPES:
+            if Trait.RESHAPES not in node.traits:
                 break
             divisor = node.inputs[0]
         return ()
@@ -325,7 +330,7 @@ class _Planner:
     def _may_read_again(self, reader: int, body: int) -> bool:
         node = self.graph.nodes[reader]
         compares = Trait.EQUALITY in self.classes.nodes[reader].entry.traits
-        return node.body == body and node.op not in STRUCTURAL and not compares
+        return node.body == body and Trait.STRUCTURAL not in node.traits and not compares
 
     def _is_kept(self, value: int) -> bool:
         """True if a value is in memory for far readers whatever is decided here."""

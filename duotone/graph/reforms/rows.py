@@ -19,8 +19,8 @@ import dataclasses
 from collections.abc import Set
 
 from duotone.graph.casts.plan import Cast, CastPlan
-from duotone.graph.graph import STRUCTURAL, Paint
-from duotone.graph.reforms.residuals import EXPONENTIALS, Recompute
+from duotone.graph.graph import Paint
+from duotone.graph.reforms.residuals import Recompute
 from duotone.graph.reforms.view import View
 from duotone.ops.entries import Pointwise
 from duotone.ops.traits import Trait
@@ -30,7 +30,7 @@ ROW_STATISTICS, HOLD_ROWS = "row_statistics", "hold_rows"
 LONGEST_ROW = 16384
 """Elements of the longest row that XLA makes one kernel around (compiled programs for an H200 and
 an A100 with jaxlib 0.10.2 and 0.12.0: 16384 does, 32768 does not)."""
-_STATISTICS = frozenset({"reduce_max", "reduce_sum"})
+_STATISTICS = frozenset({Trait.EXTREMA, Trait.SUMS_AXES})
 
 
 def fits_kernel(view: View, value: int, axes: tuple[int, ...]) -> bool:
@@ -60,7 +60,7 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
         compares = (
             Trait.EQUALITY in view.classes.nodes[node.index].entry.traits
         )  # `x == max(x)`: first ones only
-        if place is None or compares or node.op in STRUCTURAL:
+        if place is None or compares or Trait.STRUCTURAL in node.traits:
             continue
         sources = _sources(found, place)
         for value in node.inputs:
@@ -95,7 +95,7 @@ def _places(view: View, found: Recompute) -> dict[tuple[int, int], int]:
         place
         for place, again in found.again.items()
         for value in again - found.products.keys()
-        if graph.nodes[graph.values[value].producer].op in EXPONENTIALS
+        if Trait.EXPONENTIAL in graph.nodes[graph.values[value].producer].traits
     }
     return {(graph.nodes[n].body, levels[n]): p for (n, _), p in found.reads.items() if p in made}
 
@@ -111,7 +111,7 @@ def _statistics(view: View, value: int, sources: Set[int]) -> frozenset[int]:
             continue
         if node is None or node.body != held.body or len(node.outputs) > 1:
             return frozenset()
-        if node.op in _STATISTICS:
+        if not node.traits.isdisjoint(_STATISTICS):
             (rows,) = node.inputs
             if rows not in sources or not fits_kernel(view, rows, view.axes(node)):
                 return frozenset()
@@ -164,13 +164,13 @@ def _made_of_rows(view: View, found: Recompute) -> set[int]:
     waiting = [
         graph.nodes[node]
         for (node, value), place in found.reads.items()
-        if place in rows and graph.nodes[graph.values[value].producer].op in EXPONENTIALS
+        if place in rows and Trait.EXPONENTIAL in graph.nodes[graph.values[value].producer].traits
     ]
     made: set[int] = set()
     while waiting:
         node = waiting.pop()
         entry = view.classes.nodes[node.index].entry
-        if entry.pointwise is Pointwise.NO and node.op not in _STATISTICS:
+        if entry.pointwise is Pointwise.NO and node.traits.isdisjoint(_STATISTICS):
             continue
         for value in set(node.outputs) - made:
             made.add(value)

@@ -27,15 +27,15 @@ import dataclasses
 import heapq
 from collections.abc import Sequence
 
-from duotone.graph.graph import FULL_DTYPE, RESHAPES, SMALL, STRUCTURAL, Node
+from duotone.graph.graph import FULL_DTYPE, SMALL, Node
 from duotone.graph.reforms.residuals import Product, Recompute
 from duotone.graph.reforms.rows import fits_kernel
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
 FREE_SCALES = "free_scales"
 """The name of this reform."""
-_LIKE_OPERAND = RESHAPES | {"transpose", "neg", "reduce_sum"}
-_SUMS = frozenset({"add", "add_any", "sub"})
+_LIKE_OPERAND = frozenset({Trait.RESHAPES, Trait.TRANSPOSES, Trait.FLIPS, Trait.SUMS_AXES})
 
 
 def without_scale(view: View, found: Recompute, on: frozenset[str]) -> Recompute:
@@ -125,7 +125,7 @@ class _Factor:
 
         Half numbers would leave their range with the factor.
         """
-        one = len(node.outputs) == 1 and node.op not in STRUCTURAL
+        one = len(node.outputs) == 1 and Trait.STRUCTURAL not in node.traits
         if not one or self.view.computes_half(node):
             return None
         made = node.outputs[0]
@@ -134,18 +134,19 @@ class _Factor:
         return power if full or not power else None
 
     def _power_of(self, node: Node, powers: Sequence[int]) -> int | None:
-        if node.op in _LIKE_OPERAND:
+        traits = node.traits
+        if not traits.isdisjoint(_LIKE_OPERAND):
             return powers[0]
-        if node.op == "mul":
+        if Trait.MULTIPLIES in traits:
             return sum(powers)
-        if node.op == "div":
+        if Trait.DIVIDES in traits:
             return powers[0] - powers[1]
-        if node.op in _SUMS:
+        if Trait.ADDS in traits:
             return powers[0] if len(set(powers)) == 1 else None
+        if Trait.SQUARES in traits:
+            return 2 * powers[0]
         exponent = node.attributes.get("exponent")
-        if node.op == "integer_pow" and isinstance(exponent, float):
-            return round(powers[0] * exponent)
-        return None
+        return round(powers[0] * exponent) if isinstance(exponent, float) else None
 
     def _again(self, found: Recompute) -> frozenset[int] | None:
         """The values to calculate again beside it: small, made of it and of numbers.

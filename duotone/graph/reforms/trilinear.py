@@ -30,11 +30,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from duotone.graph.classify.rules import Rule
-from duotone.graph.graph import RESHAPES, SMALL, Node, Paint
+from duotone.graph.graph import SMALL, Node, Paint
 from duotone.graph.reforms.factors import beside_sum, parts_of
 from duotone.graph.reforms.labels import labels_of, renamed
 from duotone.graph.reforms.reform import NOBODY, Expression, Operation, Reform
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
 NAME = "trilinear"
 _LARGEST = 2.0
@@ -80,7 +81,8 @@ class _Finder:
             return None
         for whole in self._peeled(self._node.inputs[0]):
             made = self._full(whole.value)
-            if made is None or made.op != "mul" or not self._alike(made, *made.inputs):
+            multiplied = made is not None and Trait.MULTIPLIES in made.traits
+            if made is None or not (multiplied and self._alike(made, *made.inputs)):
                 continue
             for one, other in (made.inputs, made.inputs[::-1]):
                 for product in self._peeled(one):
@@ -142,7 +144,7 @@ class _Finder:
             term = None if step is None else term.times(step)
 
     def _without_factor(self, made: Node) -> _Term | None:
-        if made.op == "div" and self._combines(made, *made.inputs):
+        if Trait.DIVIDES in made.traits and self._combines(made, *made.inputs):
             return _Term(made.inputs[0], divisors=((made.inputs[1], made.index),))
         operand, factor = parts_of(self._view, made, self._axes)
         if operand is None:
@@ -174,18 +176,18 @@ class _Finder:
 
         Of numbers that cancel, the sum of rounded ones may be another one altogether.
         """
-        if division.op != "div" or not self._combines(division, *division.inputs):
+        if Trait.DIVIDES not in division.traits or not self._combines(division, *division.inputs):
             return False
         parts, total = division.inputs
         exponential, known = self._full(parts), self._view.known(parts)
-        if exponential is None or exponential.op not in ("exp", "exp2"):
+        if exponential is None or Trait.EXPONENTIAL not in exponential.traits:
             return False
-        if known is None or not known[1] <= _LARGEST:
+        if known is None or not 0.0 <= known[0] <= known[1] <= _LARGEST:
             return False
         added = self._unshaped(total)
         return (
             added is not None
-            and added.op == "reduce_sum"
+            and Trait.SUMS_AXES in added.traits
             and added.inputs[0] == parts
             and added.attributes.get("axes") == self._axes
         )
@@ -193,7 +195,7 @@ class _Finder:
     def _unshaped(self, value: int) -> Node | None:
         """The node that makes the elements of a value, in this order."""
         size = self._view.value(value).size
-        while (made := self._full(value)) is not None and made.op in RESHAPES:
+        while (made := self._full(value)) is not None and Trait.RESHAPES in made.traits:
             value = made.inputs[0]
             if self._view.value(value).size != size or "permutation" in made.attributes:
                 return None
@@ -203,7 +205,7 @@ class _Finder:
         """The dot that makes a value, and how its result is transposed."""
         made = self._maker(value)
         order: Sequence[int] = range(len(self._view.shape(value)))
-        if made is not None and made.op == "transpose":
+        if made is not None and Trait.TRANSPOSES in made.traits:
             order = self._view.axes(made, "permutation")
             made = self._maker(made.inputs[0])
         return (made if made is not None and self._is_dot(made) else None), order

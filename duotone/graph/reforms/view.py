@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -15,6 +16,7 @@ from duotone.graph.graph import Graph, Node, Paint, Value
 from duotone.graph.levels import Levels, find_levels
 from duotone.graph.painters.painting import Painting
 from duotone.graph.ranges.interval import Known
+from duotone.ops.traits import Trait, Traits
 
 
 class View:
@@ -51,12 +53,17 @@ class View:
         return find_levels(self.graph, self.classes)
 
     @functools.cached_property
-    def by_operation(self) -> dict[str, list[Node]]:
-        """All nodes, by name, in program order."""
-        found: dict[str, list[Node]] = {}
+    def _families(self) -> dict[Traits, list[Node]]:
+        """The nodes of each set of traits."""
+        found: dict[Traits, list[Node]] = {}
         for node in self.graph.nodes:
-            found.setdefault(node.op, []).append(node)
+            found.setdefault(node.traits, []).append(node)
         return found
+
+    def having(self, trait: Trait) -> list[Node]:
+        """All nodes with a trait, in program order."""
+        families = [nodes for traits, nodes in self._families.items() if trait in traits]
+        return sorted(itertools.chain(*families), key=lambda node: node.index)
 
     def value(self, index: int) -> Value:
         """A value."""

@@ -12,12 +12,12 @@ where the dot is bound. Carried out by :mod:`duotone.jaxpr.rules.weights`.
 
 from __future__ import annotations
 
-from duotone.graph.graph import RESHAPES, Node
+from duotone.graph.graph import Node
 from duotone.graph.reforms.reform import Expression, Reform
 from duotone.graph.reforms.view import View
+from duotone.ops.traits import Trait
 
-_MOVES = RESHAPES - {"broadcast_in_dim"} | {"transpose"}
-"""Moves of one operand: a weight on its way to a dot."""
+_MOVES = frozenset({Trait.RESHAPES, Trait.TRANSPOSES})
 
 
 def match_weight(node: Node, view: View) -> Reform | None:
@@ -29,9 +29,9 @@ def match_weight(node: Node, view: View) -> Reform | None:
     found: list[tuple[bool, int, int, int]] = []
     for slot, value in enumerate(node.inputs) if view.computes_half(node) else ():
         root = value
-        while (maker := view.maker(root)) is not None and maker.op in _MOVES:
+        while (maker := view.maker(root)) is not None and _moves(maker):
             root = maker.inputs[0]
-        if maker is None or maker.op == "loop.slice":
+        if maker is None or Trait.ITERATES in maker.traits:
             found.append((maker is not None, view.value(value).size, slot, root))
     if not found:
         return None
@@ -39,3 +39,8 @@ def match_weight(node: Node, view: View) -> Reform | None:
     for _, _, slot, root in sorted(found):
         write("weight", to=(slot, root))
     return Reform("weight_gradients", node.index, "its gradient is not rounded", write.steps)
+
+
+def _moves(node: Node) -> bool:
+    """True if a node moves its operand and repeats none of it: a weight on its way to a dot."""
+    return not node.traits.isdisjoint(_MOVES) and Trait.REPEATS not in node.traits

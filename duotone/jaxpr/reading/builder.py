@@ -33,15 +33,13 @@ from duotone.graph.ranges.rules import DTYPE_RANGES, fits
 from duotone.jaxpr.reading.attributes import attributes_of
 from duotone.jaxpr.reading.indices import Integers
 from duotone.jaxpr.reading.operations import (
-    CONSTANT_CHOOSING,
-    CONSTANT_KEEPING,
     describe,
     dtype_name,
     size_of,
 )
 from duotone.jaxpr.reading.program import Program, Step
-from duotone.ops.entries import traits_of
-from duotone.ops.jax import TRAITS
+from duotone.ops.jax import INTERVALS, TRAITS
+from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 from duotone.regions import region_of, without_regions
 
 _LARGEST_CONSTANT = 2**22
@@ -172,7 +170,8 @@ class Builder:
                 flops=flops,
                 fixed=fixed,
                 attributes=attributes,
-                traits=traits_of(TRAITS, listed_as),
+                traits=TRAITS.get(listed_as, UNDESCRIBED),
+                interval=INTERVALS.get(listed_as, ""),
             )
         )
         return outputs
@@ -248,7 +247,7 @@ class Builder:
             scopes,
             what.flops,
             what.fixed,
-            constant=self._kept_constant(eqn, inputs, attributes),
+            constant=self._kept_constant(eqn, what.traits, inputs, attributes),
             attributes=attributes,
         )
         self._integers.made(eqn, inputs, outputs)
@@ -259,34 +258,42 @@ class Builder:
         return constant is not None and constant.low == constant.high == 0.0
 
     def _kept_constant(
-        self, eqn: _jax.Eqn, inputs: tuple[int, ...], attributes: Mapping[str, Attribute]
+        self,
+        eqn: _jax.Eqn,
+        traits: Traits,
+        inputs: tuple[int, ...],
+        attributes: Mapping[str, Attribute],
     ) -> Magnitude | None:
         """The magnitudes of a result that only moves a constant, or counts."""
-        name = eqn.primitive.name
-        if name in CONSTANT_KEEPING:
-            return _kept(eqn, self.values[inputs[0]].constant)
-        if name in CONSTANT_CHOOSING:
+        if _KEEPS in traits:
+            return _kept(eqn, traits, self.values[inputs[0]].constant)
+        if _COMMUTES in traits and not traits.isdisjoint(_CHOOSES):
             chosen = [self.values[v].constant for v in inputs if self.values[v].paintable]
             fill = attributes.get("fill")
             if chosen and isinstance(fill, float):
                 chosen.append(Magnitude.of(fill))
             return _joined(chosen)
         length = attributes.get("length")
-        if name == "iota" and isinstance(length, float):
+        if isinstance(length, float) and Trait.COUNTS in traits:
             counter = dataclasses.replace(Magnitude.of(max(length - 1.0, 0.0)), low=0.0)
             return _as_held(eqn, counter)
         return None
 
 
-def _kept(eqn: _jax.Eqn, constant: Magnitude | None) -> Magnitude | None:
+_KEEPS, _COMMUTES = Trait.KEEPS, Trait.COMMUTES  # bound once: this is hot
+_CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS})
+
+
+def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitude | None:
     """The magnitudes of a constant after an operation that keeps them; signs may change."""
-    name = eqn.primitive.name
-    if constant is None or name not in ("neg", "abs", "convert_element_type"):
-        return constant
-    if name == "convert_element_type":
+    if constant is None:
+        return None
+    if Trait.CONVERTS in traits:
         return _as_held(eqn, constant)
+    if Trait.NEGATES not in traits:
+        return constant
     low, high = -constant.high, -constant.low
-    if name == "abs":
+    if Trait.FLIPS not in traits:
         low, high = max(constant.low, low, 0.0), max(constant.high, high)
     return _as_held(eqn, dataclasses.replace(constant, low=low, high=high))
 

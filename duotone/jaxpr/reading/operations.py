@@ -2,7 +2,7 @@
 
 :func:`describe` is called once for each first-order equation. The default suits most primitives:
 every float32 operand and result may be half. Primitives that differ are in ``_DESCRIPTION_RULES``;
-primitives that have no half form are in ``FIXED``, with the reason that reports show.
+primitives that have no half form say so in their row (:mod:`duotone.ops.jax`).
 """
 
 from __future__ import annotations
@@ -20,37 +20,8 @@ from jax.core import ShapedArray
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
 from duotone.graph.products import is_sum_of_products
-from duotone.ops.jax import LINEAR_ALGEBRA
-
-FIXED: dict[str, str] = {
-    **dict.fromkeys(LINEAR_ALGEBRA, "linear algebra has no half form"),
-    **dict.fromkeys(
-        ("complex", "real", "imag", "conj", "fft"), "complex numbers have no half form"
-    ),
-    **dict.fromkeys(
-        "pure_callback io_callback debug_callback debug_print".split(),
-        "host code gets what its author wrote it for",
-    ),
-    "bitcast_convert_type": "reads the bits of float32",
-    "rng_uniform": "draws float32 numbers",
-    "random_gamma": "draws float32 numbers",
-    "approx_top_k": "has no half form",
-}
-"""Primitives that stay as they are whatever a list says, and why."""
-
-CONSTANT_KEEPING = frozenset(
-    "broadcast_in_dim reshape squeeze transpose convert_element_type copy slice "
-    "neg abs rev stop_gradient name".split()
-)
-"""Operations whose result has the magnitudes of their operand."""
-
-CONSTANT_CHOOSING = frozenset("select_n concatenate pad stack max min dynamic_slice gather".split())
-"""Operations whose result has the magnitudes of their float32 operands, if all are constants."""
-
-_DATA_MOVEMENT = CONSTANT_KEEPING | frozenset(
-    "concatenate pad stack split dynamic_slice dynamic_update_slice gather scatter iota "
-    "sharding_constraint optimization_barrier device_put".split()
-)
+from duotone.ops.jax import FIXED, TRAITS
+from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,13 +34,15 @@ class Description:
         half_outputs: for each result, whether it may be half.
         flops: floating point operations.
         fixed: why it cannot be half, or empty.
+        traits: of its row.
     """
 
     listed_as: str
     half_inputs: tuple[bool, ...]
     half_outputs: tuple[bool, ...]
     flops: float
-    fixed: str = ""
+    fixed: str
+    traits: Traits
 
 
 OWN_DOT = "duotone_dot"
@@ -114,6 +87,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     outs = [dtype_name(var.aval) for var in eqn.outvars]
     rule = _DESCRIPTION_RULES.get(name)
     listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
+    traits = TRAITS.get(listed_as, UNDESCRIBED)
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
         fixed = _mixture(frozenset(ins + outs))
@@ -121,14 +95,18 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
         listed_as,
         tuple([dtype == FULL_DTYPE for dtype in ins]),  # lists first: quicker, and this is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),
-        _flops(name, eqn, operands),
+        _flops(name, eqn, operands, traits),
         fixed,
+        traits,
     )
 
 
-def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value]) -> float:
+_MOVES = Trait.MOVES  # bound once: this is hot
+
+
+def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) -> float:
     """Floating point operations of one execution, two for a multiply-add."""
-    if name in _DATA_MOVEMENT or not eqn.outvars:
+    if _MOVES in traits or not eqn.outvars:
         return 0.0
     result = size_of(eqn.outvars[0].aval)
     if name == "dot_general":

@@ -15,7 +15,6 @@ from jax import lax
 
 from duotone import _jax
 from duotone.errors import RewriteError
-from duotone.graph.casts.reductions import BY_HAND
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Paint
 from duotone.graph.reforms.reform import Layer
@@ -26,6 +25,7 @@ from duotone.jaxpr.rules.reforms import carried_out
 from duotone.jaxpr.rules.weights import DotForm, of_weight
 from duotone.jaxpr.rules.windows import window_dot
 from duotone.jaxpr.running.rewrite import Env, Rewriter, handles, is_host_array
+from duotone.ops.traits import Trait
 
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
 
@@ -36,7 +36,7 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     (node,) = step.nodes
 
     def own(operands: Sequence[Any]) -> list[Any]:
-        if node in r.reforms.reductions.nodes and step.eqn.primitive.name in BY_HAND:
+        if node in r.reforms.reductions.nodes and Trait.SUMS_DEVICES in r.graph.nodes[node].traits:
             return reduced(step.eqn, operands, r.reforms.reductions.dtype)
         computes_full = r.painting.compute[node] is Paint.FULL
         return (_in_full if computes_full else _in_half)(r, step, env, operands)
