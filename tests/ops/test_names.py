@@ -12,12 +12,6 @@ import duotone
 
 GRAPH = Path(duotone.__file__).parent / "graph"
 FILES = sorted(GRAPH.rglob("*.py"))
-TO_COME = frozenset(
-    f"classify/{name}.py"
-    for name in ("carries", "classes", "distances", "iterations", "places", "solves", "terms")
-)
-"""Files that still compare names. This list only gets shorter."""
-
 _NAMES = ("op", "listed_as")
 
 
@@ -78,10 +72,7 @@ def _has_strings(node: ast.expr) -> bool:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(GRAPH).as_posix())
 def test_a_module_of_the_graph_compares_no_names(file: Path) -> None:
     found = compared_names(file.read_text(encoding="utf-8"))
-    if file.relative_to(GRAPH).as_posix() in TO_COME:
-        assert found, f"{file.name} compares no names any more: take it off TO_COME"
-    else:
-        assert not found, "ask for a trait (duotone/ops/traits.py)"
+    assert not found, "ask for a trait (duotone/ops/traits.py)"
 
 
 @pytest.mark.parametrize(
