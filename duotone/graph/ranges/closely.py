@@ -14,8 +14,9 @@ from duotone.graph.ranges.interval import Interval
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait, Traits
 
-POLES: Traits = frozenset({Trait.DIVIDES, Trait.POLE})
-"""Traits of operations that magnify a small error of an operand next to some number."""
+POLES: Traits = frozenset({Trait.DIVIDES, Trait.POLE, Trait.UNDESCRIBED})
+"""Traits of operations that magnify a small error of an operand next to some number. An operation
+that nobody described may."""
 CLOSELY: Traits = POLES | {Trait.DECIDES, Trait.MULTIPLIES_UP}
 """Traits of operations in which a small error of an operand is not a small error of the result."""
 _LOGS = Trait.LOGS
