@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import duotone
 from duotone import _jax
 from duotone import _road as road
-from duotone.graph.graph import HALF_TYPES, STRUCTURAL, Paint
+from duotone.graph.graph import HALF_TYPES, Paint
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.policy import Policy
@@ -92,7 +92,7 @@ def colours(function: Callable[..., Any], args: Any, half: str) -> list[tuple[An
 
     def commutes(node: Any) -> bool:
         entry = painted.classes.nodes[node.index].entry
-        return Trait.COMMUTES in entry.traits and node.op not in STRUCTURAL
+        return Trait.COMMUTES in entry.traits and Trait.STRUCTURAL not in entry.traits
 
     def rounded(value: int) -> bool:
         """Whether some of a value was rounded where it was made, or moved since."""

@@ -33,14 +33,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from duotone.errors import RewriteError
-from duotone.ops.entries import STRUCTURAL_ENTRIES
 from duotone.ops.traits import UNDESCRIBED, Traits
 
 FULL_DTYPE = "float32"
 """The dtype that a painter may change; all other dtypes are left alone."""
-
-STRUCTURAL = frozenset(entry.op for entry in STRUCTURAL_ENTRIES)
-"""Names of nodes that are no operations of the user's (rules ask for the trait of this name)."""
 
 SMALL = 8
 """A value is small beside one with so many times its elements."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from duotone.graph.classify.lists import OpLists
-from duotone.graph.graph import STRUCTURAL
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from tests.graph.tiny import ENTRIES, Tiny
@@ -14,7 +13,11 @@ LISTS = OpLists.for_half(ENTRIES, "float16")
 
 
 def _kinds(lists: OpLists) -> dict[str, Kind]:
-    return {op: entry.kind for op, entry in lists.entries.items() if op not in STRUCTURAL}
+    return {
+        op: entry.kind
+        for op, entry in lists.entries.items()
+        if Trait.STRUCTURAL not in entry.traits
+    }
 
 
 def test_an_entry_may_hold_for_one_half_type_only() -> None:
