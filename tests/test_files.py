@@ -238,6 +238,7 @@ def test_a_handler_of_the_program_itself_is_left_alone(tmp_path):
         import os, signal
         from pathlib import Path
         from duotone._files import folder_in_one_step
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts the tests with it ignored
         signal.signal(signal.SIGTERM, lambda *_: print("own handler"))
         with folder_in_one_step(Path("model")):
             os.kill(os.getpid(), signal.SIGTERM)
