@@ -22,10 +22,10 @@ def _normal(*shape: int) -> Any:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-DENSE, SIDES, SIDE = _normal(24, 24), _normal(24, 3), _normal(24)
+DENSE, SIDES, SIDE = _normal(24, 24), _normal(24, 8), _normal(24)
 SYMMETRIC = (DENSE @ DENSE.T / 24 + np.eye(24)).astype(np.float32)
 POINTS, CODES = _normal(64, 16) + 5, _normal(96, 16) + 5
-SEEN = _normal(40, 6)
+SEEN = _normal(40, 8)
 
 
 def power(a: Any, x: Any) -> Any:
