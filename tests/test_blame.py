@@ -42,7 +42,8 @@ def unscaled_logits(x, w):
 @scope
 def variance(x, w):
     h = x @ w
-    return jnp.mean(jnp.square(h - h.mean(-1, keepdims=True)), -1, keepdims=True) @ w[:1]
+    squares = jnp.square(h - h.mean(-1, keepdims=True))
+    return jnp.broadcast_to(jnp.mean(squares, -1, keepdims=True), h.shape) @ w
 
 
 @scope

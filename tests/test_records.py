@@ -19,7 +19,7 @@ from duotone import Explanation, explain
 from duotone.graph.classify.rules import Rule
 
 W = {"a": jnp.ones((8, 16)), "b": jnp.ones((16, 8))}
-X = jnp.ones((4, 8))
+X = jnp.ones((8, 8))
 
 
 def loss(w: Any, x: Any) -> Any:
@@ -98,7 +98,7 @@ def test_a_scan_runs_it_many_times(half: str) -> None:
     def steps(w: Any, xs: Any) -> Any:
         return jax.lax.scan(lambda total, x: (total + f(w, x), None), 0.0, xs)[0]
 
-    seen = explain(steps, W, jnp.ones((5, 4, 8)))
+    seen = explain(steps, W, jnp.ones((5, 8, 8)))
     check_whole(seen)
     assert [o.runs for o in inside(seen)] == [5] * len(alone.operations)
     for mine, theirs in zip(inside(seen), alone.operations, strict=True):
@@ -164,7 +164,7 @@ def test_what_a_transformation_made_is_read_from_its_types(
     assert len(of_half) == len(dots(seen)) >= 2
     assert {o.rule for o in of_half} <= {"allow", "wide", "rewritten"}
     assert all(o.scope == "model" and "test_records.py" in o.source for o in dots(seen))
-    assert all(o.flops == 2 * 4 * 8 * 16 for o in dots(seen))
+    assert all(o.flops == 2 * 8 * 8 * 16 for o in dots(seen))
     assert not any(o.operation.startswith("duotone") for o in seen.operations)
     assert any(cast.to == half for cast in seen.casts)
 
@@ -235,7 +235,7 @@ def test_optax(half: str) -> None:
 
 
 def test_equinox(half: str) -> None:
-    model = eqx.nn.MLP(8, 1, 16, 2, key=jax.random.key(0))
+    model = eqx.nn.MLP(8, 8, 16, 2, key=jax.random.key(0))
     params, static = eqx.partition(model, eqx.is_array)
     opt = duotone.enable_mixed_precision_graph_rewrite(optax.adam(1e-3), dtype=half)
 
@@ -254,7 +254,7 @@ def test_equinox(half: str) -> None:
 
 def test_nnx(half: str) -> None:
     rngs = nnx.Rngs(0)
-    model = nnx.Sequential(nnx.Linear(8, 16, rngs=rngs), nnx.gelu, nnx.Linear(16, 1, rngs=rngs))
+    model = nnx.Sequential(nnx.Linear(8, 16, rngs=rngs), nnx.gelu, nnx.Linear(16, 8, rngs=rngs))
     optimizer = duotone.nnx.Optimizer(model, optax.adam(1e-3), dtype=half)
 
     @nnx.jit

@@ -10,7 +10,7 @@ import pytest
 import duotone
 from duotone import _renamed
 
-W, X = jnp.ones((4, 4)), jnp.ones((2, 4))
+W, X = jnp.ones((8, 8)), jnp.ones((2, 8))
 
 
 def predict(w: Any, x: Any) -> Any:
@@ -45,4 +45,4 @@ def test_a_function_of_the_user_may_have_an_argument_of_the_old_name():
 
     seen = duotone.explain(own, X, static=W, dtype="float16")
     assert seen.summary.allow_half == 1
-    assert duotone.autocast(own, dtype="float16")(X, static=W).shape == (2, 4)
+    assert duotone.autocast(own, dtype="float16")(X, static=W).shape == (2, 8)

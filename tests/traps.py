@@ -14,8 +14,8 @@ from tests.catalogue.evaluate import jaxprs_in
 
 FORCED = duotone.Policy(ignore_performance=True)
 HALVES = ["float16", "bfloat16"]
-W = (np.eye(4) + np.arange(16).reshape(4, 4) / 64).astype(np.float32)
-X = (np.arange(12).reshape(3, 4) / 8 - 0.5).astype(np.float32)
+W = (np.eye(8) + np.arange(64).reshape(8, 8) / 512).astype(np.float32)
+X = (np.arange(96).reshape(12, 8) / 64 - 0.5).astype(np.float32)
 
 
 def mixed(function: Any, half: str = "float16", **edits: Any) -> Any:

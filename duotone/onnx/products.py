@@ -17,7 +17,7 @@ _Axes = tuple[list[Side], list[Side], list[Side]]
 
 
 def is_sum(node: NodeProto, operands: Sequence[Value | None]) -> bool:
-    """True if a product has no free axis, or a handful of elements, as a ``dot_general`` in JAX.
+    """True if a product fills no matrix instruction, as a ``dot_general`` in JAX.
 
     Args:
         node: of any operation.

@@ -66,12 +66,12 @@ def problem(key: int = 0, batches: int = 6) -> tuple[Any, list[Any]]:
     """Parameters of a small network, and batches."""
     keys = jax.random.split(jax.random.key(key), 4)
     params = {
-        "w1": jax.random.normal(keys[0], (4, 8)) / 2,
-        "w2": jax.random.normal(keys[1], (8, 2)) / 3,
-        "b": jnp.array([0.0, -0.0]),  # the sign of a zero is a bit as well
+        "w1": jax.random.normal(keys[0], (12, 10)) / 3,
+        "w2": jax.random.normal(keys[1], (10, 8)) / 3,
+        "b": jnp.array([0.0, -0.0] * 4),  # the sign of a zero is a bit as well
     }
-    xs = jax.random.normal(keys[2], (batches, 5, 4))
-    ys = jax.random.normal(keys[3], (batches, 5, 2))
+    xs = jax.random.normal(keys[2], (batches, 8, 12))
+    ys = jax.random.normal(keys[3], (batches, 8, 8))
     return params, list(zip(xs, ys, strict=True))
 
 

@@ -19,7 +19,7 @@ from tests.quick import slow_but
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(32, 16)), jnp.float32)
-Y = jnp.zeros((32, 4))
+Y = jnp.zeros((32, 8))
 
 
 def softmax_without_maximum(h: Any) -> Any:
@@ -58,7 +58,7 @@ def test_a_step_through_optax(name: str) -> None:
     opt = wrap(optax.sgd(0.1), dtype="float16")
     params = {
         "w": jnp.asarray(RNG.normal(size=(16, 16)) * 0.5, jnp.float32),
-        "v": jnp.asarray(RNG.normal(size=(16, 4)) * 0.1, jnp.float32),
+        "v": jnp.asarray(RNG.normal(size=(16, 8)) * 0.1, jnp.float32),
     }
     state: Any = opt.init(params)
 
@@ -80,7 +80,7 @@ def test_a_step_through_optax(name: str) -> None:
 
 def test_a_scale_that_is_too_large_is_healthy_through_optax() -> None:
     opt = wrap(optax.sgd(0.1), DynamicLossScale(2.0**24), dtype="float16")
-    params = {"w": jnp.ones((16, 16)) * 0.1, "v": jnp.ones((16, 4)) * 0.1}
+    params = {"w": jnp.ones((16, 16)) * 0.1, "v": jnp.ones((16, 8)) * 0.1}
     state: Any = opt.init(params)
     found = duotone.blame(
         lambda *a: opt.minimize(loss_with(lambda h: h), *a), params, state, X * 10, Y + 100.0
@@ -93,7 +93,7 @@ def test_a_scale_that_is_too_large_is_healthy_through_optax() -> None:
 class Net(nnx.Module):
     def __init__(self, plant: Any) -> None:
         self.first = nnx.Linear(16, 16, rngs=nnx.Rngs(0))
-        self.last = nnx.Linear(16, 4, rngs=nnx.Rngs(1))
+        self.last = nnx.Linear(16, 8, rngs=nnx.Rngs(1))
         self.plant = plant
 
     def __call__(self, x: Any) -> Any:

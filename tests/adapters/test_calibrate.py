@@ -19,8 +19,8 @@ from duotone.adapters.optax import MixedPrecisionOptimizer, wrap
 from duotone.errors import ArgumentError, ArgumentTypeError, CalibrationError
 from duotone.scale import ScaledGrad, scaled_value_and_grad
 
-X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
-PARAMS = {"first": np.full((4, 8), 0.5, np.float32), "last": np.full((8, 4), 1e-4, np.float32)}
+X = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+PARAMS = {"first": np.full((8, 8), 0.5, np.float32), "last": np.full((8, 8), 1e-4, np.float32)}
 LARGE, SMALL = X * 200, X * 1e-3
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_measured() -> None:
 
 class Net(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
-        self.first = nnx.Linear(4, 8, rngs=rngs)
+        self.first = nnx.Linear(8, 8, rngs=rngs)
         self.dropout = nnx.Dropout(0.25, rngs=rngs)
         self.norm = nnx.BatchNorm(8, rngs=rngs)
 
@@ -168,7 +168,7 @@ def test_nnx() -> None:
 
 
 def test_linen() -> None:
-    model = linen.Dense(4)
+    model = linen.Dense(8)
     state = duotone.linen.TrainState.create(
         apply_fn=model.apply,
         params=model.init(jax.random.key(0), X),

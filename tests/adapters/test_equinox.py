@@ -28,7 +28,7 @@ class Net(eqx.Module):
     activation: Callable[..., Any]
     name: str = eqx.field(static=True)
 
-    def __init__(self, key: Any, sizes: tuple[int, int, int] = (8, 16, 1)) -> None:
+    def __init__(self, key: Any, sizes: tuple[int, int, int] = (8, 16, 8)) -> None:
         a, b = jax.random.split(key)
         self.first = eqx.nn.Linear(sizes[0], sizes[1], key=a)
         self.norm = eqx.nn.BatchNorm(sizes[1], axis_name="batch", mode="batch")

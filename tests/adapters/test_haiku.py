@@ -30,7 +30,7 @@ def network(x: Any) -> Any:
     x = hk.Linear(16)(x)
     x = hk.BatchNorm(create_scale=True, create_offset=True, decay_rate=0.9)(x, is_training=True)
     x = hk.dropout(hk.next_rng_key(), 0.1, jax.nn.relu(x))
-    return hk.Linear(1)(x)
+    return hk.Linear(8)(x)
 
 
 MODEL = hk.transform_with_state(network)

@@ -22,7 +22,7 @@ from duotone.scale import DynamicLossScale
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(32, 16)), jnp.float32)
-Y = jnp.zeros((32, 4))
+Y = jnp.zeros((32, 8))
 HEAL = duotone.Policy(heal=True)
 
 
@@ -76,7 +76,7 @@ class Training:
         self.opt = wrap(optax.sgd(1e-4), scale, dtype="float16", policy=policy)
         self.params: Any = {
             "w": jnp.asarray(rng.normal(size=(16, 16)) * 0.5, jnp.float32),
-            "v": jnp.asarray(rng.normal(size=(16, 4)) * 0.1, jnp.float32),
+            "v": jnp.asarray(rng.normal(size=(16, 8)) * 0.025, jnp.float32),
         }
         self.state: Any = self.opt.init(self.params)
         self.loss, self.traces = loss, 0
@@ -140,7 +140,7 @@ def test_a_loss_scale_that_is_too_high_is_nothing_to_heal(scale: Any, caplog: An
     """On its way down it costs nothing either: no step is traced again."""
 
     def loss(params: Any, x: Any, y: Any) -> Any:
-        return jnp.mean((jnp.tanh(x @ params["w"] @ params["v"]) - y) ** 2)
+        return 8 * jnp.mean((jnp.tanh(x @ params["w"] @ params["v"]) - y) ** 2)
 
     training = Training(loss, duotone.Policy(heal=1), scale)
     training.run(12, X * 100)
@@ -329,7 +329,7 @@ def test_the_warning_of_skipped_steps_names_the_operation(caplog: Any) -> None:
 class Net(nnx.Module):
     def __init__(self, plant: Any) -> None:
         self.first = nnx.Linear(16, 16, rngs=nnx.Rngs(0))
-        self.last = nnx.Linear(16, 4, rngs=nnx.Rngs(1))
+        self.last = nnx.Linear(16, 8, rngs=nnx.Rngs(1))
         self.plant = plant
 
     def __call__(self, x: Any) -> Any:

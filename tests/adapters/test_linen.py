@@ -22,7 +22,7 @@ from tests.adapters.training import bits, digits, half_dots, heavy_tails, relati
 
 
 class Net(nn.Module):
-    sizes: tuple[int, int] = (16, 1)
+    sizes: tuple[int, int] = (16, 8)
 
     @nn.compact
     def __call__(self, x: Any, train: bool = True) -> Any:
@@ -248,7 +248,7 @@ def test_the_plain_transform_around_apply_and_init():
     in_half = duotone.autocast(MODEL.init, dtype="float16")(jax.random.key(0), X, train=False)
     assert relative_error(in_half, VARIABLES) < 1e-6, "parameters are state: never rounded"
     bound = MODEL.bind(VARIABLES)
-    assert duotone.autocast(lambda x: bound(x, train=False), dtype="float16")(X).shape == (64, 1)
+    assert duotone.autocast(lambda x: bound(x, train=False), dtype="float16")(X).shape == (64, 8)
 
 
 def test_linen_transformations_inside():

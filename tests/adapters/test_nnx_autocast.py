@@ -25,7 +25,7 @@ class Net(nnx.Module):
         self.first = nnx.Linear(8, width, rngs=rngs)
         self.norm = nnx.BatchNorm(width, rngs=rngs)
         self.dropout = nnx.Dropout(0.25, rngs=rngs)
-        self.last = nnx.Linear(width, 1, rngs=rngs)
+        self.last = nnx.Linear(width, 8, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
         return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
@@ -220,7 +220,7 @@ def test_an_error_inside_leaves_the_objects_as_they_were():
     with pytest.raises(KeyError, match="mine"):
         fails(model, X)
     assert all(thing.get_raw_value() is before[path] for path, thing in variables(model).items())
-    assert duotone.nnx.autocast(model, dtype="float16")(X).shape == (64, 1)
+    assert duotone.nnx.autocast(model, dtype="float16")(X).shape == (64, 8)
 
 
 # NNX transformations inside and outside
@@ -345,7 +345,7 @@ def test_a_module_that_the_function_closes_over_cannot_be_changed():
             autocast(lambda x: model(x), dtype="float16")(X)
         assert "pass the object, and use duotone.nnx.autocast" in notes(caught)
     fast = duotone.nnx.autocast(lambda model, x: model(x), dtype="float16")
-    assert fast(model, X).shape == (64, 1)
+    assert fast(model, X).shape == (64, 8)
 
 
 def test_bad_arguments():

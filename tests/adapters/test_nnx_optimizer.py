@@ -23,7 +23,7 @@ from tests.adapters.training import bits, digits, half_dots, heavy_tails, relati
 
 
 class Net(nnx.Module):
-    def __init__(self, rngs: nnx.Rngs, sizes: tuple[int, int, int] = (8, 16, 1)) -> None:
+    def __init__(self, rngs: nnx.Rngs, sizes: tuple[int, int, int] = (8, 16, 8)) -> None:
         self.first = nnx.Linear(sizes[0], sizes[1], rngs=rngs)
         self.norm = nnx.BatchNorm(sizes[1], rngs=rngs)
         self.dropout = nnx.Dropout(0.1, rngs=rngs)
@@ -117,7 +117,7 @@ class Keeper(nnx.Module):
     """Keeps what it computed, in a variable that may have had another value before."""
 
     def __init__(self, before: Any) -> None:
-        self.dense = nnx.Linear(8, 1, rngs=nnx.Rngs(0))
+        self.dense = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
         self.kept = nnx.Cache(before)
 
     def __call__(self, x: Any) -> Any:
@@ -139,12 +139,12 @@ def test_variables_may_change_shape_dtype_and_structure(mode, before):
     """As with ``nnx.Optimizer``: an empty cache that is filled, batches of two sizes."""
     model = Keeper(before if before is None else jnp.asarray(before))
     optimizer = duotone.nnx.Optimizer(model, TX)
-    for size, blow_up in ((32, 1.0), (5, 1.0), (7, BLOW_UP)):
+    for size, blow_up in ((32, 1.0), (9, 1.0), (11, BLOW_UP)):
         run[mode](model, optimizer, X[:size], Y[:size], np.float32(blow_up))
-        assert model.kept.get_value().shape == (size, 1)
+        assert model.kept.get_value().shape == (size, 8)
     assert optimizer.metrics()["skipped_steps"] == 1
     kept = bits(model.kept.get_value())
-    run[mode](model, optimizer, -X[:7], Y[:7], BLOW_UP)
+    run[mode](model, optimizer, -X[:11], Y[:11], BLOW_UP)
     assert bits(model.kept.get_value()) == kept, "of one type there is a choice"
 
 

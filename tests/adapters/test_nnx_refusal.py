@@ -18,25 +18,25 @@ from duotone.errors import ArgumentTypeError
 from duotone.jaxpr.reading import trace as trace_module
 from tests.adapters.training import bits
 
-X: Any = np.ones((2, 4), np.float32)
+X: Any = np.ones((2, 8), np.float32)
 
 
 class Leaf(nnx.Module, pytree=False):
     """A module that JAX does not take apart."""
 
     def __init__(self) -> None:
-        self.w = nnx.Param(jnp.ones((4, 3)))
+        self.w = nnx.Param(jnp.ones((8, 8)))
 
 
 def linear() -> Any:
-    return nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    return nnx.Linear(8, 8, rngs=nnx.Rngs(0))
 
 
 OBJECTS = {
     "Linear": linear,
     "Optimizer": lambda: nnx.Optimizer(linear(), optax.adam(1e-2), wrt=nnx.Param),
     "Rngs": lambda: nnx.Rngs(0),
-    "Param": lambda: nnx.Param(jnp.ones((4, 3))),
+    "Param": lambda: nnx.Param(jnp.ones((8, 8))),
     "Average": nnx.metrics.Average,
     "List": lambda: nnx.List([linear()]),
     "Leaf": Leaf,
@@ -44,7 +44,7 @@ OBJECTS = {
 
 
 def touch(*args: Any, **kwargs: Any) -> Any:
-    return jnp.ones((4, 4)) @ jnp.ones((4, 4))
+    return jnp.ones((8, 8)) @ jnp.ones((8, 8))
 
 
 @pytest.mark.parametrize("name", OBJECTS)
@@ -55,7 +55,7 @@ def test_an_object_is_refused_and_the_advice_helps(name):
         duotone.autocast(touch, dtype="float16")(thing)
     with pytest.raises(ArgumentTypeError, match=match + ".*duotone.nnx.explain"):
         duotone.explain(touch, thing, dtype="float16")
-    assert duotone.nnx.autocast(touch, dtype="float16")(thing).shape == (4, 4)
+    assert duotone.nnx.autocast(touch, dtype="float16")(thing).shape == (8, 8)
 
 
 def test_the_message_says_where_it_is():
@@ -71,7 +71,7 @@ def test_a_module_as_the_function_is_refused_and_the_advice_helps():
     for call in (model, model.__call__):
         with pytest.raises(ArgumentTypeError, match=r"the function is a Flax NNX object.*frozen"):
             duotone.autocast(call, dtype="float16")(X)
-        assert duotone.nnx.autocast(call, dtype="float16")(X).shape == (2, 3)
+        assert duotone.nnx.autocast(call, dtype="float16")(X).shape == (2, 8)
 
 
 def test_an_optimizer_of_duotone_refuses_them_too():
@@ -136,7 +136,7 @@ def test_split_objects_pass():
     out, new = call(definition, state, X)
     np.testing.assert_allclose(out, model(X) + 1, rtol=2e-3)
     nnx.update(model, new)
-    np.testing.assert_array_equal(model.bias[...], np.ones(3))
+    np.testing.assert_array_equal(model.bias[...], np.ones(8))
 
 
 def test_pure_training_passes():
@@ -156,8 +156,8 @@ def test_pure_training_passes():
     new, _ = step(new, opt_state, X)
     assert bits(new) != bits(params)
     plain = duotone.autocast(lambda p, x: x @ p["kernel"], dtype="float16")
-    assert plain(nnx.to_pure_dict(new), X).shape == (2, 3)
+    assert plain(nnx.to_pure_dict(new), X).shape == (2, 8)
     flat = duotone.autocast(
-        lambda flat: jax.tree.leaves(flat)[1] @ jnp.ones((3, 3)), dtype="float16"
+        lambda flat: jax.tree.leaves(flat)[1] @ jnp.ones((8, 8)), dtype="float16"
     )
-    assert flat(nnx.to_flat_state(new)).shape == (4, 3)
+    assert flat(nnx.to_flat_state(new)).shape == (8, 8)

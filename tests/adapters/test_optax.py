@@ -318,8 +318,8 @@ def test_forward_and_backward_are_rewritten():
     text = str(jaxpr)
     dots = [line for line in text.splitlines() if "dot_general[" in line or "= dot_general" in line]
     assert len(dots) >= 4  # two forward, the weights' gradients, and the hidden layer's
-    assert "f16[4,8]" in text
-    assert "f16[5,8]" in text
+    assert "f16[12,10]" in text
+    assert "f16[8,10]" in text
 
 
 def test_the_update_is_not_rewritten_by_an_autocast_around_the_step():

@@ -20,7 +20,7 @@ from duotone.scale.choice import dynamic_loss_scale
 DEVICES = 8
 AUTO = jax.sharding.AxisType.Auto
 SCALE = dynamic_loss_scale(2.0**8)
-PARAMS = {"w": jnp.arange(16.0).reshape(8, 2) / 16, "b": jnp.zeros(2)}
+PARAMS = {"w": jnp.arange(64.0).reshape(8, 8) / 64, "b": jnp.zeros(8)}
 XS = jax.random.normal(jax.random.key(0), (4, 16, 8))
 XS = XS.at[2, 3, 1].set(jnp.inf)  # in the third batch one example of one device
 

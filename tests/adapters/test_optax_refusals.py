@@ -165,7 +165,7 @@ def test_gradients_of_another_tree():
 def test_a_gradient_of_another_shape():
     tx = adam()
     grads = {**PARAMS, "b": jnp.ones((3, 2))}
-    with pytest.raises(ArgumentError, match=r"grads\['b'\] has shape \(3, 2\).*\(2,\)"):
+    with pytest.raises(ArgumentError, match=r"grads\['b'\] has shape \(3, 2\).*\(8,\)"):
         tx.apply_gradients(grads, PARAMS, tx.init(PARAMS))
 
 

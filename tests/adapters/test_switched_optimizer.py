@@ -16,7 +16,7 @@ from duotone.errors import EnvironmentVariableError
 from duotone.scale.optimizer_state import MixedPrecisionState
 
 PARAMS = {"w": jnp.ones((8, 8)) / 16}
-X = jnp.ones((2, 8))
+X = jnp.ones((8, 8))
 
 
 def loss(params, x):

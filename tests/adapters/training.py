@@ -25,7 +25,7 @@ def heavy_tails(count: int = 64, width: int = 8) -> tuple[np.ndarray, np.ndarray
     """A regression problem whose inputs have Student's t distribution with 3 degrees of freedom."""
     rng = np.random.default_rng(0)
     x = rng.standard_t(3, size=(count, width)).astype(np.float32)
-    y = np.tanh(x @ rng.standard_normal((width, 1)).astype(np.float32) / 3)
+    y = np.tanh(x @ rng.standard_normal((width, 8)).astype(np.float32) / 3)
     return x, y
 
 

@@ -23,15 +23,15 @@ SUMS = Program(
     {
         "x0": Input((8, 16), "offset"),
         "w1": Input((16, 4096), "weight"),
-        "w2": Input((4, 4), "weight"),
-        "x3": Input((8, 4), "large"),
+        "w2": Input((8, 8), "weight"),
+        "x3": Input((8, 8), "large"),
     },
     (
         Line("v0", "projection", "x0 @ w1", (8, 4096)),
         Line("v1", "relu", "jax.nn.relu(v0)", (8, 4096)),
-        Line("v2", "sum", "jnp.sum(v1.reshape(8, 1024, 4), axis=1)", (8, 4)),
-        Line("v3", "dot", "v2 @ w2", (8, 4)),
-        Line("v4", "multiply", "v3 * jnp.tanh(x3)", (8, 4)),
+        Line("v2", "sum", "jnp.sum(v1.reshape(8, 512, 8), axis=1)", (8, 8)),
+        Line("v3", "dot", "v2 @ w2", (8, 8)),
+        Line("v4", "multiply", "v3 * jnp.tanh(x3)", (8, 8)),
     ),
     ("v4",),
 )

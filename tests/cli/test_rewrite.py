@@ -209,7 +209,7 @@ def test_view_for_tensorboard(call, tmp_path):
 
 
 def test_view_of_a_jax_program(call, tmp_path):
-    seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((4, 4)), dtype="float16")
+    seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
     (tmp_path / "e.json").write_text(seen.to_json())
     status, out, _ = call("view", "e.json", "--tensorboard", "logs")
     assert status == 0

@@ -59,7 +59,7 @@ def test_it_is_half_between_dots() -> None:
         picked = jnp.einsum("bif,bjf->bij", features, features)[:, ROWS, COLUMNS]
         return jnp.sum((picked @ weights) ** 2)
 
-    args = jax.random.normal(jax.random.key(1), (3, 5, 16)), jnp.ones((10, 4))
+    args = jax.random.normal(jax.random.key(1), (3, 8, 16)), jnp.ones((10, 8))
     found = painted(jax.grad(loss), *args)
     (node,) = [n for n in found.built.graph.nodes if n.op.startswith("scatter")]
     assert found.painting.compute[node.index] is Paint.HALF

@@ -119,8 +119,8 @@ def grouped(query: Any, key: Any, value: Any) -> Any:
 def test_a_painted_attention_reads_its_scores_as_dots_write_them(half: str) -> None:
     """Each dot that makes or reads scores has them in the order in which the program has them."""
     keys = jax.random.split(jax.random.key(0), 3)
-    query = jax.random.normal(keys[0], (2, 16, 2, 4, 3))
-    key, value = (jax.random.normal(k, (2, 16, 2, 3)) for k in keys[1:])
+    query = jax.random.normal(keys[0], (2, 16, 2, 4, 8))
+    key, value = (jax.random.normal(k, (2, 16, 2, 8)) for k in keys[1:])
     gradient = jax.grad(lambda *a: jnp.sum(jnp.sin(grouped(*a))), argnums=(0, 1, 2))
     jaxpr = jax.make_jaxpr(gradient)(query, key, value)
     rewriter = rewriter_of(

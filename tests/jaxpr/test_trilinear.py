@@ -32,7 +32,8 @@ def rewritten(function: Any, *args: Any) -> Rewriter:
 
 def by_hand(q: Any, k: Any, v: Any, ct: Any) -> Any:
     """Dots in half, the softmax in float32 and handed on in half."""
-    scores = jnp.einsum("bqhd,bkhd->bhqk", q.astype(HALF), k.astype(HALF)).astype(jnp.float32) / 2
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q.astype(HALF), k.astype(HALF))
+    scores = scores.astype(jnp.float32) / 8**0.5
     shares = jax.nn.softmax(scores).astype(HALF)
     out = jnp.einsum("bhqk,bkhd->bqhd", shares, v.astype(HALF))
     return jnp.sum(out.astype(jnp.float32) * ct)
@@ -117,7 +118,7 @@ def behind(kind: str) -> Callable[..., Any]:
     """A gradient in which what comes back to the attention is kept in full."""
 
     def function(q: Any, k: Any, v: Any, x: Any, ct: Any) -> Any:
-        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / 2
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / 8**0.5
         out = jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores), v)
         return jnp.sum((jnp.sin(x + out) if kind == "shortcut" else x * out) * ct)
 

@@ -45,12 +45,12 @@ _FORMS = {f.__name__.strip("_"): f for f in (_dot, _dot_wide, _batched, _transpo
 
 def _inputs(kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Operands that half holds exactly: all error is the accumulation's."""
-    signs = np.where(np.arange(_LONG * 4) % 3, 0.5, -0.25).astype(np.float32)
+    signs = np.where(np.arange(_LONG * 8) % 3, 0.5, -0.25).astype(np.float32)
     if kind == "ones":
-        return np.ones((3, _LONG), np.float32), np.ones((_LONG, 4), np.float32)
+        return np.ones((3, _LONG), np.float32), np.ones((_LONG, 8), np.float32)
     if kind == "heavy tails":
-        return heavy_tails(3, _LONG), signs.reshape(_LONG, 4)
-    return cancelling(3, _LONG), np.ones((_LONG, 4), np.float32)
+        return heavy_tails(3, _LONG), signs.reshape(_LONG, 8)
+    return cancelling(3, _LONG), np.ones((_LONG, 8), np.float32)
 
 
 def _check(function: Callable[..., Any], half: str, kinds: tuple[str, ...] = _KINDS) -> None:
@@ -107,7 +107,7 @@ def test_the_accumulator_itself_is_handed_on_where_the_result_is_returned(half: 
 @pytest.mark.parametrize("half", HALVES)
 def test_weight_gradients_accumulate_in_float32(half: str) -> None:
     """A sum over a long batch, of both signs."""
-    x = cancelling(4, _LONG).T.copy()
+    x = cancelling(8, _LONG).T.copy()
     gradient = np.ones((_LONG, 2), np.float32)
 
     def loss(w: Any) -> Any:
@@ -115,7 +115,7 @@ def test_weight_gradients_accumulate_in_float32(half: str) -> None:
 
     want = x.astype(np.float64).T @ gradient
     scale = np.abs(x).astype(np.float64).T @ gradient
-    got = mixed(jax.grad(loss), half, np.zeros((4, 2), np.float32))
+    got = mixed(jax.grad(loss), half, np.zeros((8, 2), np.float32))
     assert ulps(got, want, "float32", scale) < 16
 
 

@@ -19,8 +19,8 @@ from duotone.graph.classify.classes import _is_edge
 from duotone.graph.graph import HALF_TYPES
 from tests.numerics.oracle import EPSILON, HALVES, mixed, reference, relative
 
-X = jnp.linspace(-1.0, 1.0, 32).reshape(8, 4)
-W = jax.random.normal(jax.random.key(0), (4, 8)) * 3
+X = jnp.linspace(-1.0, 1.0, 64).reshape(8, 8)
+W = jax.random.normal(jax.random.key(0), (8, 8)) * 2
 TABLE = jnp.arange(8.0)
 # Of the dots' operands alone, by a logit of 8 and its exponential.
 ERROR = {"float16": 5e-3, "bfloat16": 4e-2}

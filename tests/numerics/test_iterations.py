@@ -22,10 +22,10 @@ def _normal(*shape: int) -> Any:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-DENSE, SIDES, SIDE = _normal(24, 24), _normal(24, 3), _normal(24)
+DENSE, SIDES, SIDE = _normal(24, 24), _normal(24, 8), _normal(24)
 SYMMETRIC = (DENSE @ DENSE.T / 24 + np.eye(24)).astype(np.float32)
 POINTS, CODES = _normal(64, 16) + 5, _normal(96, 16) + 5
-SEEN = _normal(40, 6)
+SEEN = _normal(40, 8)
 
 
 def power(a: Any, x: Any) -> Any:
@@ -173,13 +173,13 @@ def recurrent(w: Any, u: Any, x: Any) -> Any:
     def step(h: Any, seen: Any) -> Any:
         return jnp.tanh(h @ w + seen @ u), None
 
-    return lax.scan(step, jnp.zeros((4, 24), x.dtype), x)[0].sum()
+    return lax.scan(step, jnp.zeros((8, 24), x.dtype), x)[0].sum()
 
 
 def rectified(w: Any, u: Any, x: Any) -> Any:
     """Its backward loop picks by a mask of each iteration."""
     step = lambda h, seen: (jax.nn.relu(h @ w + seen @ u), None)  # noqa: E731
-    return lax.scan(step, jnp.zeros((4, 24), x.dtype), x)[0].sum()
+    return lax.scan(step, jnp.zeros((8, 24), x.dtype), x)[0].sum()
 
 
 def gated(w: Any, u: Any, x: Any) -> Any:
@@ -189,7 +189,7 @@ def gated(w: Any, u: Any, x: Any) -> Any:
         h = jax.nn.sigmoid(o) * jnp.tanh(cell)
         return (h, cell), h
 
-    return lax.scan(step, (jnp.zeros((4, 24)), jnp.zeros((4, 24))), x)[1].sum()
+    return lax.scan(step, (jnp.zeros((8, 24)), jnp.zeros((8, 24))), x)[1].sum()
 
 
 def layered(ws: Any, x: Any) -> Any:
@@ -214,7 +214,7 @@ def trained(w: Any, u: Any, x: Any) -> Any:
     return jax.tree.reduce(lambda a, b: a + b.sum(), lax.scan(step, (w, u), None, 10)[0], 0.0)
 
 
-WIDE, SEEN = _normal(24, 96) / 5, _normal(6, 4, 24)
+WIDE, SEEN = _normal(24, 96) / 5, _normal(6, 8, 24)
 NETWORKS = {
     "recurrent": (recurrent, (DENSE / 5, DENSE / 5, SEEN)),
     "rectified": (rectified, (DENSE / 5, DENSE / 5, SEEN)),

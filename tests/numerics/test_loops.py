@@ -15,7 +15,7 @@ import duotone
 from tests.numerics.oracle import mixed, reference, relative
 
 W = jax.random.normal(jax.random.key(0), (8, 8)) / 4
-X = jax.random.normal(jax.random.key(1), (4, 8))
+X = jax.random.normal(jax.random.key(1), (8, 8))
 HALVES = ["float16", "bfloat16"]
 
 
@@ -38,7 +38,7 @@ def runge_kutta(w: Any, x: Any) -> Any:
 
 def weighted(w: Any, x: Any) -> Any:
     """An exponential mean with a decay for each channel, read by a dot."""
-    terms = jnp.tanh(jnp.broadcast_to(x, (200, 4, 8)) @ w) + 0.2
+    terms = jnp.tanh(jnp.broadcast_to(x, (200, 8, 8)) @ w) + 0.2
     decay = jnp.linspace(0.95, 0.999, 8, dtype=x.dtype)
 
     def step(state: Any, term: Any) -> tuple[Any, Any]:
@@ -102,7 +102,7 @@ def test_the_residual_stream_of_a_scan_over_layers_is_half(program: Any, count: 
 
 def memory(gates: Callable[[Any, Any], tuple[Any, Any]], w: Any, x: Any) -> Any:
     """A linear recurrence that forgets a thousandth of its state at each of 200 steps."""
-    terms = jnp.sin(jnp.arange(200 * 4, dtype=x.dtype)).reshape(200, 4, 1) + x
+    terms = jnp.sin(jnp.arange(200 * 8, dtype=x.dtype)).reshape(200, 8, 1) + x
 
     def step(state: Any, gate: tuple[Any, Any]) -> tuple[Any, Any]:
         state = gate[0] * state + gate[1]

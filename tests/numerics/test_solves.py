@@ -78,7 +78,7 @@ def rbf(a: Any, b: Any) -> Any:
 
 
 def rbf_by_dot(a: Any, b: Any) -> Any:
-    a, b = jnp.stack([a, a**2], 1) * 2, jnp.stack([b, b**2], 1) * 2
+    a, b = jnp.stack([a, a**2] * 4, 1), jnp.stack([b, b**2] * 4, 1)
     square = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1) - 2 * a @ b.T
     return jnp.exp(-0.5 * square)
 

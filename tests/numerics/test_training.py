@@ -168,13 +168,13 @@ def _accumulated(w: Any, batches: Any) -> Any:
     return jax.lax.scan(body, jnp.zeros_like(w), batches)[0]
 
 
-_TINY_STEPS = np.full((4096, 1, 4), 2.0**-10, np.float32)
+_TINY_STEPS = np.full((4096, 8, 8), 2.0**-13, np.float32)
 
 
 @pytest.mark.parametrize("half", HALVES)
 def test_gradients_accumulated_by_scan(half: str) -> None:
     """4096 gradients of 2**-10: a half sum would stop growing long before 4."""
-    w = np.zeros((4, 4), np.float32)
+    w = np.zeros((8, 8), np.float32)
     want = reference(_accumulated, w, _TINY_STEPS)
     assert ulps(mixed(_accumulated, half, w, _TINY_STEPS), want, "float32") < 4096
     broken = mixed(_accumulated, half, w, _TINY_STEPS, keep_half=["*add", "*loop.*"])
@@ -189,7 +189,7 @@ def _embedding_loss(table: Any, weights: Any, tokens: Any) -> Any:
 def test_embedding_gradients(half: str) -> None:
     """One token 5000 times: its row of the gradient is a sum of 5000 rows."""
     table = np.zeros((8, 16), np.float32)
-    weights = heavy_tails(16, 4, scale=2.0**-4)
+    weights = heavy_tails(16, 8, scale=2.0**-4)
     tokens = np.where(np.arange(5000) % 100 == 0, 3, 5)
     gradient = jax.grad(_embedding_loss)
     want = reference(gradient, table, weights, tokens)
@@ -201,12 +201,12 @@ def test_embedding_gradients(half: str) -> None:
 @pytest.mark.parametrize("half", HALVES)
 def test_bias_gradients(half: str) -> None:
     """A sum over the batch that cancels."""
-    x = cancelling(4, 3000).T.copy()
+    x = cancelling(8, 3000).T.copy()
 
     def loss(bias: Any, x: Any) -> Any:
-        return jnp.sum((x @ jnp.eye(4) + bias) ** 2) / 2
+        return jnp.sum((x @ jnp.eye(8) + bias) ** 2) / 2
 
-    bias = np.zeros(4, np.float32)
+    bias = np.zeros(8, np.float32)
     want = reference(jax.grad(loss), bias, x)
     scale = np.sum(np.abs(x), 0)
     got = mixed(jax.grad(loss), half, bias, x)
@@ -225,11 +225,11 @@ def test_the_value_of_a_loss(half: str) -> None:
 
 def test_a_loss_of_a_large_batch() -> None:
     """A sum of 100,000 squares overflows float16; the mean is a small number."""
-    x = np.full((100_000, 1), 3.0, np.float32)
+    x = np.full((100_000, 8), 3.0, np.float32)
 
     def loss(w: Any, x: Any) -> Any:
         return jnp.mean(jnp.square(x @ w))
 
     for half in HALVES:
-        got = mixed(loss, half, np.ones((1, 1), np.float32), x)
+        got = mixed(loss, half, np.full((8, 1), 1 / 8, np.float32), x)
         assert abs(float(got) - 9.0) < 1e-3

@@ -30,24 +30,24 @@ f (float[4, 8] x) => (float[4, 3] y)
 )
 
 BRANCHES = """
-f (float[4, 4] x, bool c) => (float[4, 4] y)
-<float[4, 4] w = {W}>
+f (float[8, 8] x, bool c) => (float[8, 8] y)
+<float[8, 8] w = {W}>
 {
     h = MatMul(x, w)
     g = If (c) <
-        then_branch = t () => (float[4, 4] p) { p = MatMul(h, w) },
-        else_branch = e () => (float[4, 4] q) { k = Exp(h)  q = Mul(k, h) }
+        then_branch = t () => (float[8, 8] p) { p = MatMul(h, w) },
+        else_branch = e () => (float[8, 8] q) { k = Exp(h)  q = Mul(k, h) }
     >
     y = MatMul(g, w)
 }
-""".replace("{W}", "{" + numbers(16) + "}")
+""".replace("{W}", "{" + numbers(64) + "}")
 
 LOOP = """
-f (float[4, 4] x, int64 n, bool c) => (float[4, 4] y, float[s, 4, 4] all)
-<float[4, 4] w = {W}>
+f (float[8, 8] x, int64 n, bool c) => (float[8, 8] y, float[s, 8, 8] all)
+<float[8, 8] w = {W}>
 {
     y, all = Loop (n, c, x) <
-        body = b (int64 i, bool go, float[4, 4] h) => (bool on, float[4, 4] next, float[4, 4] out) {
+        body = b (int64 i, bool go, float[8, 8] h) => (bool on, float[8, 8] next, float[8, 8] out) {
             on = Identity(go)
             m = MatMul(h, w)
             next = Relu(m)
@@ -55,20 +55,20 @@ f (float[4, 4] x, int64 n, bool c) => (float[4, 4] y, float[s, 4, 4] all)
         }
     >
 }
-""".replace("{W}", "{" + numbers(16) + "}")
+""".replace("{W}", "{" + numbers(64) + "}")
 
 FUNCTION = """
 <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
-f (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { y = own.twice(x, w) }
+f (float[8, 8] x, float[8, 8] w) => (float[8, 8] y) { y = own.twice(x, w) }
 <domain: "own", opset_import: ["" : 17]>
 twice (a, b) => (c) { d = MatMul(a, b)  c = MatMul(d, b) }
 """
 
 OLD = """
-f (float[4, 4] x, float[4, 4] w, float[4] b) => (float[4, 4] y)
-<float[4, 4] w = {W}, float[4] b = {B}>
+f (float[8, 8] x, float[8, 8] w, float[8] b) => (float[8, 8] y)
+<float[8, 8] w = {W}, float[8] b = {B}>
 { h = MatMul(x, w)  a = Add(h, b)  y = Relu(a) }
-""".replace("W}", numbers(16) + "}").replace("B}", "FIRST, 0.5, -1, 2}")
+""".replace("W}", numbers(64) + "}").replace("B}", "FIRST, 0.5, -1, 2, 0, 1, -2, 0.75}")
 
 
 def old(first="0.25"):

@@ -33,15 +33,15 @@ def x(*shape):
 
 
 SHARED = """
-f (float[4, 4] x, bool c) => (float[4, 4] y)
-<float[4, 4] w = {W}>
+f (float[8, 8] x, bool c) => (float[8, 8] y)
+<float[8, 8] w = {W}>
 {
     y = If (c) <
-        then_branch = t () => (float[4, 4] p) { p = MatMul(x, w) },
-        else_branch = e () => (float[4, 4] q) { k = MatMul(x, w)  q = MatMul(k, w) }
+        then_branch = t () => (float[8, 8] p) { p = MatMul(x, w) },
+        else_branch = e () => (float[8, 8] q) { k = MatMul(x, w)  q = MatMul(k, w) }
     >
 }
-""".replace("{W}", "{" + numbers(16) + "}")
+""".replace("{W}", "{" + numbers(64) + "}")
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -50,68 +50,68 @@ def test_what_both_branches_cast_is_cast_before_them_and_their_results_behind(ta
     after = duotone.onnx.rewrite(before).model
     assert operations(after.graph) == ["Cast", "If", "Cast"]
     assert casts(after.graph) == 2
-    agree(before, after, x=x(4, 4), c=np.asarray(taken))
+    agree(before, after, x=x(8, 8), c=np.asarray(taken))
 
 
 def test_what_one_branch_reads_is_cast_inside():
     text = SHARED.replace("k = MatMul(x, w)  q = MatMul(k, w)", "q = Identity(x)")
     after = duotone.onnx.rewrite(model(text)).model
     assert operations(after.graph)[0] == "If"
-    agree(model(text), after, x=x(4, 4), c=np.asarray(True))
+    agree(model(text), after, x=x(8, 8), c=np.asarray(True))
 
 
 def test_casts_of_a_loop_in_both_branches_stand_before_all():
     loop = """z = Loop (n, , x) <
-        body = b%s (int64 i, bool go, float[4, 4] h) => (bool on, float[4, 4] next)
+        body = b%s (int64 i, bool go, float[8, 8] h) => (bool on, float[8, 8] next)
         { on = Identity(go)  a = MatMul(s, w)  next = Add(h, a) } >"""
-    text = """f (float[4, 4] x, float[4, 4] s, int64 n, bool c) => (float[4, 4] y)
-    <float[4, 4] w = {W}> { y = If (c) <
-        then_branch = t () => (float[4, 4] p) { THEN p = Identity(z) },
-        else_branch = e () => (float[4, 4] q) { ELSE q = Neg(z) }
+    text = """f (float[8, 8] x, float[8, 8] s, int64 n, bool c) => (float[8, 8] y)
+    <float[8, 8] w = {W}> { y = If (c) <
+        then_branch = t () => (float[8, 8] p) { THEN p = Identity(z) },
+        else_branch = e () => (float[8, 8] q) { ELSE q = Neg(z) }
     > }"""
-    text = text.replace("{W}", "{" + numbers(16) + "}")
+    text = text.replace("{W}", "{" + numbers(64) + "}")
     text = text.replace("THEN", loop % 1).replace("ELSE", loop % 2)
     before = model(text)
     after = duotone.onnx.rewrite(before).model
     outside = [node for node in after.graph.node if node.op_type == "Cast"]
     assert "s" in [node.input[0] for node in outside]
-    feed = {"x": x(4, 4), "s": x(4, 4), "n": np.asarray(2), "c": np.asarray(False)}
+    feed = {"x": x(8, 8), "s": x(8, 8), "n": np.asarray(2), "c": np.asarray(False)}
     agree(before, after, **feed)
 
 
 def test_a_cast_that_changes_nothing_is_dropped():
-    text = """f (float[4, 4] x) => (float[4, 4] y)
+    text = """f (float[8, 8] x) => (float[8, 8] y)
     { e = Exp(x)  k = Cast<to = 1>(e)  y = Log(k) }"""
     after = duotone.onnx.rewrite(model(text)).model
     assert "Cast" not in operations(after.graph)
-    agree(model(text), after, x=x(4, 4))
+    agree(model(text), after, x=x(8, 8))
 
 
 def test_casts_have_names_that_no_node_has():
-    before = model("""f (float[4, 4] x, float[4, 4] w) => (float[4, 4] y)
+    before = model("""f (float[8, 8] x, float[8, 8] w) => (float[8, 8] y)
     { h = MatMul(x, w)  y = Relu(h) }""")
     for node in before.graph.node:
         node.name = node.output[0]
     after = duotone.onnx.rewrite(before).model
     names = [node.name for node in after.graph.node]
     assert len(set(names)) == len(names)
-    agree(before, after, x=x(4, 4), w=x(4, 4))
+    agree(before, after, x=x(8, 8), w=x(8, 8))
 
 
 def test_a_small_addend_is_half_unless_something_looks_closely():
-    text = """f (float[4, 4] x, float[4, 4] w) => (float[4, 4] y)
+    text = """f (float[8, 8] x, float[8, 8] w) => (float[8, 8] y)
     <float c = {3e-5}> { h = MatMul(x, w)  a = Add(h, c)  THEN }"""
     biased = model(text.replace("THEN", "y = MatMul(a, w)"))
     (add,) = (o for o in duotone.onnx.explain(biased).operations if o.operation == "Add")
     assert add.paint == "half"
-    agree(biased, duotone.onnx.rewrite(biased).model, x=x(4, 4), w=x(4, 4))
+    agree(biased, duotone.onnx.rewrite(biased).model, x=x(8, 8), w=x(8, 8))
     guarded = model(text.replace("THEN", "r = Sqrt(a)  y = Div(h, r)"))
     (add,) = (o for o in duotone.onnx.explain(guarded).operations if o.operation == "Add")
     assert (add.paint, add.rule) == ("full", "constant")
 
 
 def test_a_dimension_of_minus_one_is_unknown():
-    text = """f (float[n, 4] x, float[4, 2] w) => (float[n, 2] y)
+    text = """f (float[n, 8] x, float[8, 2] w) => (float[n, 2] y)
     { h = MatMul(x, w)  s = Softmax<axis = 1>(h)  y = Identity(s) }"""
     before = model(text)
     for value in (*before.graph.input[:1], *before.graph.output):
@@ -144,7 +144,7 @@ def test_every_painter_makes_a_model_that_runs(painter):
 
 def test_the_minimum_cut_moves_fewer_bytes_than_tensorflow_s_passes():
     """What is repeated for a denied operation is cast before it is repeated."""
-    text = """f (float[4, 4] x, float[4, 4] w) => (float[64, 4] y) <int64[2] n = {16, 1}>
+    text = """f (float[8, 8] x, float[8, 8] w) => (float[128, 8] y) <int64[2] n = {16, 1}>
     { h = MatMul(x, w)  t = Tile(h, n)  y = Exp(t) }"""
     before = model(text)
     painted = {
@@ -156,7 +156,7 @@ def test_the_minimum_cut_moves_fewer_bytes_than_tensorflow_s_passes():
     assert painted["mincut"]["Tile"] == ("full", "cut")
     after = duotone.onnx.rewrite(before, painter="mincut").model
     assert operations(after.graph) == ["Cast", "Cast", "MatMul", "Cast", "Tile", "Exp"]
-    agree(before, after, most=1e-2, x=x(4, 4) / 4, w=x(4, 4) / 4)
+    agree(before, after, most=1e-2, x=x(8, 8) / 4, w=x(8, 8) / 4)
 
 
 def test_a_policy_switches_the_cut_off():
@@ -164,8 +164,8 @@ def test_a_policy_switches_the_cut_off():
     parts = "  ".join(
         f"s{i} = Slice(x, b{i}, b{i + 1}, one)  h{i} = MatMul(s{i}, w)" for i in range(4)
     )
-    edges = ", ".join(f"int64[1] b{i} = {{{i * 4}}}" for i in range(5))
-    before = model(f"""f (float[4, 16] x, float[4, 4] w) => (float[4, 4] y)
+    edges = ", ".join(f"int64[1] b{i} = {{{i * 8}}}" for i in range(5))
+    before = model(f"""f (float[4, 32] x, float[8, 8] w) => (float[4, 8] y)
     <{edges}, int64[1] one = {{1}}> {{ {parts}  y = Sum(h0, h1, h2, h3) }}""")
     with_cut = duotone.onnx.rewrite(before)
     policy = Policy(rules_remove={"cut"})

@@ -151,7 +151,7 @@ def scale_after_overflow(*, follow: bool, agreed: bool) -> Any:
         step, mesh=mesh, in_specs=(every, every, each), out_specs=each, check_vma=follow
     )
     w = jnp.ones((8, 2))
-    scales: Any = jax.jit(mapped)(w, tx.init(w), jnp.array([[1.0] * 8, [9.0] * 8]))
+    scales: Any = jax.jit(mapped)(w, tx.init(w), jnp.array([[1.0] * 8] * 8 + [[9.0] * 8] * 8))
     return scales.tolist()
 
 

@@ -20,7 +20,7 @@ from duotone.adapters.keras import enable
 WRAPPED = ("make_train_function", "make_test_function", "make_predict_function")
 
 
-def data(rows=16, features=6, classes=3, seed=0):
+def data(rows=16, features=8, classes=8, seed=0):
     """Separable classes: float32[rows, features], int32[rows]."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, features)).astype("float32")
@@ -34,7 +34,7 @@ def bad(x):
     return x
 
 
-def dense(batch_norm=False, dropout=0.0, classes=3, features=6) -> Any:
+def dense(batch_norm=False, dropout=0.0, classes=8, features=8) -> Any:
     layers = [keras.layers.Input((features,)), keras.layers.Dense(8, activation="relu")]
     if batch_norm:
         layers.append(keras.layers.BatchNormalization(momentum=0.5))

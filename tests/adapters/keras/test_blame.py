@@ -44,8 +44,8 @@ class Planted(keras.layers.Layer):
 
 def model_with(plant: Any) -> Any:
     keras.utils.set_random_seed(0)
-    layers = [keras.layers.Input((6,)), keras.layers.Dense(8), Planted(plant)]
-    model = keras.Sequential([*layers, keras.layers.Dense(3)])
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(8), Planted(plant)]
+    model = keras.Sequential([*layers, keras.layers.Dense(8)])
     return compiled(model, keras.optimizers.SGD(1e-12))
 
 

@@ -237,17 +237,17 @@ def attention(mask):
             scores = embedded @ keras.ops.transpose(embedded, (0, 2, 1))
             return keras.ops.softmax(mask(scores, tokens[:, None] != 0)) @ embedded
 
-    tokens = keras.Input((6,), dtype="int32")
-    attended = Attention(name="attention")(keras.layers.Embedding(9, 4)(tokens), tokens)
-    scores = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(attended))
+    tokens = keras.Input((8,), dtype="int32")
+    attended = Attention(name="attention")(keras.layers.Embedding(9, 8)(tokens), tokens)
+    scores = keras.layers.Dense(8)(keras.layers.GlobalAveragePooling1D()(attended))
     return keras.Model(tokens, scores)
 
 
 def padded(rows):
     """Batches of 16 rows of tokens; those that are named hold padding only."""
-    tokens = np.random.default_rng(0).integers(1, 9, (64, 6))
+    tokens = np.random.default_rng(0).integers(1, 9, (64, 8))
     tokens[list(rows)] = 0
-    return tokens.astype("int32"), (np.arange(64) % 3).astype("int32")
+    return tokens.astype("int32"), (np.arange(64) % 8).astype("int32")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

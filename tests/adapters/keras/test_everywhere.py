@@ -127,7 +127,7 @@ def test_models_in_mixed_precision_already_are_left_alone_with_a_line_each(caplo
     enable_everywhere(rewrite=True, loss_scaling=True)
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
     mixed = keras.Sequential(
-        [keras.layers.Input((6,)), keras.layers.Dense(3, dtype="mixed_bfloat16", name="low")]
+        [keras.layers.Input((8,)), keras.layers.Dense(8, dtype="mixed_bfloat16", name="low")]
     )
     own = compiled()
     with caplog.at_level(logging.WARNING, "duotone"):

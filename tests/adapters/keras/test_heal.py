@@ -51,10 +51,10 @@ def model_with(plant: Any) -> Any:
     keras.utils.set_random_seed(0)
     return keras.Sequential(
         [
-            keras.layers.Input((6,)),
+            keras.layers.Input((8,)),
             keras.layers.Dense(8),
             Plant(name="planted"),
-            keras.layers.Dense(3),
+            keras.layers.Dense(8),
         ]
     )
 

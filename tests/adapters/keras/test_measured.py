@@ -31,8 +31,8 @@ class Cube(keras.layers.Layer):
 
 
 def cubed(**settings: Any) -> Any:
-    layers = [keras.layers.Input((6,)), keras.layers.Dense(8), Cube(name="cube")]
-    model = keras.Sequential([*layers, keras.layers.Dense(3)])
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(8), Cube(name="cube")]
+    model = keras.Sequential([*layers, keras.layers.Dense(8)])
     return compiled(model, keras.optimizers.SGD(1e-12), **settings)
 
 
@@ -80,9 +80,9 @@ def test_dropout_batch_statistics_and_steps_in_python() -> None:
 def test_an_autocast_model() -> None:
     model = duotone.keras.autocast(dense(), dtype="bfloat16")
     model.compile(keras.optimizers.SGD(0.1), loss="mse")
-    measured = duotone.keras.calibrate(model, X, np.zeros((16, 3), "float32"))
+    measured = duotone.keras.calibrate(model, X, np.zeros((16, 8), "float32"))
     assert measured.values
-    model.fit(X, np.zeros((16, 3), "float32"), verbose=0)
+    model.fit(X, np.zeros((16, 8), "float32"), verbose=0)
 
 
 def test_what_cannot_be_measured() -> None:

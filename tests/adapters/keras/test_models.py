@@ -18,15 +18,15 @@ from duotone.scale import DynamicLossScale
 from tests.adapters.keras.small import bad, compiled, data, is_half, same_bits, values
 
 X, Y = data()
-TOKENS = np.random.default_rng(0).integers(0, 11, (16, 5)).astype("int32")
-SERIES = np.random.default_rng(1).normal(size=(16, 5, 4)).astype("float32")
+TOKENS = np.random.default_rng(0).integers(0, 11, (16, 8)).astype("int32")
+SERIES = np.random.default_rng(1).normal(size=(16, 8, 8)).astype("float32")
 IMAGES = np.random.default_rng(2).normal(size=(16, 8, 8, 3)).astype("float32")
 
 
 class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
-        self.hidden, self.out = layers.Dense(8, activation="gelu"), layers.Dense(3)
+        self.hidden, self.out = layers.Dense(8, activation="gelu"), layers.Dense(8)
         self.norm = layers.LayerNormalization()
 
     def call(self, x, training=False):
@@ -34,20 +34,20 @@ class Subclassed(keras.Model):
 
 
 def functional():
-    inputs = layers.Input((6,))
+    inputs = layers.Input((8,))
     hidden = layers.Dense(8, activation="relu")(inputs)
-    return keras.Model(inputs, layers.Dense(3)(layers.Add()([hidden, layers.Dense(8)(inputs)])))
+    return keras.Model(inputs, layers.Dense(8)(layers.Add()([hidden, layers.Dense(8)(inputs)])))
 
 
 def recurrent(kind):
-    return keras.Sequential([layers.Input((5, 4)), kind(6), layers.Dense(3)])
+    return keras.Sequential([layers.Input((8, 8)), kind(8), layers.Dense(8)])
 
 
 def attention():
-    inputs = layers.Input((5,), dtype="int32")
+    inputs = layers.Input((8,), dtype="int32")
     x = layers.Embedding(11, 8)(inputs)
-    x = layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
-    return keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+    x = layers.MultiHeadAttention(2, 8)(x, x, use_causal_mask=True)
+    return keras.Model(inputs, layers.Dense(8)(layers.GlobalAveragePooling1D()(x)))
 
 
 def convolution():
@@ -58,7 +58,7 @@ def convolution():
         layers.ReLU(),
         layers.MaxPooling2D(),
         layers.Flatten(),
-        layers.Dense(3),
+        layers.Dense(8),
     ]
     return keras.Sequential(stack)
 
@@ -93,17 +93,17 @@ def test_kinds_of_models(name):
 
 
 def two_by_two():
-    left, right = layers.Input((6,), name="left"), layers.Input((4,), name="right")
+    left, right = layers.Input((8,), name="left"), layers.Input((8,), name="right")
     joined = layers.Concatenate()([layers.Dense(8)(left), layers.Dense(8)(right)])
     outputs = {
-        "kind": layers.Dense(3, name="kind")(joined),
+        "kind": layers.Dense(8, name="kind")(joined),
         "size": layers.Dense(1, name="size")(joined),
     }
     return keras.Model({"left": left, "right": right}, outputs)
 
 
 def test_several_inputs_and_outputs_with_sample_weights():
-    x = {"left": X, "right": X[:, :4]}
+    x = {"left": X, "right": X[:, ::-1]}
     y = {"kind": Y, "size": X[:, :1]}
     weight = {"kind": np.linspace(0, 2, 16).astype("float32"), "size": np.ones(16, "float32")}
     histories = []
@@ -182,9 +182,9 @@ class Gan(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.generator = keras.Sequential([layers.Input((2,)), layers.Dense(6)])
+        self.generator = keras.Sequential([layers.Input((8,)), layers.Dense(8)])
         self.discriminator = keras.Sequential(
-            [layers.Input((6,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(1)]
+            [layers.Input((8,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(1)]
         )
         self.built = True
 
@@ -214,7 +214,7 @@ class Gan(keras.Model):
 
         trainable, others, unused, metrics = state
         real = keras.utils.unpack_x_y_sample_weight(data)[0]
-        noise = real[:, :2]
+        noise = real[:, ::-1]
         now = dict(zip(map(id, self.trainable_variables), trainable, strict=True))
         logs = {}
         for network, optimizer, name in (

@@ -132,7 +132,7 @@ class Hidden(keras.layers.Layer):
 
     def __init__(self, policy):
         super().__init__()
-        self.inside = keras.layers.Dense(3, dtype=policy, name="inside")
+        self.inside = keras.layers.Dense(8, dtype=policy, name="inside")
 
     def call(self, x):
         return keras.ops.cast(self.inside(x), "float32")
@@ -141,7 +141,7 @@ class Hidden(keras.layers.Layer):
 @pytest.mark.parametrize("run", ["train_on_batch", "test_on_batch", "predict_on_batch"])
 def test_a_mixed_policy_on_any_layer(run):
     for policy in ("mixed_bfloat16", "float32"):
-        model = compiled(keras.Sequential([keras.layers.Input((6,)), Hidden(policy)]))
+        model = compiled(keras.Sequential([keras.layers.Input((8,)), Hidden(policy)]))
         arguments = (X,) if run == "predict_on_batch" else (X, Y)
         if policy == "float32":  # the advice
             getattr(model, run)(*arguments)
@@ -159,7 +159,7 @@ def test_optimizers_of_one_model_that_disagree():
     class Two(keras.Sequential):
         pass
 
-    model = Two([keras.layers.Input((6,)), keras.layers.Dense(3)])
+    model = Two([keras.layers.Input((8,)), keras.layers.Dense(8)])
     model.other = enable(SGD(), dtype="bfloat16")
     compiled(model)
     with pytest.raises(ArgumentError, match="different dtypes or policies"):

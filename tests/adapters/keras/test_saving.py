@@ -198,7 +198,7 @@ def test_pickle():
 class Subclassed(keras.Model):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.layer = keras.layers.Dense(3)
+        self.layer = keras.layers.Dense(8)
 
     def call(self, x):
         return self.layer(x)
@@ -223,7 +223,7 @@ def test_settings_are_saved(tmp_path):
     scale = duotone.DynamicLossScale(64, growth_interval=2, cap=128)
     model = dense()
     model.compile(enable(keras.optimizers.SGD(0.1), scale, dtype="float16", policy=policy), "mse")
-    y = np.zeros((16, 3), "float32")
+    y = np.zeros((16, 8), "float32")
     for _ in range(3):
         model.train_on_batch(X, y)
     model.save(tmp_path / "model.keras")

@@ -235,7 +235,7 @@ def test_a_model_with_other_state_trains_as_it_did():
     class Own(keras.Model):
         def __init__(self):
             super().__init__()
-            self.layer = keras.layers.Dense(3)
+            self.layer = keras.layers.Dense(8)
 
         def call(self, x):
             return self.layer(x)
@@ -256,7 +256,7 @@ def squares(size, reduce):
     """A loss of squares, with labels of some size."""
 
     def loss(y, prediction):
-        labels = keras.ops.one_hot(keras.ops.cast(y, "int32"), 3)
+        labels = keras.ops.one_hot(keras.ops.cast(y, "int32"), 8)
         return reduce((prediction - size * labels) ** 2)
 
     return loss

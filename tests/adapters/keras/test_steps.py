@@ -131,7 +131,7 @@ def test_each_function_is_traced_once():
     class Counting(keras.Model):
         def __init__(self):
             super().__init__()
-            self.layer = keras.layers.Dense(3)
+            self.layer = keras.layers.Dense(8)
 
         def call(self, x):
             traces.append(x)
@@ -158,7 +158,7 @@ class Custom(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.layer = keras.layers.Dense(3)
+        self.layer = keras.layers.Dense(8)
 
     def call(self, x):
         return self.layer(x)
@@ -188,7 +188,7 @@ class Stateless(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.layer = keras.layers.Dense(3)
+        self.layer = keras.layers.Dense(8)
 
     def call(self, x):
         return self.layer(x)
@@ -225,12 +225,12 @@ def test_steps_per_execution():
     model.fit(x, y, batch_size=8, verbose=0)  # five batches: two, two and one
     assert model.optimizer.metrics()["good_steps"] == int(model.optimizer.iterations.value) == 5
     assert is_half(model, "train", FIT)
-    assert model.predict(x, batch_size=8, verbose=0).shape == (40, 3)
+    assert model.predict(x, batch_size=8, verbose=0).shape == (40, 8)
 
 
 def test_eager_models_are_not_rewritten_and_say_so_once(caplog):
-    layer = keras.layers.Dense(3)  # every operation of an eager step is compiled by itself
-    model = compiled(keras.Sequential([keras.layers.Input((6,)), layer]), run_eagerly=True)
+    layer = keras.layers.Dense(8)  # every operation of an eager step is compiled by itself
+    model = compiled(keras.Sequential([keras.layers.Input((8,)), layer]), run_eagerly=True)
     with caplog.at_level(logging.WARNING, "duotone"):
         for _ in range(2):
             model.train_on_batch(X, Y)
@@ -300,8 +300,8 @@ def test_a_policy_reaches_the_rewrite():
     policy = duotone.Policy(deny_add={"dot_general"})
     model = dense()
     model.compile(enable(keras.optimizers.SGD(), dtype="float16", policy=policy), loss="mse")
-    model.train_on_batch(X, np.ones((16, 3), "float32"))
-    assert not is_half(model, "train", (X, np.ones((16, 3), "float32"), None))
+    model.train_on_batch(X, np.ones((16, 8), "float32"))
+    assert not is_half(model, "train", (X, np.ones((16, 8), "float32"), None))
 
 
 def test_plans_of_other_objects():

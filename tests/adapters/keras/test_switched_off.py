@@ -25,7 +25,7 @@ class Offset(keras.layers.Layer):
     def build(self, shape):
         self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
         self.kernel = self.add_weight(
-            shape=(shape[-1], 3), initializer=keras.initializers.Constant(100.0), name="kernel"
+            shape=(shape[-1], 8), initializer=keras.initializers.Constant(100.0), name="kernel"
         )
 
     def call(self, x):
@@ -46,7 +46,7 @@ class Full(Offset):
 
 def trained(layer, **settings):
     """Predictions before, the loss of two steps, and the weights after it."""
-    model = keras.Sequential([keras.layers.Input((6,)), layer()])
+    model = keras.Sequential([keras.layers.Input((8,)), layer()])
     model = compiled(model, keras.optimizers.SGD(1e-7), **settings)
     before = model.predict(X, verbose=0)
     loss = model.fit(X, Y, batch_size=8, epochs=1, shuffle=False, verbose=0).history["loss"]
@@ -70,6 +70,6 @@ def test_a_layer_that_is_switched_off_trains_and_predicts_in_float32(dtype):
 
 def test_a_layer_that_is_switched_off_while_a_model_is_built_is_refused():
     """The model calls the layer later, not the function that is switched off."""
-    layer = keras.layers.Dense(3, name="head")
+    layer = keras.layers.Dense(8, name="head")
     with pytest.raises(ArgumentTypeError, match=r"KerasTensor.*keep_full=\['\*/NAME/\*'\]"):
-        duotone.autocast(layer, enabled=False)(keras.Input((6,)))
+        duotone.autocast(layer, enabled=False)(keras.Input((8,)))
