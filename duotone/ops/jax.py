@@ -150,7 +150,7 @@ _DENY = [
     *rows(
         Kind.DENY,
         "log1p",
-        "activation",
+        "logarithm activation",
         _LOG,
         f"{NVIDIA}; {TORCH} log, log1p",
         cost=_DEAR,

@@ -170,9 +170,9 @@ class Trait(enum.StrEnum):
     EXPONENTIAL = ("exponential", "raises a constant to its operand", "exp", "pow")
     LOGARITHM = (
         "logarithm",
-        "takes a logarithm, which magnifies the relative error of small operands",
-        "log",
-        "log1p is linear near 0",
+        "takes a logarithm, which makes an absolute error of its operand's relative one",
+        "log1p",
+        "asinh is linear near 0, and no power is read by it",
     )
     SINE = ("sine", "is periodic: needs the low bits of its operand", "sin", "tanh")
     ACTIVATION = (

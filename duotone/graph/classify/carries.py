@@ -17,7 +17,8 @@ it adds up has as many terms as there are layers, and is an activation.
 *Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
 never end in half, whose neighbours are further apart. All in it stays full, if that number follows
 from a dot or there is none. If the loop counts its iterations as well, only where it compares an
-error, a difference of two values, however the test is spelled: not the scores of a beam search.
+error, a difference of two values, however the test is spelled: not the scores of a beam search. The
+comparison may also be what changes the counter.
 Operations that recompute such a loop for a backward pass stay full too: they must take the same
 decisions.
 """
@@ -29,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.classify.terms import is_one, is_scaled, is_state, moved, scales
+from duotone.graph.classify.terms import is_one, is_scaled, is_state, moved, scales, subtracts
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
@@ -219,8 +220,11 @@ class _Loop:
         sums does not count: those are the scores of a beam search.
         """
         nodes, values = self.graph.nodes, self.graph.values
-        makers = (nodes[values[v].producer] for v in self._back(numbers, made))
-        differences = [node for node in makers if Trait.SUBTRACTS in node.traits]
+        makers = [nodes[values[v].producer] for v in self._back(numbers, made)]
+        makers = [node for node in makers if any(values[v].paintable for v in node.inputs)]
+        if any(Trait.UNDESCRIBED in node.traits for node in makers):
+            return True
+        differences = [node for node in makers if subtracts(self.graph, node)]
         if limited or not differences:
             return bool(differences)
         ends = made.union(*(carry.outputs for carry in self.carries))
@@ -235,28 +239,37 @@ class _Loop:
     def _condition(self) -> tuple[bool, bool, list[int]]:
         """Says if the condition counts, if it knows a limit, and which float32 numbers it compares.
 
-        It counts if an integer is carried that it reads, though not by way of such numbers. A limit
-        stays the same in the loop.
+        It counts if it reads an integer that the loop carries. Such an integer may also depend on a
+        comparison (turns without progress), but not if it was only picked (a token). A limit stays
+        the same in the loop. The graph does not show what chose a branch of a conditional, so every
+        number that the loop carries may have.
         """
-        counted = limited = False
+        counted = limited = hidden = False
         numbers: list[int] = []
-        seen, queue = set[int](), [self.body.until]
+        seen, queue = set[tuple[int, bool]](), [(self.body.until, False)]
         while queue:
-            value = self.graph.values[queue.pop()]
-            if value.index in seen or value.producer < 0 or value.body not in self.bodies:
+            index, integer = queue.pop()
+            value = self.graph.values[index]
+            outside = value.producer < 0 or value.body not in self.bodies
+            if outside or (index, integer) in seen:
                 continue
-            seen.add(value.index)
+            seen.add((index, integer))
             node = self.graph.nodes[value.producer]
             if Trait.CARRIES in node.traits:
-                counted = counted or value.dtype.startswith(("int", "uint"))
-                queue += node.inputs[1:] if value.dtype == "bool" else ()
+                integer = integer or value.dtype.startswith(("int", "uint"))
+                counted = counted or integer
+                queue += [(v, integer) for v in node.inputs[1:] if integer or value.dtype == "bool"]
             elif any(self.graph.values[v].paintable for v in node.inputs):
-                numbers += node.inputs
-                origins = [moved(self.graph, v) for v in node.inputs]
-                limited = limited or any(self._is_outside(origin) for origin in origins)
+                if not (integer and Trait.SELECTS in node.traits):
+                    numbers += node.inputs
+                    origins = [moved(self.graph, v) for v in node.inputs]
+                    limited = limited or any(self._is_outside(origin) for origin in origins)
             else:
-                queue += node.inputs
-        return counted, limited, numbers
+                if Trait.JOINS in node.traits:
+                    hidden = True
+                    numbers += [v for carry in self.carries for v in carry.outputs]
+                queue += [(v, integer) for v in node.inputs]
+        return counted and not hidden, limited, numbers
 
     def _is_outside(self, value: Value) -> bool:
         return value.constant is not None or value.body not in self.bodies

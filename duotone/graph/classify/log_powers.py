@@ -39,6 +39,7 @@ _PASSES = frozenset(
         Trait.RAISES,
         Trait.ROOTS,
         Trait.CONTRACTS,
+        Trait.CARRIES,
         Trait.UNDESCRIBED,
     }
 )
