@@ -39,6 +39,7 @@ LONG = 64
 """Iterations after which any carry that is added to is a sum of many terms."""
 LAYERS = 256
 """More iterations than networks have layers."""
+_SHIFTS = frozenset({Trait.SELECTS, Trait.LOGARITHM})
 _SUM = "a sum over iterations: each adds to what those before gave"
 _REPLAY = "recomputes an operation of such a loop, and must take the same decisions"
 _END = "in a loop that ends when a float32 number is small enough; in half it may never end"
@@ -216,25 +217,46 @@ class _Loop:
     def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
         """True if something was subtracted on the way to one of them, after the dots.
 
-        Where no limit stays the same, a difference of a value and its own maximum or logarithm of
-        sums does not count: those are the scores of a beam search.
+        What a softmax subtracts does not count, nor noise. Where no limit stays the same, neither
+        does a difference of a value and what follows from it: those are the scores of a beam
+        search.
         """
         nodes, values = self.graph.nodes, self.graph.values
         makers = [nodes[values[v].producer] for v in self._back(numbers, made)]
         makers = [node for node in makers if any(values[v].paintable for v in node.inputs)]
         if any(Trait.UNDESCRIBED in node.traits for node in makers):
             return True
-        differences = [node for node in makers if subtracts(self.graph, node)]
-        if limited or not differences:
-            return bool(differences)
-        ends = made.union(*(carry.outputs for carry in self.carries))
-        return any(
-            values[x].constant is None
-            and values[y].constant is None
-            and y not in self._back([x], ends)
-            and x not in self._back([y], ends)
-            for x, y in (node.inputs for node in differences)
-        )
+        floats = {v for carry in self.carries for v in carry.outputs if values[v].paintable} | made
+        for node in makers:
+            if not subtracts(self.graph, node):
+                continue
+            ways = [self._back([v], floats) for v in node.inputs]
+            if self._is_shift(node, ways[-1]):
+                continue
+            own = any(v in way for v, way in zip(node.inputs, ways[::-1], strict=True))
+            known = any(values[v].constant is not None for v in node.inputs)
+            if all(not way or way & floats for way in ways) and (limited or not (own or known)):
+                return True
+        return False
+
+    def _is_shift(self, node: Node, way: set[int]) -> bool:
+        """True if a node subtracts its operand's maximum or logarithm of sums, as a softmax does.
+
+        Args:
+            node: a difference.
+            way: values that its last operand follows from.
+        """
+        value = self.graph.values[node.inputs[-1]]
+        while node.inputs[0] in way and value.producer >= 0:
+            made = self.graph.nodes[value.producer]
+            if not made.traits.isdisjoint(_SHIFTS) and Trait.BOUNDS not in made.traits:
+                return True
+            inputs = [self.graph.values[v] for v in made.inputs]
+            inputs = [read for read in inputs if read.constant is None]
+            if Trait.COMMUTES not in made.traits or len(inputs) != 1:
+                break
+            (value,) = inputs
+        return False
 
     def _condition(self) -> tuple[bool, bool, list[int]]:
         """Says if the condition counts, if it knows a limit, and which float32 numbers it compares.
@@ -261,8 +283,9 @@ class _Loop:
                 queue += [(v, integer) for v in node.inputs[1:] if integer or value.dtype == "bool"]
             elif any(self.graph.values[v].paintable for v in node.inputs):
                 if not (integer and Trait.SELECTS in node.traits):
-                    numbers += node.inputs
-                    origins = [moved(self.graph, v) for v in node.inputs]
+                    read = [v for v in node.inputs if self.graph.values[v].paintable]
+                    numbers += read
+                    origins = [moved(self.graph, v) for v in read]
                     limited = limited or any(self._is_outside(origin) for origin in origins)
             else:
                 if Trait.JOINS in node.traits:

@@ -14,7 +14,7 @@ one, or one for each axis (a separable window).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
@@ -112,7 +112,7 @@ class _Search(Dots):
             if product is None or not self._multiplies(product):
                 continue
             for joint, factors in self._second_moments(value):
-                means = [self._means(v, factors) for v in product.inputs]
+                means = [self._means(v, factors, joint) for v in product.inputs]
                 reached = [found for _, found in means]
                 if all(reached) and factors <= set[int]().union(*reached):
                     sums = [*joint, *(made for way, _ in means for made in way)]
@@ -136,15 +136,17 @@ class _Search(Dots):
                 else:
                     queue.append((operand, way))
 
-    def _means(self, value: int, factors: set[int]) -> tuple[list[Node], set[int]]:
-        """Dots and sums that lead from some factors to a value, and the factors that they sum."""
+    def _means(
+        self, value: int, factors: set[int], joint: Collection[Node]
+    ) -> tuple[list[Node], set[int]]:
+        """Dots and sums, of others than ``joint``, from factors to a value; the factors they sum."""
         way, reached, queue = list[Node](), set[int](), [self.origin(value)]
         for origin in queue:
             if way and origin in factors:
                 reached.add(origin)
                 continue
             made = self.maker(origin)
-            if made is not None and self._sums(made):
+            if made is not None and self._sums(made) and made not in joint:
                 way.append(made)
                 queue += map(self.origin, made.inputs)
         return way, reached
