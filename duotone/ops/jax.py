@@ -363,6 +363,9 @@ ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *_CLEAR)
 """The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
-_ON_NO_LIST = rows(Kind.UNLISTED, "iota", "counts", "on no list", OWN)
+_ON_NO_LIST = (
+    *rows(Kind.UNLISTED, "iota", "counts", "on no list", OWN),
+    *rows(Kind.UNLISTED, "bitcast_convert_type", "", "reads bits: random numbers", OWN),
+)
 TRAITS = traits_by_name((*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST))
 """The traits of each operation that has a row, by name."""

@@ -139,7 +139,7 @@ class _Search(Dots):
     def _means(
         self, value: int, factors: set[int], joint: Collection[Node]
     ) -> tuple[list[Node], set[int]]:
-        """Dots and sums, of others than ``joint``, from factors to a value; the factors they sum."""
+        """Dots and sums that lead from factors to a value without ``joint``, and those factors."""
         way, reached, queue = list[Node](), set[int](), [self.origin(value)]
         for origin in queue:
             if way and origin in factors:
