@@ -204,7 +204,7 @@ _DENY = [
     *rows(
         Kind.DENY,
         "log1p",
-        "activation logs keeps_nan",
+        "logarithm activation logs keeps_nan",
         _LOG,
         f"{NVIDIA}; {TORCH} log, log1p",
         cost=_DEAR,
@@ -299,8 +299,8 @@ ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
 those of one half type."""
 
 
-def _fixed(ops: str, why: str) -> list[Entry]:
-    return rows(Kind.UNLISTED, ops, "", "on no list", OWN, fixed=why)
+def _fixed(ops: str, why: str, traits: str = "") -> list[Entry]:
+    return rows(Kind.UNLISTED, ops, traits, "on no list", OWN, fixed=why)
 
 
 _ON_NO_LIST = [
@@ -308,10 +308,11 @@ _ON_NO_LIST = [
     *rows(Kind.UNLISTED, "iota", "moves counts", "on no list", OWN),
     *rows(Kind.UNLISTED, "psum psum_invariant reduce_scatter", "sums_devices", "on no list", OWN),
     *rows(Kind.UNLISTED, "duotone_dot", "contracts einsum", "a dot that is half already", OWN),
-    *_fixed("complex real imag conj fft", "complex numbers have no half form"),
+    *_fixed("complex real imag conj fft", "complex numbers have no half form", "linear"),
     *_fixed(
         "pure_callback io_callback debug_callback debug_print",
         "host code gets what its author wrote it for",
+        "undescribed",
     ),
     *_fixed("bitcast_convert_type", "reads the bits of float32"),
     *_fixed("rng_uniform random_gamma", "draws float32 numbers"),

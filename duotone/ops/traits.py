@@ -256,9 +256,9 @@ class Trait(enum.StrEnum):
     EXPONENTIAL = ("exponential", "raises a constant to its operand", "exp", "pow")
     LOGARITHM = (
         "logarithm",
-        "takes a logarithm, which magnifies the relative error of small operands",
-        "log",
-        "log1p is linear near 0",
+        "takes a logarithm, which makes an absolute error of its operand's relative one",
+        "log1p",
+        "asinh is linear near 0, and no power is read by it",
     )
     LOGS = (
         "logs",
@@ -305,6 +305,12 @@ class Trait(enum.StrEnum):
     )
 
     # ------------------------------------------------------- products and solves
+    LINEAR = (
+        "linear",
+        "is linear in its operand and neither moves, scales nor adds element by element",
+        "fft",
+        "transpose moves elements",
+    )
     CONTRACTS = (
         "contracts",
         "adds up products of two operands, as a product of matrices or a convolution does",

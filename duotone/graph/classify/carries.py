@@ -17,7 +17,8 @@ it adds up has as many terms as there are layers, and is an activation.
 *Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
 never end in half, whose neighbours are further apart. All in it stays full, if that number follows
 from a dot or there is none. If the loop counts its iterations as well, only where it compares an
-error, a difference of two values, however the test is spelled: not the scores of a beam search.
+error, a difference of two values, however the test is spelled: not the scores of a beam search. The
+comparison may also be what changes the counter.
 Operations that recompute such a loop for a backward pass stay full too: they must take the same
 decisions.
 """
@@ -29,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
-from duotone.graph.classify.terms import is_one, is_scaled, is_state, moved, scales
+from duotone.graph.classify.terms import is_one, is_scaled, is_state, moved, scales, subtracts
 from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
@@ -38,6 +39,7 @@ LONG = 64
 """Iterations after which any carry that is added to is a sum of many terms."""
 LAYERS = 256
 """More iterations than networks have layers."""
+_SHIFTS = frozenset({Trait.SELECTS, Trait.LOGARITHM})
 _SUM = "a sum over iterations: each adds to what those before gave"
 _REPLAY = "recomputes an operation of such a loop, and must take the same decisions"
 _END = "in a loop that ends when a float32 number is small enough; in half it may never end"
@@ -215,48 +217,82 @@ class _Loop:
     def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
         """True if something was subtracted on the way to one of them, after the dots.
 
-        Where no limit stays the same, a difference of a value and its own maximum or logarithm of
-        sums does not count: those are the scores of a beam search.
+        What a softmax subtracts does not count, nor noise. Where no limit stays the same, neither
+        does a difference of a value and what follows from it: those are the scores of a beam
+        search.
         """
         nodes, values = self.graph.nodes, self.graph.values
-        makers = (nodes[values[v].producer] for v in self._back(numbers, made))
-        differences = [node for node in makers if Trait.SUBTRACTS in node.traits]
-        if limited or not differences:
-            return bool(differences)
-        ends = made.union(*(carry.outputs for carry in self.carries))
-        return any(
-            values[x].constant is None
-            and values[y].constant is None
-            and y not in self._back([x], ends)
-            and x not in self._back([y], ends)
-            for x, y in (node.inputs for node in differences)
-        )
+        makers = [nodes[values[v].producer] for v in self._back(numbers, made)]
+        makers = [node for node in makers if any(values[v].paintable for v in node.inputs)]
+        if any(Trait.UNDESCRIBED in node.traits for node in makers):
+            return True
+        floats = {v for carry in self.carries for v in carry.outputs if values[v].paintable} | made
+        for node in makers:
+            if not subtracts(self.graph, node):
+                continue
+            ways = [self._back([v], floats) for v in node.inputs]
+            if self._is_shift(node, ways[-1]):
+                continue
+            own = any(v in way for v, way in zip(node.inputs, ways[::-1], strict=True))
+            known = any(values[v].constant is not None for v in node.inputs)
+            if all(not way or way & floats for way in ways) and (limited or not (own or known)):
+                return True
+        return False
+
+    def _is_shift(self, node: Node, way: set[int]) -> bool:
+        """True if a node subtracts its operand's maximum or logarithm of sums, as a softmax does.
+
+        Args:
+            node: a difference.
+            way: values that its last operand follows from.
+        """
+        value = self.graph.values[node.inputs[-1]]
+        while node.inputs[0] in way and value.producer >= 0:
+            made = self.graph.nodes[value.producer]
+            if not made.traits.isdisjoint(_SHIFTS) and Trait.BOUNDS not in made.traits:
+                return True
+            inputs = [self.graph.values[v] for v in made.inputs]
+            inputs = [read for read in inputs if read.constant is None]
+            if Trait.COMMUTES not in made.traits or len(inputs) != 1:
+                break
+            (value,) = inputs
+        return False
 
     def _condition(self) -> tuple[bool, bool, list[int]]:
         """Says if the condition counts, if it knows a limit, and which float32 numbers it compares.
 
-        It counts if an integer is carried that it reads, though not by way of such numbers. A limit
-        stays the same in the loop.
+        It counts if it reads an integer that the loop carries. Such an integer may also depend on a
+        comparison (turns without progress), but not if it was only picked (a token). A limit stays
+        the same in the loop. The graph does not show what chose a branch of a conditional, so every
+        number that the loop carries may have.
         """
-        counted = limited = False
+        counted = limited = hidden = False
         numbers: list[int] = []
-        seen, queue = set[int](), [self.body.until]
+        seen, queue = set[tuple[int, bool]](), [(self.body.until, False)]
         while queue:
-            value = self.graph.values[queue.pop()]
-            if value.index in seen or value.producer < 0 or value.body not in self.bodies:
+            index, integer = queue.pop()
+            value = self.graph.values[index]
+            outside = value.producer < 0 or value.body not in self.bodies
+            if outside or (index, integer) in seen:
                 continue
-            seen.add(value.index)
+            seen.add((index, integer))
             node = self.graph.nodes[value.producer]
             if Trait.CARRIES in node.traits:
-                counted = counted or value.dtype.startswith(("int", "uint"))
-                queue += node.inputs[1:] if value.dtype == "bool" else ()
+                integer = integer or value.dtype.startswith(("int", "uint"))
+                counted = counted or integer
+                queue += [(v, integer) for v in node.inputs[1:] if integer or value.dtype == "bool"]
             elif any(self.graph.values[v].paintable for v in node.inputs):
-                numbers += node.inputs
-                origins = [moved(self.graph, v) for v in node.inputs]
-                limited = limited or any(self._is_outside(origin) for origin in origins)
+                if not (integer and Trait.SELECTS in node.traits):
+                    read = [v for v in node.inputs if self.graph.values[v].paintable]
+                    numbers += read
+                    origins = [moved(self.graph, v) for v in read]
+                    limited = limited or any(self._is_outside(origin) for origin in origins)
             else:
-                queue += node.inputs
-        return counted, limited, numbers
+                if Trait.JOINS in node.traits:
+                    hidden = True
+                    numbers += [v for carry in self.carries for v in carry.outputs]
+                queue += [(v, integer) for v in node.inputs]
+        return counted and not hidden, limited, numbers
 
     def _is_outside(self, value: Value) -> bool:
         return value.constant is not None or value.body not in self.bodies

@@ -7,18 +7,20 @@ positive. A dot of what follows from distances with the same points again is ful
 gradient of distances, which is ``sum(g) * a - g @ b``, and centres of clusters.
 
 ``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
-covariance: a dot of a product, less the product of the dots of its factors. In flat regions the two
-agree to many digits, so all three dots are full.
+covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
+sums of the factors. In flat regions the two agree to many digits, so all dots that sum are full:
+one, or one for each axis (a separable window).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.dots import Dots
 from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.terms import subtracts
 from duotone.graph.graph import Node
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
@@ -102,28 +104,64 @@ class _Search(Dots):
         return origins if len(origins) == 1 else set()
 
     def moments(self, node: Node) -> list[Node]:
-        """The dots of a variance or a covariance, if an addition or a subtraction gives one."""
-        for value, other in (node.inputs, node.inputs[::-1]) if len(node.inputs) == 2 else ():
-            joint, product = self._dot(value), self.maker(self.origin(other))
-            if joint is None or product is None or product.traits.isdisjoint(_PRODUCTS):
+        """The dots of a variance or a covariance, if a difference gives one."""
+        if len(node.inputs) != 2 or not subtracts(self.graph, node):
+            return []
+        for value, other in (node.inputs, node.inputs[::-1]):
+            product = self.maker(self.origin(other))
+            if product is None or not self._multiplies(product):
                 continue
-            means = [dot for v in product.inputs if (dot := self._dot(v)) is not None]
-            read = {self.origin(v) for dot in means for v in dot.inputs}
-            factors = (self.maker(self.origin(v)) for v in joint.inputs)
-            if len(means) == len(product.inputs) and any(
-                made is not None
-                and not made.traits.isdisjoint(_PRODUCTS)
-                and read.issuperset(map(self.origin, made.inputs))
-                for made in factors
-            ):
-                return [joint, *means]
+            for joint, factors in self._second_moments(value):
+                means = [self._means(v, factors, joint) for v in product.inputs]
+                reached = [found for _, found in means]
+                if all(reached) and factors <= set[int]().union(*reached):
+                    sums = [*joint, *(made for way, _ in means for made in way)]
+                    return [made for made in sums if self._is_dot(made)]
         return []
 
-    def _dot(self, value: int) -> Node | None:
-        """The allow operation that a value comes from, moved or scaled, if there is one."""
-        made = self.maker(self.origin(value))
-        allow = made is not None and self.classes.nodes[made.index].kind is Kind.ALLOW
-        return made if allow else None
+    def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
+        """Sums of products that a value may be: the dots and sums of each, and the factors."""
+        queue: list[tuple[int, tuple[Node, ...]]] = [(value, ())]
+        for reader, before in queue:
+            made = self.maker(self.origin(reader))
+            if made is None or not self._sums(made):
+                continue
+            way = (*before, made)
+            if len(made.inputs) == 2:
+                yield way, set(map(self.origin, made.inputs))
+            for operand in made.inputs:
+                product = self.maker(self.origin(operand))
+                if product is not None and self._multiplies(product):
+                    yield way, set(map(self.origin, product.inputs))
+                else:
+                    queue.append((operand, way))
+
+    def _means(
+        self, value: int, factors: set[int], joint: Collection[Node]
+    ) -> tuple[list[Node], set[int]]:
+        """Dots and sums that lead from factors to a value without ``joint``, and those factors."""
+        way, reached, queue = list[Node](), set[int](), [self.origin(value)]
+        for origin in queue:
+            if way and origin in factors:
+                reached.add(origin)
+                continue
+            made = self.maker(origin)
+            if made is not None and self._sums(made) and made not in joint:
+                way.append(made)
+                queue += map(self.origin, made.inputs)
+        return way, reached
+
+    def _multiplies(self, node: Node) -> bool:
+        """True if a node multiplies element by element, or is an outer product."""
+        outer = Trait.CONTRACTS in node.traits and not self._is_dot(node)
+        return outer or not node.traits.isdisjoint(_PRODUCTS)
+
+    def _sums(self, node: Node) -> bool:
+        """True if a node sums over an axis or a window, with weights or without."""
+        return not node.traits.isdisjoint({Trait.CONTRACTS, Trait.SUMS})
+
+    def _is_dot(self, node: Node) -> bool:
+        return self.classes.nodes[node.index].kind is Kind.ALLOW
 
     @staticmethod
     def _new(values: Iterable[int], seen: set[int]) -> list[int]:

@@ -9,6 +9,7 @@ rounding; and powers over ten decades fit no float16: ``log(max((s * s) @ bank, 
     start at the operands of logarithms, walk back through moves, sums, arithmetic and roots
     a dot on the way                  is denied: the logarithm reads it, or a power of it
     an activation or an exponential   ends the walk: a network's last layer before log(softmax(x))
+    a choice with such a piece        ends the walk: log(softplus(x)), which is piecewise
     a single number                   ends the walk: the mean over everything, log(mean((x - y)**2))
 
 The walk goes on past a dot: the filter bank reads a power, and that a Fourier transform. The
@@ -39,6 +40,8 @@ _PASSES = frozenset(
         Trait.RAISES,
         Trait.ROOTS,
         Trait.CONTRACTS,
+        Trait.CARRIES,
+        Trait.LINEAR,
         Trait.UNDESCRIBED,
     }
 )
@@ -78,9 +81,32 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
 
 def _passes(node: Node, graph: Graph) -> bool:
     """True if a relative error of an operand may be one of the result, in a filter or a power."""
-    if Trait.ACTIVATION in node.traits:
-        # A maximum is an activation if it keeps what is negative out; else it guards the logarithm.
-        bounds = [graph.values[v].constant for v in node.inputs]
-        known = [bound for bound in bounds if bound is not None]
-        return Trait.BOUNDS in node.traits and any(bound.low > 0.0 for bound in known)
+    if _is_activation(node, graph) or (Trait.CHOOSES in node.traits and _is_piecewise(node, graph)):
+        return False
     return not node.traits.isdisjoint(_PASSES)
+
+
+def _is_activation(node: Node, graph: Graph) -> bool:
+    """True for activations: a maximum is one if it keeps what is negative out, else it guards."""
+    bounds = [graph.values[v].constant for v in node.inputs if Trait.BOUNDS in node.traits]
+    guards = any(bound is not None and bound.low > 0.0 for bound in bounds)
+    return Trait.ACTIVATION in node.traits and not guards
+
+
+def _is_piecewise(choice: Node, graph: Graph) -> bool:
+    """True if a piece of a choice comes from an activation by sums and moves: softplus, ELU."""
+    queue = list(choice.inputs[1:])
+    for value in queue:
+        producer = graph.values[value].producer
+        if producer < 0:
+            continue
+        node = graph.nodes[producer]
+        if _is_activation(node, graph):
+            return True
+        if not node.traits.isdisjoint(_PIECES) and node.traits.isdisjoint(_LOOPS):
+            queue += set(node.inputs).difference(queue)
+    return False
+
+
+_PIECES = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES})
+_LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.INDEXES})

@@ -50,6 +50,8 @@ _KEEP_COUNTS = frozenset(
         Trait.UNDESCRIBED,
     }
 )
+_DIVISOR = 32.0
+"""Divisors from which integers become small. A position divided by 2 is still one."""
 _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
 _ANGLE = "a dot of arguments that goes into a sine, which needs the low bits of its operand"
@@ -134,16 +136,21 @@ class _Counts:
         self.plain.add(value)
 
     def _is_new(self, node: Node) -> bool:
-        """True if a node counts, or makes numbers of integers."""
-        converts = Trait.CONVERTS in node.traits and bool(node.inputs)
-        integers = converts and self._values[node.inputs[0]].dtype in _INTEGERS
-        return integers or Trait.COUNTS in node.traits
+        """True if a node counts, or makes numbers of integers, as an unknown operation may."""
+        read = [self._values[v].dtype for v in node.inputs]
+        if not node.traits.isdisjoint({Trait.CONVERTS, Trait.UNDESCRIBED}):
+            return bool(read) and all(dtype in _INTEGERS for dtype in read)
+        return Trait.COUNTS in node.traits
 
     def _normalizes(self, node: Node) -> bool:
-        """True if a node makes integers small: pixels divided by 255."""
-        constants = [self._values[v].constant for v in node.inputs]
-        shrinks = any(known is not None and known.largest < 1.0 for known in constants)
-        return Trait.DIVIDES in node.traits or (Trait.MULTIPLIES in node.traits and shrinks)
+        """True if a node makes integers small: pixels divided by 255, or by their deviation."""
+        for slot, value in enumerate(node.inputs):
+            known = self._values[value].constant
+            if Trait.DIVIDES in node.traits and slot == 1:
+                return known is None or known.smallest >= _DIVISOR
+            if Trait.MULTIPLIES in node.traits and known is not None:
+                return known.largest <= 1.0 / _DIVISOR
+        return False
 
     def _is_exact(self, node: Node) -> bool:
         """True if half holds every integer that a node may make."""

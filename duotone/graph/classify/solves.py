@@ -54,7 +54,7 @@ _AGAIN = "multiplies what follows from a solve with what led to it: a gradient, 
 _CARRIED = "reads a state of this loop that comes from a factorisation or a solve"
 _SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
 _WEIGHTS = _SCALES | {Trait.CHOOSES, Trait.ADDS}
-_LINEAR = frozenset({Trait.NEGATES, Trait.CARRIES, Trait.UNDESCRIBED})
+_LINEAR = frozenset({Trait.NEGATES, Trait.CARRIES, Trait.LINEAR, Trait.UNDESCRIBED})
 """An operation that nobody described may be linear, so that no walk ends there."""
 
 

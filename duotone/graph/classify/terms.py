@@ -39,6 +39,31 @@ def scales(node: Node) -> bool:
     return not node.traits.isdisjoint(_SCALES) and len(set(node.inputs)) == 2
 
 
+def subtracts(graph: Graph, node: Node) -> bool:
+    """True if a node subtracts an operand, or adds one whose sign changed."""
+    adds = Trait.ADDS in node.traits and len(node.inputs) == 2
+    return Trait.SUBTRACTS in node.traits or (adds and any(_turned(graph, v) for v in node.inputs))
+
+
+def _turned(graph: Graph, value: int) -> bool:
+    """True if a value is another one with the other sign, moved or scaled; or may be."""
+    while (producer := graph.values[value].producer) >= 0:
+        node = graph.nodes[producer]
+        constants = [graph.values[v].constant for v in node.inputs]
+        if not node.traits.isdisjoint({Trait.NEGATES, Trait.UNDESCRIBED}):
+            return True
+        if scales(node):
+            if any(known is not None and known.low < 0.0 for known in constants):
+                return True
+        elif len(node.inputs) != 1 or Trait.COMMUTES not in node.traits:
+            return False
+        rest = [v for v, known in zip(node.inputs, constants, strict=True) if known is None]
+        if len(rest) != 1:
+            return False
+        (value,) = rest
+    return False
+
+
 _SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
 
 
