@@ -72,7 +72,7 @@ _INFER = [
         "activation",
     ),
     *_rows(Kind.INFER, "Log", "logarithm"),
-    *_rows(Kind.INFER, "Log1p", "activation"),
+    *_rows(Kind.INFER, "Log1p", "logarithm activation"),
     *_rows(Kind.INFER, "Inv Reciprocal", "raises"),
     *_rows(Kind.INFER, "Sqrt", "roots"),
     *_rows(

@@ -257,8 +257,8 @@ class Trait(enum.StrEnum):
     LOGARITHM = (
         "logarithm",
         "takes a logarithm, which makes an absolute error of its operand's relative one",
-        "log1p",
-        "asinh is linear near 0, and no power is read by it",
+        "log",
+        "asinh, which audio models do not read a power with",
     )
     LOGS = (
         "logs",
