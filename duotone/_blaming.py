@@ -181,7 +181,7 @@ def _holds(step: Callable[..., Any], signature: Any, arrays: Sequence[Any]) -> b
 def _in_float32(
     program: Instrumented, step: Callable[..., Any], signature: Signature, arrays: Sequence[Any]
 ) -> BlameRecord | None:
-    """What is wrong with a step in float32, of which all is finite when it is rewritten.
+    """The record of the step in float32, if that is not finite where the rewritten step is.
 
     A constant that half cannot hold is saturated when it is rewritten, and infinite in float32
     after one more operation; a loss is finite where its gradient is not.
