@@ -18,6 +18,9 @@ VENVTF := .venv-tensorflow
 PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 PYTHON312 ?= $(if $(filter 3.12,$(PYTHON_VERSION)),,$(shell scripts/find-python 3.12))
 
+# Sources, pages and reports are UTF-8, whatever the locale of who runs the tests.
+export PYTHONUTF8 := 1
+
 PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # Python 3.11 tests the oldest supported versions of some libraries, Python 3.12 the newest.
 OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.txt)

@@ -5,7 +5,8 @@
     rewrite the function, unless it is or holds a rewritten one; mark every node in its scopes
     run the rewritten program and its twin as one compiled program, note a row for each value
     read the rows: what overflows first and why, or what loses most
-    where all is finite run both once more, in a second program, which notes the errors
+    where all is finite run both once more, in a second program, which notes the errors; before that
+    look at the step without duotone where only that may be not finite: see _in_float32
 
 Who calls this: users, as :func:`duotone.blame`. What goes wrong: an argument without data, a
 function in which nothing is to be half.
@@ -15,15 +16,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 
 from duotone._arguments import check_callable, is_off, without_heal
+from duotone._forms import without_duotone
 from duotone._mixed import settings_of
 from duotone._suspects import Run, blamed
 from duotone.api import autocast, check_settings, function_inside
@@ -39,7 +43,7 @@ from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.inside import Collection, collecting, holds_rewritten
 from duotone.jaxpr.twins import loops  # noqa: F401  (registers the forms)
 from duotone.jaxpr.twins.run import Twins, twin_of
-from duotone.jaxpr.twins.statistics import ERRORS, LOOK, SIZE, WIDTH, Kind
+from duotone.jaxpr.twins.statistics import ERRORS, FULL_TICK, LOOK, SIZE, WIDTH, Kind
 from duotone.policy import Policy
 from duotone.targets import assumed
 from duotone.views.blame import BlameView
@@ -71,7 +75,7 @@ def blame(
     The step runs once, compiled, with each of its values calculated as it is painted and once more
     in float32. What it returns is thrown away; nothing is changed by it. Where all is finite,
     operations are ranked by what half loses: numbers that become 0, and error, for which the step
-    runs once more.
+    runs once more. If the step returns one number, a loss, its float32 gradient is looked at too.
 
     Args:
         step: a function; one that :func:`duotone.autocast` returned; or one that holds rewritten
@@ -117,7 +121,8 @@ def blame(
     rows = program.rows(arrays)
     record = program.blamed(rows)
     if record.verdict is Verdict.FINITE:
-        record = program.blamed(rows, program.errors(arrays))
+        record = _in_float32(program, step, signature, arrays)
+        record = record or program.blamed(rows, program.errors(arrays))
     return Blame(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
 
 
@@ -173,6 +178,58 @@ def _holds(step: Callable[..., Any], signature: Any, arrays: Sequence[Any]) -> b
     return holds_rewritten(trace(step, signature, arrays).jaxpr)
 
 
+def _in_float32(
+    program: Instrumented, step: Callable[..., Any], signature: Signature, arrays: Sequence[Any]
+) -> BlameRecord | None:
+    """The record of the step in float32, if that is not finite where the rewritten step is.
+
+    A constant that half cannot hold is saturated when it is rewritten, and infinite in float32
+    after one more operation; a loss is finite where its gradient is not.
+
+    Returns:
+        ``None`` if float32 is finite too.
+    """
+    if not (program.saturates or program.is_loss):
+        return None
+    if program.reference is None:
+        function = without_duotone(function_inside(step))
+        try:
+            whole = _with_gradient(function) if program.is_loss else function
+            program.reference = instrumented(whole, signature, arrays)
+        except Exception:  # JAX has no gradient of it
+            program.reference = instrumented(function, signature, arrays)
+        program.reference.half = program.half
+    rows = program.reference.rows(arrays)
+    record = program.reference.blamed(rows)
+    if record.verdict is not Verdict.FLOAT32:
+        return None
+    differentiated = program.is_loss and not program.reference.is_loss
+    of_gradient = differentiated and program.reference.is_result_finite(rows, 0)
+    return dataclasses.replace(record, of_gradient=of_gradient)
+
+
+def _with_gradient(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss and its gradient by all floating-point arrays among its arguments."""
+
+    @functools.wraps(loss)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        floats = {
+            place: leaf
+            for place, leaf in enumerate(leaves)
+            if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
+        }
+
+        def of_floats(moved: dict[int, Any]) -> Any:
+            filled = [moved.get(place, leaf) for place, leaf in enumerate(leaves)]
+            args, kwargs = jax.tree.unflatten(tree, filled)
+            return loss(*args, **kwargs)
+
+        return jax.value_and_grad(of_floats)(floats)
+
+    return both
+
+
 class Instrumented:
     """A traced step that runs beside its twin; compiled once, and once more for its errors.
 
@@ -180,6 +237,9 @@ class Instrumented:
         arguments: their names.
         half: the half type.
         holds: whether anything in it is rewritten.
+        saturates: whether it holds a constant that is too large for half.
+        is_loss: whether it returns one floating-point number.
+        reference: the step without duotone, once that was looked at.
     """
 
     def __init__(self, traced: Traced, collection: Collection) -> None:
@@ -187,6 +247,12 @@ class Instrumented:
         self._jaxpr, self._collection = traced.jaxpr, collection
         self.holds = bool(collection.marked)
         self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
+        self.saturates = any(map(_saturates, collection.marked))
+        outs = [aval for aval in traced.jaxpr.out_avals if isinstance(aval, ShapedArray)]
+        self.is_loss = [out.shape for out in outs if jnp.issubdtype(out.dtype, jnp.floating)] == [
+            ()
+        ]
+        self.reference: Instrumented | None = None
         self._twins, self._results = Twins(LOOK), list[int]()
         self._look = jax.jit(functools.partial(self._noted, LOOK))
         self._errors = jax.jit(functools.partial(self._noted, ERRORS))
@@ -214,6 +280,16 @@ class Instrumented:
         marked = self._collection.marked
         return blamed(Run(sites, read, readers, marked, self.arguments, self._results), self.half)
 
+    def is_result_finite(self, rows: Any, place: int) -> bool:
+        """True if a result is finite in float32.
+
+        Args:
+            rows: that were calculated.
+            place: of the result.
+        """
+        site = self._results[place]
+        return site < 0 or math.isinf(rows[site, FULL_TICK])
+
     def _noted(self, kind: Kind, arrays: list[Any]) -> Any:
         """The rows of all sites; traced once for each kind, which gives the same sites."""
         twins = self._twins = Twins(kind)
@@ -221,9 +297,22 @@ class Instrumented:
             twins.note(("argument", k), None, ((name, False),), twin_of(array), ())
             for k, (name, array) in enumerate(zip(self.arguments, arrays, strict=True))
         ]
-        self._results = [twin.site for twin in twins.run(self._jaxpr, operands)]
+        self._results = twins.note_results(self._jaxpr, twins.run(self._jaxpr, operands))
         sites, rows = twins.rows()
         return rows[np.argsort(sites)]
+
+
+def _is_number(aval: Any) -> bool:
+    """True for the type of one floating-point number."""
+    is_array = isinstance(aval, ShapedArray) and aval.shape == ()
+    return is_array and jnp.issubdtype(aval.dtype, jnp.floating)
+
+
+def _saturates(painted: Any) -> bool:
+    """True if a painted program holds a constant that is too large for its half type."""
+    largest = painted.half.largest
+    constants = (value.constant for value in painted.built.graph.values)
+    return any(constant is not None and constant.largest > largest for constant in constants)
 
 
 _KEPT: OrderedDict[Any, Instrumented] = OrderedDict()

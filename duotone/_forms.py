@@ -194,14 +194,18 @@ def _forms(
             policy = settings.policy if policy is None else policy
         mixed = api.autocast(inner, dtype=dtype, policy=without_heal(policy))
     return {
-        FLOAT32: Form(_without_duotone(function), given, kwargs),
+        FLOAT32: Form(without_duotone(function), given, kwargs),
         WRITTEN: Form(step, args, kwargs),
         DUOTONE: Form(mixed, args, kwargs),
     }
 
 
-def _without_duotone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in which nothing is rewritten, not inside of it either."""
+def without_duotone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in which nothing is rewritten, not inside of it either.
+
+    Args:
+        function: any; one that :func:`duotone.autocast` returned counts as it was before.
+    """
 
     @functools.wraps(function, updated=())
     def plainly(*args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@
     cause     the twin does not fit half: overflow, in the forward or the backward pass;
               it fits: something before it became 0
     pins      what makes or reads a half value whose twin does not fit
-    otherwise the first site at which float32 makes something that is not finite
+    otherwise the first NaN of float32, and back from it to the site that it comes from
 
 Who calls this: ``duotone._blaming``.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,12 @@ from duotone.graph.blame import BlameRecord, Suspect, Verdict
 from duotone.graph.graph import HALF_TYPES, Node
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.running.inside import node_marked, without_marks
-from duotone.jaxpr.twins.run import Site
+from duotone.jaxpr.twins.run import MOVING, Site
 from duotone.jaxpr.twins.statistics import (
     BAD,
     COUNT,
     ERROR,
+    FULL_TICK,
     HIGH,
     ITERATION,
     LOW,
@@ -252,16 +253,37 @@ def _escaped(path: str) -> str:
 
 def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
     """The verdict on a run that half does not break: finite, or where float32 is not."""
-    bad = [not np.isfinite(row[[LOW, HIGH]]).all() for row in run.rows]
-    nan = np.isnan(run.rows[:, LOW])
-    if not nan.any() and not any(bad[k] for k in run.results if k >= 0):
+    bad = np.isfinite(run.rows[:, FULL_TICK])
+    nan = np.flatnonzero(np.isnan(run.rows[:, LOW])).tolist()
+    starts = nan or [k for k in run.results if k >= 0 and bad[k]]
+    if not starts:
         return Verdict.FINITE, None
     if inputs:
-        found = [k for k, site in enumerate(run.sites) if site.eqn is None and bad[k]]
-        return Verdict.INPUT, found[0]
-    made = [k for k in np.flatnonzero(bad).tolist() if not any(bad[r] for r in run.sites[k].reads)]
-    found = made or np.flatnonzero(bad).tolist()
-    return Verdict.FLOAT32, min(found)
+        return Verdict.INPUT, next(k for k, s in enumerate(run.sites) if s.eqn is None and bad[k])
+    return Verdict.FLOAT32, _origin(run, bad, starts)
+
+
+def _origin(run: Run, bad: np.ndarray, starts: Sequence[int]) -> int:
+    """The site from which the earliest of some sites has numbers that are not finite.
+
+    Args:
+        run: the run.
+        bad: for each site, whether its twin is ever not finite.
+        starts: sites at which it is.
+    """
+
+    def moment(k: int) -> tuple[float, int]:
+        return float(run.rows[k, FULL_TICK]), k
+
+    found, seen = min(starts, key=moment), set[int]()
+    while True:
+        seen.add(found)
+        latest = moment(found)[0]
+        reads = set(run.sites[found].reads) - seen
+        before = [k for k in reads if bad[k] and moment(k)[0] <= latest]
+        if not before:
+            return found
+        found = min(before, key=moment)
 
 
 def suspect(run: Run, site: int) -> Suspect:
@@ -300,11 +322,18 @@ def _described(run: Run, at: Site) -> tuple[str, str, str, str]:
     found = run.node(at.names)
     if found is not None:
         painted, node = found
-        return node.op, node.scope, str(node.source), str(painted.painting.rules[node.index])
+        rule = str(painted.painting.rules[node.index])
+        return node.op, node.scope, _first_known(str(node.source), at), rule
     own = str(at.eqn.primitive.name)
     name = "dot_general" if own == OWN_DOT else own
     scopes = without_regions(without_marks(name for name, by in at.names if not by))
-    return name, "/".join(scopes), _jax.source_line(at.eqn), ""
+    return name, "/".join(scopes), _first_known(_jax.source_line(at.eqn), at), ""
+
+
+def _first_known(source: str, at: Site) -> str:
+    """A source line, or where JAX knows none that of the nearest equation around it."""
+    lines = (source, *map(_jax.source_line, reversed(at.around)))
+    return next((line for line in lines if line != _jax.NO_SOURCE), source)
 
 
 def _ranked(run: Run, by: str) -> tuple[Suspect, ...]:
@@ -313,6 +342,8 @@ def _ranked(run: Run, by: str) -> tuple[Suspect, ...]:
         size = run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
     else:
         size = np.array([run.error(k) for k in range(len(run.sites))])
+    moved = [k for k in run.results if k >= 0 and _moves(run.sites[k])]
+    size[moved] = 0
     found: dict[Any, Suspect] = {}
     for k in np.argsort(-size, kind="stable").tolist():
         if size[k] <= 0 or len(found) == MOST:
@@ -322,6 +353,6 @@ def _ranked(run: Run, by: str) -> tuple[Suspect, ...]:
     return tuple(found.values())
 
 
-def names_of(arguments: Iterable[str]) -> list[Site]:
-    """A site for each argument."""
-    return [Site(None, ((name, False),), "", (), (), False) for name in arguments]
+def _moves(site: Site) -> bool:
+    """True if what makes a value only moves others."""
+    return site.eqn is not None and site.eqn.primitive.name in MOVING

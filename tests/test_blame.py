@@ -363,3 +363,98 @@ def test_errors_are_compiled_only_where_all_is_finite():
     assert fine.verdict == "finite"
     assert fine.errors
     assert compiled
+
+
+# Float32 is not finite: said, with the line that it comes from
+
+
+ROWS = jnp.ones((4, 8)).at[1].set(0.0)
+EYE = jnp.eye(8) + 0.1
+
+
+def root(w, x):
+    return jnp.sqrt(jnp.sum((x @ w) ** 2, -1)).mean()
+
+
+def line_of(function):
+    """The lines of a function, as sources name them."""
+    code = function.__code__
+    return {f"{code.co_filename}:{line}" for _, _, line in code.co_lines() if line}
+
+
+def in_a_scan(w, x):
+    def body(c, _):
+        return c - 0.1 * jax.grad(root)(c, x), None
+
+    return jax.lax.scan(body, w, None, length=3)[0]
+
+
+def in_a_branch(w, x):
+    return jax.lax.cond(x[0, 0] > 0, lambda: root(w, x), lambda: 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        jax.grad(root),
+        jax.jit(jax.grad(jax.checkpoint(root))),
+        jax.grad(in_a_branch),
+        in_a_scan,
+        lambda w, x: jnp.nan_to_num(jax.grad(root)(w, x)),
+    ],
+    ids=["grad", "checkpoint", "branch", "scan", "hidden"],
+)
+def test_a_gradient_that_is_nan_in_float32_too(step, dtype):
+    """Catches: naming a residual of the branch that is not taken, or of a later iteration."""
+    found = duotone.blame(step, EYE, ROWS, dtype=dtype)
+    assert found.verdict == "float32"
+    assert found.first.operation == "div"
+    assert found.first.source.rpartition(":")[0] in line_of(root)
+    assert not found.of_gradient
+
+
+def test_the_gradient_of_a_loss_is_looked_at():
+    found = duotone.blame(root, EYE, ROWS, dtype="float16")
+    assert (found.verdict, found.of_gradient, found.half_dtype) == ("float32", True, "float16")
+    assert found.first.source.rpartition(":")[0] in line_of(root)
+    again = duotone.blame(root, EYE, ROWS + 1.0, dtype="float16")  # other numbers, no new program
+    assert again.verdict == "finite"
+    assert again.errors
+
+
+def test_a_number_without_a_gradient_is_finite():
+    def counted(w, x):
+        return jax.lax.while_loop(lambda v: v < 3, lambda v: v + 1, jnp.abs(x @ w).max())
+
+    assert duotone.blame(counted, EYE, ROWS, dtype="float16").verdict == "finite"
+
+
+def filled(w, x):
+    return jnp.take(x @ w, jnp.array([9]), axis=0)
+
+
+def selected(w, x):
+    return jnp.where(x > 0, x @ w, jnp.nan)
+
+
+@pytest.mark.parametrize(("step", "operation"), [(filled, "gather"), (selected, "select_n")])
+def test_a_result_into_which_nan_is_moved(step, operation):
+    for policy in (None, duotone.Policy(keep_full=["*"], ignore_performance=True)):
+        found = duotone.blame(step, EYE, ROWS, dtype="float16", policy=policy)
+        assert (found.verdict, found.first.operation) == ("float32", operation)
+        assert found.first.source.rpartition(":")[0] in line_of(step)
+
+
+def test_a_saturated_constant_that_is_infinite_in_float32():
+    """A row that is all mask is NaN in float32 and finite in half, where the mask is saturated."""
+
+    def masked(w, x):
+        return jax.nn.softmax(jnp.where(x > 0, x @ w, -3e38) * 2, axis=-1) @ w
+
+    assert jnp.isnan(masked(EYE, ROWS)).any()
+    fast = duotone.autocast(masked, dtype="float16")
+    assert jnp.isfinite(fast(EYE, ROWS)).all()
+    for step in (masked, fast):
+        assert duotone.blame(step, EYE, ROWS, dtype="float16").verdict == "float32"
+        assert duotone.blame(step, EYE, ROWS + 1.0, dtype="float16").verdict == "finite"

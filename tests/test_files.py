@@ -166,9 +166,20 @@ def test_a_folder_that_may_not_be_written_to(tmp_path, monkeypatch):
         check_writable(tmp_path / "a")
 
 
+FOREGROUND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in signal.SIGHUP, signal.SIGTERM:
+    signal.signal(number, signal.SIG_DFL)
+"""
+
+
 def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a process of its own."""
-    command = [sys.executable, "-c", textwrap.dedent(script)]
+    """Runs a script in a process of its own, with the signal handlers of a shell's foreground.
+
+    Under nohup or in the background, the tests ignore some signals, and a child inherits that.
+    """
+    command = [sys.executable, "-c", FOREGROUND + textwrap.dedent(script)]
     root = str(Path(__file__).parents[1])
     environ = {**os.environ, "PYTHONPATH": root}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
@@ -178,10 +189,6 @@ KILLED = """
     import os, signal, sys
     from pathlib import Path
     from duotone import _files
-
-    # As in a shell's foreground, should the tests run under nohup or in the background.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def killed(handle, data, old, write=_files._fill):
         write(handle, data, old)

@@ -71,6 +71,7 @@ MAY_IMPORT = {
     "_suspects": {"_jax", "graph", "jaxpr", "regions"},
     "_blaming": {
         "_arguments",
+        "_forms",
         "_suspects",
         "api",
         "errors",

@@ -205,7 +205,7 @@ def _refusal(function: Callable[..., Any], arguments: tuple[Any, ...]) -> TypeEr
 
 
 def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Exception | None:
-    """The error that a function raises when it is traced with these arguments."""
+    """Traces a function with these arguments and returns what it raises; computes nothing."""
     import jax
 
     leaves, tree = jax.tree.flatten(arguments)

@@ -162,7 +162,7 @@ def read_record(path: Path) -> Record:
     from duotone.graph.record import Record
 
     try:
-        return Record.from_json(path.read_text())
+        return Record.from_json(path.read_text(encoding="utf-8"))
     except (ArgumentError, UnicodeDecodeError) as error:
         raise ArgumentError(f"{path}: {error}") from error
 

@@ -249,7 +249,7 @@ def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedMode
     folder = Path(path)
     about = folder / DESCRIPTION
     try:
-        description = json.loads(about.read_text())
+        description = json.loads(about.read_text(encoding="utf-8"))
         known = description["format"]
         files: Mapping[str, str] = description["files"]
     except OSError as error:

@@ -27,7 +27,7 @@ class Verdict(enum.StrEnum):
 
     FINITE = "finite", "every value that is finite in float32 is finite in half"
     INPUT = "input", "an argument holds NaN or infinity already"
-    FLOAT32 = "float32", "float32 is not finite here either: it is not the half type's doing"
+    FLOAT32 = "float32", "float32 is not finite here: it is not the half type's doing"
     OVERFLOW = "overflow", "the forward pass overflows: it needs a pin, or a range that fits"
     UNDERFLOW = "underflow", "a number became 0 in half, and what reads it is not finite"
     LOSS_SCALE = (
@@ -102,6 +102,7 @@ class BlameRecord:
         half_dtype: the half type.
         half_largest: its largest number.
         watched: how many operations were looked at.
+        of_gradient: whether the step, a loss, is finite and ``first`` is of its float32 gradient.
     """
 
     verdict: Verdict
@@ -116,3 +117,4 @@ class BlameRecord:
     half_dtype: str
     half_largest: float
     watched: int
+    of_gradient: bool = False

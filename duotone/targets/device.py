@@ -95,7 +95,7 @@ def cpu_flags() -> frozenset[str]:
     cpuinfo = Path("/proc/cpuinfo")
     if platform.system() != "Linux" or not cpuinfo.exists():
         return frozenset()
-    for line in cpuinfo.read_text().splitlines():
+    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
         if line.startswith(("flags", "Features")):
             return frozenset(line.split(":", 1)[1].split())
     return frozenset()

@@ -27,6 +27,8 @@ class BlameView(Lines):
     def _lines(self, width: int) -> Iterator[str]:
         r = self._record
         yield from _wrapped(f"{r.verdict.value}: {r.verdict.words}", width)
+        if r.of_gradient:
+            yield from _wrapped("the step itself is finite: this is of its gradient", width)
         if r.inputs and r.verdict is not Verdict.INPUT:
             yield from _wrapped(f"not finite to begin with: {', '.join(r.inputs)}", width)
         if r.verdict is Verdict.INPUT:

@@ -19,6 +19,7 @@ from tests.profiler.xplanes import gpu, kernel, write
 LOOP = """
 import os, signal, subprocess, sys
 import jax, jax.numpy as jnp
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 step = jax.jit(lambda x: jnp.tanh(x @ x) * 1e-2)
 x = jnp.ones((32, 32))
 for _ in range(5):

@@ -24,7 +24,8 @@ def expected(plain, full, tick, iteration):
     zero = half & normal & (kept == 0)
     first = tick if bad.any() else np.inf
     ends = twin.min(), twin.max()
-    return [bad.sum(), first, iteration, *ends, under.sum(), zero.sum(), twin.size]
+    lost = np.inf if np.isfinite(twin).all() else tick
+    return [bad.sum(), first, iteration, *ends, under.sum(), zero.sum(), twin.size, lost]
 
 
 def special(half):
@@ -100,3 +101,5 @@ def test_rows_of_two_iterations_are_joined():
     assert (found[rows.BAD], found[rows.TICK], found[rows.ITERATION]) == (1, 1, 1)
     assert found[rows.LOW] == -np.inf
     assert found[rows.COUNT] == 80
+    assert found[rows.FULL_TICK] == 1
+    assert LOOK.neutral(1)[0, rows.FULL_TICK] == np.inf  # of a branch that is not taken

@@ -17,6 +17,7 @@ Who calls this: ``duotone._blaming``. What goes wrong: an equation that float32 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +51,7 @@ class Site:
         shape: likewise.
         reads: sites of the operands.
         loop: whether it stands in a loop.
+        around: the equations in whose programs it is, outermost first.
     """
 
     eqn: Any
@@ -58,6 +60,7 @@ class Site:
     shape: tuple[int, ...]
     reads: tuple[int, ...]
     loop: bool
+    around: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class Twins:
         self.tick: Any = jnp.int32(0)
         self.iteration: Any = None
         self.watching = True
+        self._around: tuple[Any, ...] = ()
         self._numbers: dict[Any, int] = {}
 
     def run(
@@ -142,9 +146,30 @@ class Twins:
             handler = HANDLERS.get(
                 eqn.primitive.name, _calls if eqn.primitive.name in _CALLS else _leaf
             )
+            around = self._around
+            self._around = around if handler is _leaf else (*around, eqn)
             results = handler(self, eqn, [read(atom) for atom in eqn.invars], inner, place)
+            self._around = around
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in opened.outvars]
+
+    def note_results(self, jaxpr: Any, results: Sequence[Twin]) -> list[int]:
+        """The sites of the program's results.
+
+        A result that was moved after it was noted has a site of its own: what moves it may put NaN
+        into it, as ``jnp.where`` and ``jnp.take`` do.
+        """
+        sites = []
+        for place, twin in enumerate(results):
+            noted = self.notes.get(twin.site)
+            makers = _makers(jaxpr, place)
+            if makers and (noted is None or noted.full is not twin.full):
+                stacks = (_jax.stack_names(eqn.source_info.name_stack) for eqn in makers)
+                names, self._around = tuple(itertools.chain(*stacks)), makers[:-1]
+                twin = self.note(("result", place), makers[-1], names, twin, [twin.site])
+            sites.append(twin.site)
+        self._around = ()
+        return sites
 
     def note(
         self,
@@ -164,9 +189,8 @@ class Twins:
         if number is None:
             number = self._numbers[key] = len(self.sites)
             found = tuple(dict.fromkeys(read for read in reads if read >= 0))
-            self.sites.append(
-                Site(eqn, names, str(dtype), twin.plain.shape, found, self.iteration is not None)
-            )
+            shape, loop = twin.plain.shape, self.iteration is not None
+            self.sites.append(Site(eqn, names, str(dtype), shape, found, loop, self._around))
         self.notes[number] = Note(twin.plain, twin.full, self.tick)
         return Twin(twin.plain, twin.full, number)
 
@@ -190,6 +214,20 @@ class Twins:
             return function(), (*self.rows(), self.tick)
         finally:
             self.notes, self.left, self.tick, self.iteration = saved
+
+
+def _makers(jaxpr: Any, place: int) -> tuple[Any, ...]:
+    """The equation that makes a result, last, after those whose programs it is in."""
+    opened = _jax.open_jaxpr(jaxpr)
+    atom = opened.outvars[place]
+    for eqn in reversed(opened.eqns):
+        if any(out is atom for out in eqn.outvars):
+            if eqn.primitive.name not in _CALLS:
+                return (eqn,)
+            inner = next(eqn.params[name] for name in _CALLED if name in eqn.params)
+            made = _makers(inner, [out is atom for out in eqn.outvars].index(True))
+            return (eqn, *made) if made else ()
+    return ()
 
 
 Handler = Callable[

@@ -25,18 +25,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-BAD, TICK, ITERATION, LOW, HIGH, UNDERFLOW, ZERO, COUNT = range(8)
+BAD, TICK, ITERATION, LOW, HIGH, UNDERFLOW, ZERO, COUNT, FULL_TICK = range(9)
 """Columns of a look: elements that are not finite while the twin's are; when that was first,
 counted in iterations of all loops, and the iteration of the innermost one; least and greatest
 element of the twin, both NaN if one is; elements below the normal numbers of half whose twin is a
-normal float32, and those of them that are 0; elements."""
-WIDTH = 8
+normal float32, and those of them that are 0; elements; when the twin was first not finite."""
+WIDTH = 9
 ERROR, SIZE = range(WIDTH, WIDTH + 2)
 """Columns of errors, behind those of a look: sums of squares of the error and of the twin, not
 finite where one of them is not."""
-NEUTRAL = np.array([0, np.inf, 0, np.inf, -np.inf, 0, 0, 0], np.float32)
+NEUTRAL = np.array([0, np.inf, 0, np.inf, -np.inf, 0, 0, 0, np.inf], np.float32)
 """The row of no element."""
-_ADDED = np.array([1, 0, 0, 0, 0, 1, 1, 1], bool)
+_ADDED = np.array([1, 0, 0, 0, 0, 1, 1, 1, 0], bool)
 _SMALL = 4096
 """Elements up to which values are laid side by side: a copy of one takes less than a kernel."""
 
@@ -105,13 +105,15 @@ def _rows_of_look(notes: Sequence[Note], iteration: Any) -> Any:
     bad = columns[BAD].astype(jnp.float32)
     low, high = _number(columns[LOW]), _number(columns[HIGH])
     none = jnp.where(jnp.isnan(low) | jnp.isnan(high), np.float32(np.nan), _ZERO)
+    ticks = _ticks([notes[k].tick for k in order])
     done = {
         **{c: column.astype(jnp.float32) for c, column in columns.items()},
-        TICK: jnp.where(bad > 0, _ticks([notes[k].tick for k in order]), np.float32(np.inf)),
+        TICK: jnp.where(bad > 0, ticks, np.float32(np.inf)),
         ITERATION: jnp.full(len(notes), iteration, jnp.float32),
         LOW: low + none,
         HIGH: high + none,
         COUNT: np.array([notes[k].plain.size for k in order], np.float32),
+        FULL_TICK: jnp.where(jnp.isfinite(low) & jnp.isfinite(high), np.float32(np.inf), ticks),
     }
     return jnp.stack([done[c] for c in range(WIDTH)], 1)[np.argsort(order)]
 
@@ -192,7 +194,8 @@ def _joined_looks(one: Any, other: Any) -> Any:
     moment = jnp.where(later[:, None], other, one)
     found = jnp.where(_ADDED, one + other, moment)
     found = found.at[:, LOW].set(jnp.minimum(one[:, LOW], other[:, LOW]))
-    return found.at[:, HIGH].set(jnp.maximum(one[:, HIGH], other[:, HIGH]))
+    found = found.at[:, HIGH].set(jnp.maximum(one[:, HIGH], other[:, HIGH]))
+    return found.at[:, FULL_TICK].set(jnp.minimum(one[:, FULL_TICK], other[:, FULL_TICK]))
 
 
 def _rows_of_errors(notes: Sequence[Note], iteration: Any) -> Any:
@@ -226,7 +229,7 @@ def _sum(array: Any) -> Any:
 
 
 LOOK = Kind(_rows_of_look, _joined_looks, NEUTRAL)
-"""Overflows and what is lost: the columns from ``BAD`` to ``COUNT``."""
+"""Overflows and what is lost: the columns from ``BAD`` to ``FULL_TICK``."""
 ERRORS = Kind(_rows_of_errors, lax.add, np.zeros(2, np.float32))
 """Errors against float32: the columns ``ERROR`` and ``SIZE``."""
 
