@@ -136,7 +136,7 @@ _INFER = [
     *rows(
         Kind.INFER,
         "cbrt",
-        "pole keeps_nan",
+        "roots pole keeps_nan",
         "bfloat16 has float32's range",
         f"{TF} bfloat16: Rsqrt",
         cost=_DEAR,
@@ -231,7 +231,7 @@ _DENY = [
     *rows(
         Kind.DENY,
         "cbrt",
-        "pole keeps_nan",
+        "roots pole keeps_nan",
         _VARIANCE,
         f"{TF}: absent from the float16 lists; {TORCH} rsqrt",
         cost=_DEAR,

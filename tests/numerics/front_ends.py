@@ -328,6 +328,14 @@ def pcen(dot: Any, s: Any, bank: Any) -> Any:
     return (e / (1e-6 + m) ** 0.98 + 2.0) ** 0.5 - 2.0**0.5
 
 
+def cube_root_of_power(dot: Any, s: Any, bank: Any) -> Any:
+    return jnp.cbrt((s * s) @ bank)
+
+
+def compressed_power(dot: Any, s: Any, bank: Any) -> Any:
+    return (jnp.square(s) @ bank + 1e-6) ** 0.3
+
+
 def spectral_contrast(dot: Any, s: Any, bank: Any) -> Any:
     mel = jnp.sqrt((s * s) @ bank)
     return 20 * jnp.log10(mel + 1e-9)
@@ -392,6 +400,9 @@ AUDIO = {
     "mel by dft": (mel_by_dft, (SOUND, BANK)),
     "mel by conv": (mel_by_conv, (SOUND, KERNELS, BANK[:65])),
     "band energies": (band_energies, (SOUND[:1127], KERNELS[:16])),
+    "cube root of 16 bit": (cube_root_of_power, (SPECTRA * 32768, BANK)),
+    "compressed power of 16 bit": (compressed_power, (SPECTRA * 32768, BANK)),
+    "pcen of 16 bit": (pcen, (SPECTRA * 32768, BANK)),
     "decibels of root": (spectral_contrast, (SPECTRA, BANK)),
     "forward algorithm": (
         forward_algorithm,

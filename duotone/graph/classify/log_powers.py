@@ -14,6 +14,9 @@ rounding; and powers over ten decades fit no float16: ``log(max((s * s) @ bank, 
 
 The walk goes on past a dot: the filter bank reads a power, and that a Fourier transform. The
 gradients of such dots are denied too: they read what was divided by the power.
+
+A root compresses a power as well, ``((s * s) @ bank) ** 0.3``: a dot of powers is denied if a root
+reads it, through moves, sums and arithmetic alone.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 
 _REASON = "a logarithm reads its result, or the power of it: a relative error counts"
+_ROOT = "a root reads its result, a sum of powers: their range is twice as wide"
 _GRADIENT = "a gradient of such a dot: it has been divided by the power"
 _NUMBERS = ("float", "bfloat", "complex")
 _PASSES = frozenset(
@@ -74,9 +78,47 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
             denied[node.index] = _REASON
         queue += [v for v in node.inputs if values[v].dtype.startswith(_NUMBERS)]
     dots = Dots(graph, classes)
+    denied = dict.fromkeys(_before_roots(dots), _ROOT) | denied
     for index in tuple(denied):
         denied |= dict.fromkeys(dots.gradients(graph.nodes[index]), _GRADIENT)
     return classes.with_denied(denied, Rule.LOG_POWER, Taint.DOMINANT)
+
+
+def _before_roots(dots: Dots) -> set[int]:
+    """Dots of powers that a root reads through moves, sums and arithmetic."""
+    graph = dots.graph
+    seen, found = set[int](), set[int]()
+    queue = [v for node in graph.nodes if _is_root(node) for v in node.inputs]
+    while queue:
+        value = graph.values[queue.pop()]
+        if value.index in seen or value.producer < 0:
+            continue
+        seen.add(value.index)
+        node = graph.nodes[value.producer]
+        if dots.classes.nodes[node.index].kind is Kind.ALLOW:
+            makers = [dots.maker(dots.origin(v)) for v in node.inputs]
+            if any(made is not None and Trait.POWER in made.traits for made in makers):
+                found.add(node.index)
+        elif not node.traits.isdisjoint(_ARITHMETIC) and not _is_activation(node, graph):
+            queue += node.inputs
+    return found
+
+
+def _is_root(node: Node) -> bool:
+    return Trait.ROOTS in node.traits or node.traits >= {Trait.RAISES, Trait.POLE}
+
+
+_ARITHMETIC = frozenset(
+    {
+        Trait.COMMUTES,
+        Trait.ADDS,
+        Trait.SUMS,
+        Trait.MULTIPLIES,
+        Trait.DIVIDES,
+        Trait.CARRIES,
+        Trait.UNDESCRIBED,
+    }
+)
 
 
 def _passes(node: Node, graph: Graph) -> bool:

@@ -53,7 +53,7 @@ class Rule(enum.StrEnum):
     DISTANCE = "distance", "part of a squared distance: large terms of which little is left"
     CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
     PLACE = "place", "a position or a count, or leads to one: its absolute error counts"
-    LOG_POWER = "log_power", "a logarithm reads it or its power: its relative error counts"
+    LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"
     CLOSELY = "closely", "its distance from its limit is read, by a logarithm or a division, say"
     OVERFLOW = "overflow", "what it makes or reads does not fit half"
     UNDERFLOW = "underflow", "most of its measured values are below the normal numbers of half"
