@@ -22,7 +22,7 @@ from duotone.errors import (
 )
 
 RNG = np.random.default_rng(5)
-X = RNG.normal(size=(4, 8)).astype(np.float32)
+X = RNG.normal(size=(12, 8)).astype(np.float32)
 W = RNG.normal(size=(8, 8)).astype(np.float32)
 FORCED = duotone.Policy(ignore_performance=True)
 
@@ -234,7 +234,7 @@ def test_a_calibration_lifts_and_denies() -> None:
 def test_a_calibration_is_used_by_autocast_with_other_sizes() -> None:
     measured = duotone.calibrate(energy, [(PARAMS, X * 30)])
     mixed = duotone.autocast(energy, dtype="float16", calibration=measured)
-    for rows in (4, 2):
+    for rows in (12, 8):
         x = 30 * X[:rows]
         np.testing.assert_allclose(mixed(PARAMS, x), energy(PARAMS, x), atol=0.2)
     decorated = duotone.autocast(dtype="float16", calibration=measured)(energy)

@@ -22,7 +22,7 @@ from duotone.errors import (
 )
 from duotone.graph.classify.rules import Rule
 
-X, W = np.ones((4, 8), np.float32), np.ones((8, 16), np.float32)
+X, W = np.ones((12, 8), np.float32), np.ones((8, 16), np.float32)
 
 
 def _model(x: Any, w: Any) -> Any:

@@ -19,13 +19,13 @@ import duotone
 import duotone.nnx
 from duotone import _modules as modules
 
-X = jnp.ones((2, 5, 8))
+X = jnp.ones((2, 8, 16))
 
 
 class Block(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
-        self.attention = nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
-        self.mlp = nnx.Linear(8, 8, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(2, 16, decode=False, rngs=rngs)
+        self.mlp = nnx.Linear(16, 16, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
         x = x + self.attention(x)
@@ -45,7 +45,7 @@ class Compiled(Block):
 class Net(nnx.Module):
     def __init__(self, rngs: nnx.Rngs, block: type[Block] = Block) -> None:
         self.layers = nnx.List([block(rngs) for _ in range(2)])
-        self.head = nnx.Linear(8, 1, rngs=rngs)
+        self.head = nnx.Linear(16, 1, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
         return self.head(self.encode(x))
@@ -62,8 +62,8 @@ class EqxBlock(eqx.Module):
     again: bool = eqx.field(static=True)
 
     def __init__(self, key: Any, again: bool = False) -> None:
-        self.attention = eqx.nn.MultiheadAttention(2, 8, key=key)
-        self.mlp = eqx.nn.Linear(8, 8, key=key)
+        self.attention = eqx.nn.MultiheadAttention(2, 16, key=key)
+        self.mlp = eqx.nn.Linear(16, 16, key=key)
         self.again = again
 
     def __call__(self, x: Any) -> Any:
@@ -77,7 +77,7 @@ class EqxNet(eqx.Module):
 
     def __init__(self, key: Any) -> None:
         self.layers = [EqxBlock(key, again) for again in (False, True)]
-        self.head = eqx.nn.Linear(8, 1, key=key)
+        self.head = eqx.nn.Linear(16, 1, key=key)
 
     def __call__(self, x: Any) -> Any:
         for layer in self.layers:
@@ -89,21 +89,21 @@ class LinenBlock(linen.Module):
     @linen.compact
     def __call__(self, x: Any) -> Any:
         x = x + linen.MultiHeadAttention(2, name="attention")(x)
-        return x + linen.Dense(8, name="mlp")(x)
+        return x + linen.Dense(16, name="mlp")(x)
 
 
 class HaikuBlock(hk.Module):
     def __call__(self, x: Any) -> Any:
         w_init = hk.initializers.Constant(0.1)
-        x = x + hk.MultiHeadAttention(2, 4, w_init=w_init, name="attention")(x, x, x)
-        return x + hk.Linear(8, name="mlp")(x)
+        x = x + hk.MultiHeadAttention(2, 8, w_init=w_init, name="attention")(x, x, x)
+        return x + hk.Linear(16, name="mlp")(x)
 
 
 class KerasBlock(keras.layers.Layer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.attention = keras.layers.MultiHeadAttention(2, 4, name="attention")
-        self.mlp = keras.layers.Dense(8, name="mlp")
+        self.attention = keras.layers.MultiHeadAttention(2, 8, name="attention")
+        self.mlp = keras.layers.Dense(16, name="mlp")
 
     def call(self, x: Any) -> Any:
         x = x + self.attention(x, x)
@@ -199,7 +199,7 @@ def test_equinox_has_paths_and_its_own_classes_also_through_a_copy() -> None:
 
 
 def test_a_layer_of_equinox_at_the_top_keeps_the_name_it_gives_itself() -> None:
-    model = eqx.nn.MLP(8, 8, 8, 1, key=jax.random.key(0))
+    model = eqx.nn.MLP(16, 16, 16, 1, key=jax.random.key(0))
     seen = duotone.explain(jax.vmap(model), X[0], dtype="bfloat16")
     assert [o.scope for o in dots(seen)] == [
         f"eqx.nn.MLP/layers/{layer}/eqx.nn.Linear" for layer in range(2)
@@ -230,7 +230,7 @@ def test_modules_and_methods_themselves() -> None:
 def test_a_module_that_two_hold_is_named_by_the_shorter_path() -> None:
     class Tied(nnx.Module):
         def __init__(self) -> None:
-            self.embedding = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+            self.embedding = nnx.Linear(16, 16, rngs=nnx.Rngs(0))
             self.decoder = nnx.Sequential(self.embedding, self.embedding)
 
         def __call__(self, x: Any) -> Any:

@@ -66,7 +66,7 @@ NAME = "mixed.<locals>.square"
 
 
 def test_a_call_is_a_range_and_its_rewriting_one_inside(seen: list[str]) -> None:
-    fn, x = mixed(), jnp.ones((4, 4))
+    fn, x = mixed(), jnp.ones((8, 8))
     fn(x)
     assert seen == [f"+{NAME}", f"+rewrite {NAME}", f"-rewrite {NAME}", f"-{NAME}"]
     seen.clear()
@@ -85,7 +85,7 @@ def test_a_range_is_closed_where_the_function_fails(seen: list[str]) -> None:
 
 
 def test_a_jitted_step_has_ranges_while_it_is_traced_only(seen: list[str]) -> None:
-    fn, x = jax.jit(mixed()), jnp.ones((4, 4))
+    fn, x = jax.jit(mixed()), jnp.ones((8, 8))
     fn(x)
     assert seen
     seen.clear()
@@ -97,7 +97,7 @@ def test_a_jitted_step_has_ranges_while_it_is_traced_only(seen: list[str]) -> No
 def test_details(environ: dict[str, str], seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    mixed()(jnp.ones((4, 4)))
+    mixed()(jnp.ones((8, 8)))
     assert seen[0] == f"+{NAME}(float32[4,4])"
 
 
@@ -116,14 +116,14 @@ def test_switched_off(
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    mixed()(jnp.ones((4, 4)))
+    mixed()(jnp.ones((8, 8)))
     assert seen == []
 
 
 def test_duotones_name_wins(seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOTONE_NVTX", "1")
     monkeypatch.setenv(_nvtx.DISABLE, "1")
-    mixed()(jnp.ones((4, 4)))
+    mixed()(jnp.ones((8, 8)))
     assert f"+{NAME}" in seen
 
 
@@ -132,12 +132,12 @@ def test_without_the_library_there_are_none_and_who_asked_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", None)
     with caplog.at_level(logging.WARNING, "duotone"):
-        mixed()(jnp.ones((4, 4)))
+        mixed()(jnp.ones((8, 8)))
         assert "nvtx" not in caplog.text
         monkeypatch.setenv("DUOTONE_NVTX", "1")
         _nvtx._annotate.cache_clear()
-        mixed()(jnp.ones((4, 4)))
-        mixed()(jnp.ones((4, 4)))
+        mixed()(jnp.ones((8, 8)))
+        mixed()(jnp.ones((8, 8)))
     assert caplog.text.count("pip install 'duotone[nvtx]'") == 1
     assert seen == []
 
@@ -148,4 +148,4 @@ def test_a_value_that_is_not_taken(
 ) -> None:
     monkeypatch.setenv(name, "maybe")
     with pytest.raises(EnvironmentVariableError, match=f"{name} is 'maybe'"):
-        mixed()(jnp.ones((4, 4)))
+        mixed()(jnp.ones((8, 8)))

@@ -84,7 +84,7 @@ def test_a_painted_function_follows_the_file(folder, monkeypatch):
     (folder / "policy.toml").write_text('deny_add = ["tanh"]')
 
     def rules():
-        seen = duotone.explain(lambda x: jnp.tanh(x @ x) @ x, jnp.ones((4, 4)), dtype="float16")
+        seen = duotone.explain(lambda x: jnp.tanh(x @ x) @ x, jnp.ones((8, 8)), dtype="float16")
         return {o.operation: o.rule for o in seen.operations}
 
     before = rules()

@@ -42,7 +42,7 @@ def activated(function: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 SQUARE = (jnp.ones((32, 64)), jnp.ones((16, 32)))
-GROUPED = (jnp.ones((2, 16, 2, 4, 3)), jnp.ones((2, 16, 2, 3)), jnp.ones((2, 16, 2, 3)))
+GROUPED = (jnp.ones((2, 16, 2, 4, 8)), jnp.ones((2, 16, 2, 8)), jnp.ones((2, 16, 2, 8)))
 
 
 def grouped_loss(*arrays: Any) -> Any:

@@ -11,7 +11,7 @@ from jax import lax
 
 from tests.catalogue.case import Case, integers, limits, reals
 
-A, B = reals(3, 4), reals(4, 5, seed=1)
+A, B = reals(3, 8), reals(8, 10, seed=1)
 
 
 def _dot(dimensions: Any, **options: Any) -> Any:
@@ -23,17 +23,22 @@ def _dots() -> list[Case]:
     batched = (((2,), (1,)), ((0,), (0,)))
     table: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = [
         ("dot_general", _dot(plain), (A, B), {}),
-        ("dot_general batched", _dot(batched), (reals(2, 3, 4), reals(2, 4, 3)), {}),
-        ("dot_general of left transposed", _dot((((0,), (0,)), ((), ()))), (A, reals(3, 5)), {}),
+        ("dot_general batched", _dot(batched), (reals(2, 3, 8), reals(2, 8, 3)), {}),
+        (
+            "dot_general of left transposed",
+            _dot((((0,), (0,)), ((), ()))),
+            (reals(8, 3), reals(8, 5)),
+            {},
+        ),
         (
             "dot_general of two contractions",
             _dot((((0, 1), (0, 1)), ((), ()))),
-            (A, reals(3, 4)),
+            (A, reals(3, 8)),
             {},
         ),
         ("dot_general outer product", _dot((((), ()), ((), ()))), (reals(3), reals(4)), {}),
         ("vector dot", jnp.dot, (reals(8), reals(8, seed=2)), {}),
-        ("matrix times vector", jnp.dot, (A, reals(4)), {}),
+        ("matrix times vector", jnp.dot, (A, reals(8)), {}),
         (
             "dot_general with preferred_element_type",
             _dot(plain, preferred_element_type=np.float32),
@@ -70,19 +75,19 @@ def _dots() -> list[Case]:
         (
             "einsum",
             lambda a, b: jnp.einsum("bij,bjk,k->bi", a, b, b[0, 0]),
-            (reals(2, 3, 4), reals(2, 4, 4)),
+            (reals(2, 3, 8), reals(2, 8, 8)),
             {},
         ),
         (
             "attention",
-            lambda q, k: jax.nn.softmax(q @ k.T + jnp.where(jnp.tri(3, dtype=bool), 0, -1e9)) @ k,
-            (A, reals(3, 4, seed=4)),
+            lambda q, k: jax.nn.softmax(q @ k.T + jnp.where(jnp.tri(8, dtype=bool), 0, -1e9)) @ k,
+            (reals(8, 8), reals(8, 8, seed=4)),
             {},
         ),
         (
             "dot_product_attention",
             lambda q, k: jax.nn.dot_product_attention(q, k, k, is_causal=True),
-            (reals(1, 3, 2, 4), reals(1, 3, 2, 4, seed=5)),
+            (reals(1, 8, 2, 8), reals(1, 8, 2, 8, seed=5)),
             {},
         ),
         ("multi_dot", lambda a, b: jnp.linalg.multi_dot([a, b, b.T]), (A, B), {}),

@@ -11,8 +11,8 @@ from jax import lax
 
 from tests.catalogue.case import Case, limits, reals, units
 
-X, W = reals(3, 4), units(4, 4, seed=1)
-XS = reals(5, 3, 4, seed=2)
+X, W = reals(8, 8), units(8, 8, seed=1)
+XS = reals(5, 8, 8, seed=2)
 _STRUCTURAL = limits(forced="not an operation: a nested program")
 _NO_REVERSE = limits(
     grad="JAX has no reverse derivative of a while loop",
@@ -50,7 +50,7 @@ def _scans() -> list[Case]:
         def body(total: Any, x: Any) -> Any:
             return total + x.T @ jnp.tanh(x @ w), None
 
-        return lax.scan(body, jnp.zeros((4, 4)), xs)[0]
+        return lax.scan(body, jnp.zeros((8, 8)), xs)[0]
 
     def nested(xs: Any, w: Any) -> Any:
         def outer(h: Any, x: Any) -> Any:
@@ -109,7 +109,7 @@ def _scans() -> list[Case]:
             "scan over stacked weights",
             lambda ws, x: lax.scan(lambda h, w: (jnp.tanh(h @ w), h), x, ws),
             "scan",
-            units(3, 4, 4),
+            units(3, 8, 8),
             X,
         ),
         _case(
@@ -141,10 +141,10 @@ def _scans() -> list[Case]:
             "associative_scan of products",
             lambda xs: lax.associative_scan(jnp.matmul, xs),
             "associative_scan",
-            units(4, 3, 3),
+            units(4, 8, 8),
         ),
         _case(
-            "python loop", lambda xs, w: sum((x @ w for x in xs), jnp.zeros((3, 4))), "jit", *args
+            "python loop", lambda xs, w: sum((x @ w for x in xs), jnp.zeros((8, 8))), "jit", *args
         ),
     ]
 
@@ -196,7 +196,7 @@ def _loops() -> list[Case]:
         ),
         _case(
             "fori_loop that updates a buffer",
-            lambda x, w: lax.fori_loop(0, 3, lambda i, b: b.at[i].set(x[i] @ w), jnp.zeros((3, 4))),
+            lambda x, w: lax.fori_loop(0, 3, lambda i, b: b.at[i].set(x[i] @ w), jnp.zeros((3, 8))),
             "fori_loop",
         ),
     ]
@@ -234,7 +234,7 @@ def _conditionals() -> list[Case]:
             "switch under vmap",
             lambda x, w: jax.vmap(
                 lambda r, i: lax.switch(i, [lambda r: r @ w, jnp.sin, jnp.cos], r)
-            )(x, jnp.arange(3)),
+            )(x, jnp.arange(8) % 3),
             "switch under vmap",
         ),
         _case(

@@ -12,7 +12,7 @@ from jax import lax
 
 from tests.catalogue.case import Case, integers, limits, matrix, positives, reals, symmetric, units
 
-X, W = reals(3, 4), units(4, 4, seed=1)
+X, W = reals(8, 8), units(8, 8, seed=1)
 _STRUCTURAL = limits(forced="not an operation: a nested program")
 
 

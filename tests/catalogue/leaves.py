@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.catalogue.case import NOT_DIFFERENTIABLE, Case, booleans, integers, limits, reals, units
 
-X, W = reals(3, 4), units(4, 4, seed=1)
+X, W = reals(3, 8), units(8, 8, seed=1)
 _NO_GRAD = limits(grad="its operands have no float32 derivative")
 
 
@@ -61,15 +61,15 @@ def _types() -> list[Case]:
             "bool operand",
             lambda b, x: jnp.where(b, x @ W, 0),
             "bool leaves",
-            booleans(3, 4),
+            booleans(3, 8),
             X,
             through=1,
         ),
         _case(
             "int operand",
-            lambda i, x: i @ jnp.ones((4, 4), np.int32) + x @ W,
+            lambda i, x: i @ jnp.ones((8, 8), np.int32) + x @ W,
             "int leaves",
-            integers(3, 4),
+            integers(3, 8),
             X,
             through=1,
         ),
@@ -77,7 +77,7 @@ def _types() -> list[Case]:
             "int8 operand",
             lambda i, x: (x @ W) * i,
             "int leaves",
-            integers(3, 4).astype(np.int8),
+            integers(3, 8).astype(np.int8),
             X,
             through=1,
         ),
@@ -85,7 +85,7 @@ def _types() -> list[Case]:
             "uint32 operand",
             lambda i, x: (x @ W) * i,
             "int leaves",
-            integers(3, 4).astype(np.uint32),
+            integers(3, 8).astype(np.uint32),
             X,
             through=1,
         ),
@@ -166,7 +166,7 @@ def _types() -> list[Case]:
             lambda x, z: (x @ W, z @ W, z.sum()),
             "zero-size arrays",
             X,
-            np.zeros((0, 4), np.float32),
+            np.zeros((0, 8), np.float32),
         ),
         _case(
             "float0 operand",
@@ -189,7 +189,7 @@ def _types() -> list[Case]:
         ),
         Case(
             name="key operand",
-            function=lambda k, x: x @ (jax.random.normal(k, (4, 4)) / 8),
+            function=lambda k, x: x @ (jax.random.normal(k, (8, 8)) / 8),
             args=lambda: (jax.random.key(0), X),
             transformations=("PRNG keys",),
             through=1,
@@ -198,7 +198,7 @@ def _types() -> list[Case]:
         ),
         _case(
             "numpy operands",
-            lambda x, w: np.float32(2) * (x @ w) + np.ones(4, np.float32),
+            lambda x, w: np.float32(2) * (x @ w) + np.ones(8, np.float32),
             "numpy inputs",
         ),
     ]
@@ -272,7 +272,7 @@ def _structures() -> list[Case]:
         ),
         _case(
             "equinox MLP",
-            lambda x, w: jax.vmap(eqx.nn.MLP(4, 4, 8, 1, key=jax.random.key(0)))(x) @ w,
+            lambda x, w: jax.vmap(eqx.nn.MLP(8, 8, 8, 1, key=jax.random.key(0)))(x) @ w,
             "equinox modules",
             ulp=8.0,
             grad_ulp=32.0,
@@ -301,7 +301,9 @@ def _structures() -> list[Case]:
         _case("captured arrays", lambda x: jnp.tanh(x @ W) + jnp.asarray(W)[0], "closures", X),
         _case(
             "large captured constants",
-            lambda x: x + jnp.asarray([1e6, 0, 0, 1e-9]) * 0 + jnp.where(x > 5, 1e30, 0),
+            lambda x: (
+                x + jnp.asarray([1e6, 0, 0, 0, 0, 0, 0, 1e-9]) * 0 + jnp.where(x > 5, 1e30, 0)
+            ),
             "closures",
             X,
         ),

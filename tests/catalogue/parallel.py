@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.catalogue.case import Case, integers, limits, reals, units
 
-X, W = reals(4, 4), units(4, 4, seed=1)
+X, W = reals(8, 8), units(8, 8, seed=1)
 P = PartitionSpec
 _SPLIT = P("d")
 _SPECS = (_SPLIT, P())
@@ -235,7 +235,7 @@ def _collectives() -> list[Case]:
         _case(
             "ppermute under vmap",
             lambda x, w: jax.vmap(
-                lambda r: lax.ppermute(r @ w, "b", [(i, (i + 1) % 4) for i in range(4)]),
+                lambda r: lax.ppermute(r @ w, "b", [(i, (i + 1) % 8) for i in range(8)]),
                 axis_name="b",
             )(x),
             "vmap axis_name",
@@ -250,7 +250,7 @@ def _collectives() -> list[Case]:
             ),
             "collectives",
             X,
-            integers(4, 4),
+            integers(8, 8),
             limits=limits(grad="JAX has no derivative of pmax", forced="not an operation"),
         ),
     ]

@@ -18,7 +18,7 @@ from tests.catalogue.case import reals, units
 from tests.catalogue.evaluate import primitives_in
 from tests.catalogue.variations import FORCED, HALF_TYPES, error_in_ulp
 
-X, W = reals(3, 4), units(4, 4, seed=1)
+X, W = reals(3, 8), units(8, 8, seed=1)
 
 
 def network(x: Any, w: Any) -> Any:
@@ -51,13 +51,13 @@ def test_export_with_symbolic_shapes(half: str):
     exported = export.export(jax.jit(mixed(f, half)))(*args)
     assert [str(a.shape) for a in exported.out_avals] == ["(rows, inner)"]
     for count in (2, 5):
-        x = reals(count, 4)
+        x = reals(count, 8)
         close(exported.call(x, W), f(x, W), half, 16)
 
 
 def test_explain_with_symbolic_shapes():
     rows = export.symbolic_shape("rows")[0]
-    seen = duotone.explain(network, jax.ShapeDtypeStruct((rows, 4), np.float32), W)
+    seen = duotone.explain(network, jax.ShapeDtypeStruct((rows, 8), np.float32), W)
     assert seen.summary.operations_half
 
 
@@ -67,8 +67,8 @@ def test_lower_and_compile():
 
 
 def test_eval_shape():
-    shapes = jax.eval_shape(mixed(network), X, jax.ShapeDtypeStruct((4, 4), np.float32))
-    assert (shapes.shape, shapes.dtype) == ((3, 4), np.float32)
+    shapes = jax.eval_shape(mixed(network), X, jax.ShapeDtypeStruct((8, 8), np.float32))
+    assert (shapes.shape, shapes.dtype) == ((3, 8), np.float32)
 
 
 # Modes
@@ -203,7 +203,7 @@ def _pure(log: list[str], name: str) -> Callable[..., Any]:
 
 
 def _with_effects(log: list[str]) -> Callable[..., Any]:
-    shape = jax.ShapeDtypeStruct((3, 4), np.float32)
+    shape = jax.ShapeDtypeStruct((3, 8), np.float32)
 
     def f(x: Any, w: Any) -> Any:
         y = x @ w
@@ -281,7 +281,7 @@ def test_unordered_and_unused_callbacks_are_not_lost():
 
 def test_printing_shows_float32_numbers(capsys: pytest.CaptureFixture[str]):
     def f(x: Any) -> Any:
-        y = x @ np.eye(4, dtype=np.float32)
+        y = x @ np.eye(8, dtype=np.float32)
         jax.debug.print("{}", y.dtype)
         return y @ W
 

@@ -11,7 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from tests.catalogue.case import Case, integers, limits, reals, units
 
-X, W = reals(3, 4), units(4, 4, seed=1)
+X, W = reals(8, 8), units(8, 8, seed=1)
 
 
 def _network(x: Any, w: Any) -> Any:
@@ -30,7 +30,7 @@ def _case(name: str, function: Any, transformation: str, *args: Any, **fields: A
 
 
 def _total(x: Any, w: Any) -> Any:
-    return jnp.sum(_network(x, w) * jnp.arange(1.0, 5.0))
+    return jnp.sum(_network(x, w) * jnp.arange(1.0, 9.0) / 2)
 
 
 def _derivatives() -> list[Case]:
@@ -47,7 +47,7 @@ def _derivatives() -> list[Case]:
             "hessian",
             jax.hessian(lambda x, w: _total(x, w)),
             "hessian",
-            reals(2, 4),
+            reals(2, 8),
             W,
             limits=limits(grad="the case takes two derivatives itself"),
         ),
@@ -73,7 +73,7 @@ def _derivatives() -> list[Case]:
             lambda x, i: jax.vjp(lambda x, i: x * i, x, i)[1](x)[0],
             "float0 leaves",
             X,
-            integers(3, 4),
+            integers(8, 8),
         ),
         _case("stop_gradient of weights", lambda x, w: _network(x, lax.stop_gradient(w)), "grad"),
         _case("closure_convert", lambda x, w: _closure_converted(x, w), "custom_vjp"),

@@ -13,8 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 import duotone
+from duotone.graph.products import SHORTEST
 from tests.catalogue.case import Case
 
 WIDTH = 32
@@ -29,15 +31,25 @@ def is_float32(leaf: Any) -> bool:
 
 
 def through_dot(w: Any, x: Any) -> Any:
-    """``x``, having gone through a dot with a piece of the identity ``w``."""
+    """``x``, having gone through a dot with a piece of the identity ``w``.
+
+    Padded with zeros where neither this dot nor its gradients would fill a matrix instruction.
+    """
     if not is_float32(x) or 0 in x.shape:
         return x
     if x.ndim == 0:
         return jnp.dot(x.reshape(1, 1), w[:1, :1]).reshape(())
     if x.shape[-1] > WIDTH:
         return x
-    n = x.shape[-1]
-    return jnp.dot(x.reshape(-1, n), w[:n, :n]).reshape(x.shape)
+    rows, n = x.size // x.shape[-1], x.shape[-1]
+    height, width = max(rows, SHORTEST), max(n, SHORTEST)
+    padded = lax.pad(x.reshape(rows, n), x.dtype.type(0), _behind(height - rows, width - n))
+    return jnp.dot(padded, w[:width, :width])[:rows, :n].reshape(x.shape)
+
+
+def _behind(rows: int, columns: int) -> list[tuple[int, int, int]]:
+    """Zeros after the rows and the columns of a matrix, for ``lax.pad``."""
+    return [(0, rows, 0), (0, columns, 0)]
 
 
 def identity() -> np.ndarray:

@@ -60,7 +60,7 @@ def weights() -> Any:
     return [one(key) for key in jax.random.split(jax.random.key(0), LAYERS)]
 
 
-X = np.linspace(-1.0, 1.0, 4 * WIDTH, dtype=np.float32).reshape(4, WIDTH)
+X = np.linspace(-1.0, 1.0, 8 * WIDTH, dtype=np.float32).reshape(8, WIDTH)
 
 
 def assert_same(mine: Any, theirs: Any, tolerance: float = 1e-5) -> None:

@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-WIDTH, BATCH, DEVICES = 16, 32, 8
+WIDTH, BATCH, DEVICES = 32, 64, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +161,12 @@ def _pipeline(mesh: Any) -> Any:
         return jnp.mean((run(weights, x) - 0.5) ** 2)
 
     weights = {"w": square(3, stages), "b": jnp.zeros((stages, WIDTH))}
-    return loss, weights, X.reshape(4, 8, WIDTH)
+    return loss, weights, X.reshape(4, -1, WIDTH)
 
 
 def _experts(mesh: Any) -> Any:
     """One expert a device, tokens sent to them and back by ``all_to_all``."""
-    capacity = 4
+    capacity = 8
 
     def local(weights: Any, x: Any) -> Any:
         scores = jax.nn.softmax(x @ weights["router"])
@@ -299,7 +299,11 @@ def _convolution(mesh: Any) -> Any:
         x = jax.nn.relu((x - mean) * lax.rsqrt(var + 1e-5) * weights["g"])
         return jnp.mean((x.mean((1, 2)) @ weights["w"] - 0.5) ** 2)
 
-    weights = {"k": normal(1, 3, 3, 8, 16, scale=0.1), "g": jnp.ones(16), "w": square(2)}
+    weights = {
+        "k": normal(1, 3, 3, 8, 16, scale=0.1),
+        "g": jnp.ones(16),
+        "w": normal(2, 16, 16, scale=0.25),
+    }
     return loss, weights, normal(4, 16, 4, 4, 8)
 
 

@@ -23,7 +23,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Any:
             return jnp.sum((y @ w) ** 2)
 
     file = tmp_path_factory.mktemp("explorer") / "graph.json"
-    seen = duotone.explain(jax.grad(loss), jnp.ones((8, 8)), jnp.ones((4, 8)), dtype="float16")
+    seen = duotone.explain(jax.grad(loss), jnp.ones((8, 8)), jnp.ones((12, 8)), dtype="float16")
     seen.to_model_explorer(file)
     return json.loads(file.read_text()), seen
 

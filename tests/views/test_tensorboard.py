@@ -80,7 +80,7 @@ def _step(w, x):
 
 @pytest.fixture(scope="module")
 def seen():
-    return duotone.explain(_step, jnp.ones((8, 8)), jnp.ones((4, 8)), dtype="float16")
+    return duotone.explain(_step, jnp.ones((8, 8)), jnp.ones((12, 8)), dtype="float16")
 
 
 def test_a_jax_program(seen, tmp_path):
