@@ -80,8 +80,8 @@ def square(x, w):
 @scope
 def no_epsilon(x, w):
     h = x @ w
-    norm = jnp.sqrt((h * h) @ jnp.ones((h.shape[-1], 1)))
-    return (h / norm) @ w
+    square = (h * h) @ jnp.ones((h.shape[-1], 1))
+    return (h / square * 1e-3) @ w
 
 
 @scope
@@ -101,7 +101,7 @@ PLANTED = {
     "cumulative product": (cumulative, 2.0, 1.0, {"cumprod"}),
     "large weights": (large_weights, 3.0, 300.0, {"dot_general"}),
     "square": (square, 120.0, 1.0, {"square", "integer_pow", "mul"}),
-    "norm without epsilon": (no_epsilon, 1e-5, 1.0, {"div", "sqrt", "mul", "square"}),
+    "square without epsilon": (no_epsilon, 1e-5, 1.0, {"div", "mul", "square"}),
     "powers": (geometric, 1.5, 1.0, {"mul", "square"}),
 }
 
