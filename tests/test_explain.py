@@ -44,7 +44,7 @@ def test_it_says_what_where_and_why() -> None:
     assert dot.shape == ("12", "16")
     assert "accumulates in float32" in dot.reason
     assert "overflows" in exp.reason
-    assert dot.flops == 2 * 4 * 8 * 16
+    assert dot.flops == 2 * 12 * 8 * 16
     assert dot.bytes * 2 == dot.bytes_full
 
 
