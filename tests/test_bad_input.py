@@ -114,11 +114,11 @@ def named(
     [
         ("explain", {"policy": {"w": X}}, r"policy is a dict; .*partial\(fn, policy=\.\.\.\)"),
         ("explain", {"dtype": jnp.float64}, r"dtype is float64.*partial\(fn, dtype=\.\.\.\)"),
-        ("explain", {"dtype": X}, r"dtype is an array of float32\[4, 4\], .*partial\(fn, dtype="),
+        ("explain", {"dtype": X}, r"dtype is an array of float32\[8, 8\], .*partial\(fn, dtype="),
         (
             "compile_for",
             {"target": X},
-            r"target an array of float32\[4, 4\] is not known\. Known: ",
+            r"target an array of float32\[8, 8\] is not known\. Known: ",
         ),
         (
             "explain",
@@ -196,8 +196,8 @@ def test_two_patterns_that_meet_in_one_operation():
         mixed(f, **both)(X)
     assert Path(__file__).name in str(raised.value), "the user's line is named"
     assert mixed(f, keep_full=["*head/dot_general"], keep_half=["model/head/tanh"])(X).shape == (
-        4,
-        4,
+        8,
+        8,
     )
 
 
@@ -245,7 +245,7 @@ def test_a_generator():
 
     with pytest.raises(OutputError, match=r"autocast\(.*f\) returned a generator.*list or tuple"):
         mixed(f)(X)
-    assert len(mixed(lambda x: list(f(x)))(X)) == 4
+    assert len(mixed(lambda x: list(f(x)))(X)) == 8
 
 
 def test_a_generator_function():

@@ -41,10 +41,10 @@ def test_it_says_what_where_and_why() -> None:
     dot, exp = ops["dot_general"], ops["exp"]
     assert (dot.paint, dot.rule, dot.scope, dot.list) == ("half", "allow", "layer", "allow")
     assert (exp.paint, exp.rule, exp.scope, exp.list) == ("full", "deny", "head", "deny")
-    assert dot.shape == ("4", "16")
+    assert dot.shape == ("12", "16")
     assert "accumulates in float32" in dot.reason
     assert "overflows" in exp.reason
-    assert dot.flops == 2 * 4 * 8 * 16
+    assert dot.flops == 2 * 12 * 8 * 16
     assert dot.bytes * 2 == dot.bytes_full
 
 

@@ -98,7 +98,7 @@ def test_details(environ: dict[str, str], seen: list[str], monkeypatch: pytest.M
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     mixed()(jnp.ones((8, 8)))
-    assert seen[0] == f"+{NAME}(float32[4,4])"
+    assert seen[0] == f"+{NAME}(float32[8,8])"
 
 
 @pytest.mark.parametrize(
