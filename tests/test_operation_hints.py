@@ -31,6 +31,7 @@ _MEANINGS = {
     "exact_power",
     "scatter_once",
     "sum_of_products",
+    "short_dot",
     "sum_of_two",
 }
 _OF_OTHERS = {"custom_root", "linear_solve"}

@@ -28,14 +28,15 @@ SHORTEST = 8
 """Elements that a contraction must have. Volta would take 4."""
 
 
-def is_sum_of_products(
+def meaning_of_dot(
     left: Sequence[object], right: Sequence[object], summed: Sequence[object]
-) -> bool:
-    """True if a dot fills no matrix instruction.
+) -> str:
+    """The row of a dot that fills no matrix instruction; empty if it fills one.
 
-    It has no free axis on either side, or contracts fewer than :data:`SHORTEST` elements (an outer
-    product contracts none). A dot with few rows or columns still reads half as many bytes in half.
-    Axes of the batch do not count: a rotation of each of many vectors is many such dots.
+    A ``sum_of_products`` has no free axis on either side. A ``short_dot`` contracts fewer than
+    :data:`SHORTEST` elements (an outer product contracts none). A dot with few rows or columns
+    still reads half as many bytes in half. Axes of the batch do not count: a rotation of each of
+    many vectors is many such dots.
 
     Args:
         left: the sides of one operand's free axes; a side that is not known is no integer.
@@ -43,15 +44,17 @@ def is_sum_of_products(
         summed: of the axes that are summed over.
 
     Example:
-        >>> is_sum_of_products([], [1], [64]), is_sum_of_products([8], [8], [64])
-        (True, False)
-        >>> is_sum_of_products([500], [3], [3]), is_sum_of_products([4096], [32], [])
-        (True, True)
-        >>> is_sum_of_products(["n"], [], [3]), is_sum_of_products(["n"], [], [64])
-        (True, False)
+        >>> meaning_of_dot([], [1], [64]), meaning_of_dot([8], [8], [64])
+        ('sum_of_products', '')
+        >>> meaning_of_dot([500], [3], [3]), meaning_of_dot([4096], [32], [])
+        ('short_dot', 'short_dot')
+        >>> meaning_of_dot(["n"], [], [3]), meaning_of_dot(["n"], [], [64])
+        ('short_dot', '')
     """
     rows, columns, terms = map(_size, (left, right, summed))
-    return terms < SHORTEST or max(rows, columns) <= 1
+    if max(rows, columns) <= 1:
+        return "sum_of_products"
+    return "short_dot" if terms < SHORTEST else ""
 
 
 def _size(sides: Sequence[object]) -> float:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
-from duotone.onnx.products import is_sum
+from duotone.onnx.products import meaning_of_product
 from duotone.onnx.protos import NodeProto, attribute, operation
 from duotone.onnx.schemas import Parameter, Signature
 from duotone.onnx.types import BY_ATTRIBUTE
@@ -173,8 +173,8 @@ def _listed_as(
     if name == "Cast" and ins and results[0] is not None:
         exact = ins[0] in (*_EXACT, FULL_DTYPE) and results[0].dtype == FULL_DTYPE
         return "CastExact" if exact else name
-    if is_sum(node, operands):
-        return "sum_of_products"
+    if meaning := meaning_of_product(node, operands):
+        return meaning
     if name == "Mul" and len(operands) == 2 and node.input[0] == node.input[1]:
         return "Square"
     if name == "Pow" and len(operands) > 1 and operands[1] is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duotone.graph.graph import Value
-from duotone.graph.products import is_sum_of_products
+from duotone.graph.products import meaning_of_dot
 from duotone.onnx.protos import NodeProto, attribute
 
 Side = object
@@ -16,8 +16,8 @@ _Axes = tuple[list[Side], list[Side], list[Side]]
 """The sides of the free axes of both operands, and of those that are summed over."""
 
 
-def is_sum(node: NodeProto, operands: Sequence[Value | None]) -> bool:
-    """True if a product fills no matrix instruction, as a ``dot_general`` in JAX.
+def meaning_of_product(node: NodeProto, operands: Sequence[Value | None]) -> str:
+    """The row of a product that fills no matrix instruction, as of a ``dot_general`` in JAX.
 
     Args:
         node: of any operation.
@@ -25,12 +25,12 @@ def is_sum(node: NodeProto, operands: Sequence[Value | None]) -> bool:
     """
     rule = _RULES.get(node.op_type)
     if rule is None or node.domain not in ("", "ai.onnx") or len(operands) < 2:
-        return False
+        return ""
     lhs, rhs = operands[:2]
     if lhs is None or rhs is None:
-        return False
+        return ""
     axes = rule(node, lhs.shape, rhs.shape)
-    return axes is not None and is_sum_of_products(*axes)
+    return "" if axes is None else meaning_of_dot(*axes)
 
 
 def _matmul(node: NodeProto, lhs: tuple[Side, ...], rhs: tuple[Side, ...]) -> _Axes | None:

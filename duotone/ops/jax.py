@@ -7,8 +7,8 @@ stay float32, keep every safety rule on, and are reported. Seven names here are 
 meanings that the front end tells apart: ``square`` (also ``mul`` of a value with itself),
 ``convert_exact`` (a ``convert_element_type`` that half loses nothing in), ``exact_power``
 (``integer_pow`` with exponent 0, 1 or -1), ``eq_calculated`` (``eq`` of two floating point values
-of which none is a literal), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` (a
-``dot_general`` that fills no matrix instruction, see :mod:`duotone.graph.products`) and
+of which none is a literal), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` and
+``short_dot`` (a ``dot_general`` that fills no matrix instruction, :mod:`duotone.graph.products`),
 ``scatter_once`` (a ``scatter-add`` to zeros of which no place gets more than one update).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
@@ -244,8 +244,16 @@ _DENY = [
         Kind.DENY,
         "sum_of_products",
         "contracts einsum",
-        "a sum of products, or a dot that is too short to fill a matrix instruction",
+        "a sum of products: no matrix instruction takes it",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
+        interval="dot_general",
+    ),
+    *rows(
+        Kind.DENY,
+        "short_dot",
+        "contracts einsum short",
+        "contracts fewer elements than a matrix instruction takes",
+        f"{OWN}: half gains nothing and loses digits",
         interval="dot_general",
     ),
     *rows(Kind.DENY, "cumsum+running reduce_window_sum", "sums", _MANY, _MANY_SOURCE),

@@ -6,8 +6,8 @@ To add an operation, add its name to the row of its family. Operations without a
 custom domains among them, stay float32, keep every safety rule on, and are reported. Names here
 that are no operations are meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that
 half loses nothing in), ``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a ``Pow``
-with the constant exponent 0, 1 or -1) and ``sum_of_products`` (a ``MatMul``, ``Gemm`` or ``Einsum``
-that fills no matrix instruction, see :mod:`duotone.graph.products`).
+with the constant exponent 0, 1 or -1), ``sum_of_products`` and ``short_dot`` (a ``MatMul``,
+``Gemm`` or ``Einsum`` that fills no matrix instruction, see :mod:`duotone.graph.products`).
 
 Runtimes sum up inside of a norm, a softmax, a mean or a pooling of half operands in float32 (ONNX
 Runtime's CUDA kernels keep float accumulators, TensorRT likewise), so those are on the infer list:
@@ -230,8 +230,15 @@ _DENY = [
         Kind.DENY,
         "sum_of_products",
         "contracts einsum",
-        "a sum of products, or a dot that is too short to fill a matrix instruction",
+        "a sum of products: no matrix instruction takes it",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
+    ),
+    *rows(
+        Kind.DENY,
+        "short_dot",
+        "contracts einsum short",
+        "contracts fewer elements than a matrix instruction takes",
+        f"{OWN}: half gains nothing and loses digits",
     ),
     *rows(
         Kind.DENY,

@@ -329,6 +329,12 @@ class Trait(enum.StrEnum):
         "conv_general_dilated",
         "dot_general",
     )
+    SHORT = (
+        "short",
+        "contracts too few elements to fill a matrix instruction",
+        "short_dot",
+        "dot_general",
+    )
     WIDE = (
         "wide",
         "can pass on its float32 accumulator at no cost",

@@ -141,3 +141,29 @@ def test_the_reason_is_told_and_the_user_has_the_last_word() -> None:
         angles = next(o for o in seen.operations if o.operation == "dot_general")
         assert angles.paint == paint
         assert ("positions or counts" in angles.reason) == (paint == "full")
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_distances_of_three_coordinates(half: str) -> None:
+    """The dot is too short for half, and its gradient is a long one that cancels."""
+
+    def kernel(x: Any, y: Any) -> Any:
+        squares = jnp.sum(x * x, 1)[:, None] + jnp.sum(y * y, 1)[None]
+        return jnp.sum(jnp.exp(2 * x @ y.T - squares))
+
+    x, y = (4 + jax.random.normal(jax.random.key(k), (256, 3)) for k in (2, 3))
+    assert relative(mixed(jax.grad(kernel), half, x, y), reference(jax.grad(kernel), x, y)) < 1e-4
+
+
+def test_a_short_dot_inside_of_a_network_keeps_the_stream_half() -> None:
+    """LoRA of rank 4: what is added to the residual stream taints nothing."""
+
+    def adapted(x: Any, w: Any, a: Any, b: Any) -> Any:
+        for _ in range(3):
+            x = x + jnp.tanh(x @ w + (x @ a) @ b)
+        return x @ w
+
+    arguments = (jnp.ones((16, 64)), jnp.ones((64, 64)), jnp.ones((64, 4)), jnp.ones((4, 64)))
+    seen = duotone.explain(adapted, *arguments, dtype="bfloat16").operations
+    streams = [o.stored for o in seen if o.operation == "add" and "half" in o.stored]
+    assert len(streams) >= 3

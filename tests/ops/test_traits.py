@@ -86,6 +86,7 @@ _PAIRS = {
     "ReduceSum": "reduce_sum",
     "ReduceMax": "reduce_max",
     "sum_of_products": "sum_of_products",
+    "short_dot": "short_dot",
 }
 
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.dots import Dots
+from duotone.graph.classify.dots import Dots, is_dot
 from duotone.graph.classify.rules import Rule
 from duotone.graph.classify.terms import subtracts
 from duotone.graph.graph import Node
@@ -45,8 +45,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     search = _Search(graph, classes)
     reasons: dict[int, str] = {}
     for node in graph.nodes:
-        allow = classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2
-        if allow and search.is_of_distances(node):
+        if is_dot(node, classes) and len(node.inputs) == 2 and search.is_of_distances(node):
             reasons |= dict.fromkeys(search.gradients(node), _AGAIN) | {node.index: _REASON}
         for dot in search.moments(node) if Trait.ADDS in node.traits else ():
             reasons |= dict.fromkeys(search.gradients(dot), _AGAIN) | {dot.index: _MOMENT}

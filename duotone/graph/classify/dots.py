@@ -9,6 +9,11 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 
 
+def is_dot(node: Node, classes: Classes) -> bool:
+    """True for allow operations, and for dots that are too short to be one."""
+    return classes.nodes[node.index].kind is Kind.ALLOW or Trait.CONTRACTS in node.traits
+
+
 class Dots:
     """A program, asked for its dots.
 
@@ -30,7 +35,7 @@ class Dots:
             if follow.isdisjoint(node.inputs):
                 continue
             follow.update(value for value in node.outputs if values[value].paintable)
-            if self.classes.nodes[node.index].kind is Kind.ALLOW and len(node.inputs) == 2:
+            if is_dot(node, self.classes) and len(node.inputs) == 2:
                 pairs = (node.inputs, node.inputs[::-1])
                 if any(
                     value in follow

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
-from duotone.graph.classify.dots import Dots
+from duotone.graph.classify.dots import Dots, is_dot
 from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Node
-from duotone.ops.entries import Kind, Taint
+from duotone.ops.entries import Taint
 from duotone.ops.traits import Trait
 
 _REASON = "a logarithm reads its result, or the power of it: a relative error counts"
@@ -74,7 +74,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
         node = graph.nodes[value.producer]
         if not _passes(node, graph):
             continue
-        if classes.nodes[node.index].kind is Kind.ALLOW:
+        if is_dot(node, classes):
             denied[node.index] = _REASON
         queue += [v for v in node.inputs if values[v].dtype.startswith(_NUMBERS)]
     dots = Dots(graph, classes)
@@ -95,7 +95,7 @@ def _before_roots(dots: Dots) -> set[int]:
             continue
         seen.add(value.index)
         node = graph.nodes[value.producer]
-        if dots.classes.nodes[node.index].kind is Kind.ALLOW:
+        if is_dot(node, dots.classes):
             makers = [dots.maker(dots.origin(v)) for v in node.inputs]
             if any(made is not None and Trait.POWER in made.traits for made in makers):
                 found.add(node.index)

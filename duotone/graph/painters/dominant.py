@@ -78,12 +78,13 @@ def spread_taint(canvas: Canvas) -> list[Taint]:
     """Denies, and spreads taints. Returns the taint of each node's results."""
     nodes, classes = canvas.graph.nodes, canvas.classes.nodes
     taints = [Taint.NONE] * len(nodes)
+    inside = _in_networks(canvas)
     queue: deque[int] = deque()
     for node in nodes:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.DENY:
             found = classes[node.index]
             canvas.paint(node.index, Paint.FULL, found.rule or Rule.DENY, found.entry.reason)
-            if found.entry.taint:
+            if found.entry.taint and (found.rule is not None or node.index not in inside):
                 taints[node.index] = found.entry.taint
                 queue.append(node.index)
     while queue:
@@ -97,6 +98,24 @@ def spread_taint(canvas: Canvas) -> list[Taint]:
                     taints[reader] = arriving
                     queue.append(reader)
     return taints
+
+
+def _in_networks(canvas: Canvas) -> set[int]:
+    """Short dots that follow from allow operations: inside of a network (LoRA, a head).
+
+    Such a dot computes full and taints nothing: what is added to its result may be a residual
+    stream.
+    """
+    nodes = canvas.graph.nodes
+    short = {node.index for node in nodes if _SHORT in node.traits}
+    after = set[int]()
+    for node in nodes if short else ():
+        if canvas.kind(node.index) is Kind.ALLOW or not after.isdisjoint(node.inputs):
+            after.update(node.outputs)
+    return {index for index in short if not after.isdisjoint(nodes[index].inputs)}
+
+
+_SHORT = Trait.SHORT  # bound once: looking up a member takes its time
 
 
 def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:

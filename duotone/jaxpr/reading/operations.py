@@ -19,7 +19,7 @@ from jax.core import ShapedArray
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, PRECISION, Value
-from duotone.graph.products import is_sum_of_products
+from duotone.graph.products import meaning_of_dot
 from duotone.ops.jax import FIXED, TRAITS
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
@@ -146,7 +146,7 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
     """A precision that the user asked for is kept; not every dot is a product of matrices."""
     del ins, outs
     name = eqn.primitive.name
-    listed_as = "sum_of_products" if name == "dot_general" and _is_sum(eqn) else name
+    listed_as = (_meaning(eqn) if name == "dot_general" else "") or name
     precision = eqn.params.get("precision")
     asked = precision if isinstance(precision, tuple) else (precision,)
     if any(p is not None and p is not jax.lax.Precision.DEFAULT for p in asked):
@@ -155,8 +155,8 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
     return listed_as, ""
 
 
-def _is_sum(eqn: _jax.Eqn) -> bool:
-    """True if a dot is a sum of products."""
+def _meaning(eqn: _jax.Eqn) -> str:
+    """The row of a dot that is no product of matrices; else empty."""
     contracted, batch = eqn.params["dimension_numbers"]
     free: list[list[Any]] = []
     for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):
@@ -164,7 +164,7 @@ def _is_sum(eqn: _jax.Eqn) -> bool:
         free.append([size for axis, size in shape if axis not in (*summed, *shared)])
     left, right = free
     lhs = eqn.invars[0].aval.shape
-    return is_sum_of_products(left, right, [lhs[axis] for axis in contracted[0]])
+    return meaning_of_dot(left, right, [lhs[axis] for axis in contracted[0]])
 
 
 @_description_rule("call_hi_primitive")
