@@ -208,7 +208,7 @@ def test_a_refusal_of_the_compiler_leaves_an_estimate(monkeypatch):
 
 def test_a_fault_planted_in_the_off_switch_is_seen(monkeypatch):
     """Were duotone not off in float32, its row would be the one as written."""
-    monkeypatch.setattr(_forms, "_without_duotone", lambda function: function)
+    monkeypatch.setattr(_forms, "without_duotone", lambda function: function)
     fn = jax.grad(lambda w, x: duotone.autocast(lambda w, x: x @ w)(w, x).sum())
     assert shares(estimated(fn))["float32"] > 0
 

@@ -106,7 +106,7 @@ def rewrite(
         >>> from onnx import parser
         >>> model = parser.parse_model('''
         ... <ir_version: 8, opset_import: ["" : 17]>
-        ... f (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
+        ... f (float[2, 8] x, float[8, 4] w) => (float[2, 4] y) { y = MatMul(x, w) }
         ... ''')
         >>> [node.op_type for node in rewrite(model).model.graph.node]
         ['Cast', 'Cast', 'MatMul', 'Cast']

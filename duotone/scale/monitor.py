@@ -67,6 +67,10 @@ class StuckAlarm:
             self._ask(),
         )
 
+    def told_of_some(self) -> None:
+        """States that a warning of some skipped steps was logged elsewhere: it is not repeated."""
+        self._said = True
+
     def _say_of_some(self, reading: Reading) -> None:
         in_vain = reading.smallest and reading.last_finite
         if self._rung or self._said or not in_vain or reading.skipped_steps < SKIPPED_IN_VAIN:

@@ -267,7 +267,8 @@ def read(state: MixedPrecisionState, who: str) -> Reading:
             f"{who}: the state holds one loss scale for each of several models or devices "
             f"(shape {jnp.shape(numbers[0])}). Take one: jax.tree.map(lambda x: x[0], state)."
         )
-    smallest = cannot_fall(loss_scale)
+    with jax.ensure_compile_time_eval():  # the state is known, also where the call is traced
+        smallest = cannot_fall(loss_scale)
     *numbers, smallest = jax.device_get((*numbers, smallest))
     scale, good, skipped, finite, stuck = numbers
     return Reading(float(scale), int(good), int(skipped), bool(finite), int(stuck), bool(smallest))

@@ -58,7 +58,7 @@ def loss_with(plant: Any) -> Any:
         with jax.named_scope("planted"):
             h = plant(h)
         with jax.named_scope("head"):
-            return jnp.mean((jnp.log1p(jnp.abs(h @ params["v"])) - y) ** 2)
+            return jnp.mean((jnp.arcsinh(h @ params["v"]) - y) ** 2)
 
     return loss
 

@@ -446,7 +446,7 @@ def test_an_object_with_init_and_update_is_an_optimizer():
 @pytest.mark.parametrize("scale", [2.0**-6, DynamicLossScale(1, floor=2.0**-8)])
 def test_a_scale_below_one_fits_gradients_that_overflow_unscaled(scale):
     tx = enable(optax.sgd(1e-8), scale, dtype="float16")
-    params, x = jnp.full((4, 4), 0.1), jnp.full((4, 4), 0.1)
+    params, x = jnp.full((8, 8), 0.1), jnp.full((8, 8), 0.1)
 
     def loss(params: Any) -> Any:
         return jnp.sum(((params @ x) @ x) * 1e6)

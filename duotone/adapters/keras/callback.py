@@ -109,6 +109,8 @@ class LossScaleCallback(keras.callbacks.Callback):
         """Adds to the logs, and says what changed."""
         del epoch
         optimizers = list(wrapped_optimizers(self.model))
+        if not self._told and len(optimizers) == 1 and optimizers[0].half is not None:
+            self._tell_lost(optimizers[0])
         for optimizer in optimizers:
             metrics = optimizer.metrics()
             prefix = f"{optimizer.name}_" if len(optimizers) > 1 else ""
@@ -116,8 +118,6 @@ class LossScaleCallback(keras.callbacks.Callback):
                 logs[f"{prefix}loss_scale"] = metrics["loss_scale"]
                 logs[f"{prefix}skipped_steps"] = metrics["skipped_steps"]
             self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
-        if not self._told and len(optimizers) == 1 and optimizers[0].half is not None:
-            self._tell_lost(optimizers[0])
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Writes what TensorBoard has not written yet."""
@@ -131,6 +131,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         if not lost:
             return
         self._told = True
+        optimizer.alarm.told_of_some()
         logger.warning(
             "the loss of %d batches in this epoch was not finite. The loss scale is not the "
             "reason, and float32 may not be finite there either. %sduotone.keras.blame(model, x, "

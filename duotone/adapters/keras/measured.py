@@ -52,10 +52,10 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
 
     Example:
         >>> import keras, numpy as np, duotone.keras
-        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
         >>> optimizer = duotone.keras.enable(keras.optimizers.SGD(0.1), dtype="float16")
         >>> model.compile(optimizer, loss="mse")
-        >>> measured = duotone.keras.calibrate(model, np.full((4, 2), 1e6), np.zeros((4, 1)))
+        >>> measured = duotone.keras.calibrate(model, np.full((4, 8), 1e6), np.zeros((4, 1)))
         >>> any(value.largest > 65504 for value in measured.values)
         True
     """
@@ -89,10 +89,10 @@ def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame
 
     Example:
         >>> import keras, numpy as np, duotone.keras
-        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
         >>> optimizer = duotone.keras.enable(keras.optimizers.SGD(0.1), dtype="float16")
         >>> model.compile(optimizer, loss="mse")
-        >>> found = duotone.keras.blame(model, np.full((4, 2), 1e6), np.zeros((4, 1)))
+        >>> found = duotone.keras.blame(model, np.full((4, 8), 1e6), np.zeros((4, 1)))
         >>> found.verdict.value, found.first.operation
         ('overflow', 'argument')
     """

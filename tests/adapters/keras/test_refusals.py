@@ -66,7 +66,7 @@ def test_an_inner_fixed_scale():
     ("loss_scale", "error"),
     [
         (0, ArgumentError),
-        (0.5, ArgumentError),
+        (1e-40, ArgumentError),
         (-2, ArgumentError),
         (float("nan"), ArgumentError),
         (float("inf"), ArgumentError),
@@ -208,7 +208,7 @@ def test_a_backend_that_is_not_installed(imports):
 def test_from_config_checks_as_well():
     config = enable(SGD(), dtype="float16").get_config()
     with pytest.raises(ArgumentError):
-        LossScaleOptimizer.from_config(config | {"loss_scale": 0.5})
+        LossScaleOptimizer.from_config(config | {"loss_scale": 1e-40})
 
 
 def test_no_warning_is_logged_where_all_is_well(caplog):
