@@ -81,15 +81,15 @@ def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
     The backward pass of an adaptive solver runs the steps again. In half it would accept others.
     """
     own = {node.index for loop in loops for node in loop.nodes}
-    known = {_origin(graph, graph.nodes[index]) for index in own}
+    known = {_operation(graph, graph.nodes[index]) for index in own}
     return {
         node.index
         for node in (graph.nodes if known else ())
-        if node.index not in own and node.paintable and _origin(graph, node) in known
+        if node.index not in own and node.paintable and _operation(graph, node) in known
     }
 
 
-def _origin(graph: Graph, node: Node) -> tuple[object, ...]:
+def _operation(graph: Graph, node: Node) -> tuple[object, ...]:
     """The operation, source line and shapes that a node has in common with its recomputation."""
     shapes = [graph.values[v].shape for v in (*node.inputs, *node.outputs)]
     return (node.listed_as, str(node.source), *shapes)

@@ -95,8 +95,7 @@ class _Search(Dots):
 
     def _base(self, value: int) -> set[int]:
         """The value whose square a value is, if it is one."""
-        producer = self.graph.values[value].producer
-        node = self.graph.nodes[producer] if producer >= 0 else None
+        node = self.maker(value)
         if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
         origins = {self.origin(v) for v in node.inputs}
@@ -115,7 +114,7 @@ class _Search(Dots):
                 reached = [found for _, found in means]
                 if all(reached) and factors <= set[int]().union(*reached):
                     sums = [*joint, *(made for way, _ in means for made in way)]
-                    return [made for made in sums if self._is_dot(made)]
+                    return [made for made in sums if self._is_allowed(made)]
         return []
 
     def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
@@ -152,14 +151,14 @@ class _Search(Dots):
 
     def _multiplies(self, node: Node) -> bool:
         """True if a node multiplies element by element, or is an outer product."""
-        outer = Trait.CONTRACTS in node.traits and not self._is_dot(node)
+        outer = Trait.CONTRACTS in node.traits and not self._is_allowed(node)
         return outer or not node.traits.isdisjoint(_PRODUCTS)
 
     def _sums(self, node: Node) -> bool:
         """True if a node sums over an axis or a window, with weights or without."""
         return not node.traits.isdisjoint({Trait.CONTRACTS, Trait.SUMS})
 
-    def _is_dot(self, node: Node) -> bool:
+    def _is_allowed(self, node: Node) -> bool:
         return self.classes.nodes[node.index].kind is Kind.ALLOW
 
     @staticmethod

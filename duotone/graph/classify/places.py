@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from duotone.graph.classify.background import Background
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.terms import following
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.graph.ranges.find import Ranges
 from duotone.graph.ranges.interval import Known
@@ -218,10 +219,9 @@ _SHIFTS = frozenset(
 
 def _after_dots(graph: Graph, classes: Classes) -> set[int]:
     """Values that follow from dots, or that iterations of a loop hand on."""
-    found = set[int]()
-    for node in graph.nodes:
+
+    def begins(node: Node) -> bool:
         loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})
-        allow = classes.nodes[node.index].kind is Kind.ALLOW
-        if loop or allow or not found.isdisjoint(node.inputs):
-            found.update(node.outputs)
-    return found
+        return loop or classes.nodes[node.index].kind is Kind.ALLOW
+
+    return following(graph, begins)

@@ -42,7 +42,7 @@ from duotone.graph.classify.background import Background
 from duotone.graph.classify.carries import is_over_layers
 from duotone.graph.classify.classes import Classes, NodeClass
 from duotone.graph.classify.rules import Rule
-from duotone.graph.classify.terms import is_state
+from duotone.graph.classify.terms import SCALES, is_state
 from duotone.graph.graph import BodyKind, Graph, Node, Value
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
@@ -52,8 +52,7 @@ _BEHIND = "multiplies what a factorisation or a solve gave: large terms that may
 _BESIDE = "is multiplied with or added to what a factorisation or a solve gave, which may cancel"
 _AGAIN = "multiplies what follows from a solve with what led to it: a gradient, which may cancel"
 _CARRIED = "reads a state of this loop that comes from a factorisation or a solve"
-_SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
-_WEIGHTS = _SCALES | {Trait.CHOOSES, Trait.ADDS}
+_WEIGHTS = SCALES | {Trait.CHOOSES, Trait.ADDS}
 _LINEAR = frozenset({Trait.NEGATES, Trait.CARRIES, Trait.LINEAR, Trait.UNDESCRIBED})
 """An operation that nobody described may be linear, so that no walk ends there."""
 
@@ -207,7 +206,7 @@ class _Walks:
             if node.index not in nodes or self._is_dot(node.index):
                 continue
             times = sum(value in own for value in node.inputs)
-            twice = times > 1 and not node.traits.isdisjoint(_SCALES | {Trait.RAISES})
+            twice = times > 1 and not node.traits.isdisjoint(SCALES | {Trait.RAISES})
             size = self._values[node.outputs[0]].size
             others = (self._streams & set(node.inputs)) - own
             added = Trait.ADDS in node.traits and any(
@@ -226,7 +225,7 @@ class _Walks:
         while (producer := self._values[value].producer) >= 0:
             node = self._nodes[producer]
             rest = [v for v in node.inputs if not self._is_number(v, node)]
-            scaled = not node.traits.isdisjoint(_SCALES) and len(node.inputs) == 2
+            scaled = not node.traits.isdisjoint(SCALES) and len(node.inputs) == 2
             if len(rest) != 1 or not (scaled or (len(node.inputs) == 1 and self._moves(node))):
                 break
             (value,) = rest
@@ -288,7 +287,7 @@ class _Walks:
             return True
         if Trait.CHOOSES in node.traits:  # a branch under vmap; a mask is none
             return self._is_number(node.inputs[0], node)
-        if not node.traits.isdisjoint(_SCALES):
+        if not node.traits.isdisjoint(SCALES):
             return any(self._is_number(value, node) for value in node.inputs)
         streams = [v for v in node.inputs if v in self._streams and v not in marked]
         return Trait.ADDS in node.traits and len(streams) <= (0 if marked else 1)

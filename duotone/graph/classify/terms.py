@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from duotone.graph.graph import Graph, Node, Value
 from duotone.ops.traits import Trait
 
@@ -36,7 +38,7 @@ def is_scaled(graph: Graph, value: int) -> bool:
 
 def scales(node: Node) -> bool:
     """True if a node multiplies or divides element by element, two different operands."""
-    return not node.traits.isdisjoint(_SCALES) and len(set(node.inputs)) == 2
+    return not node.traits.isdisjoint(SCALES) and len(set(node.inputs)) == 2
 
 
 def subtracts(graph: Graph, node: Node) -> bool:
@@ -64,7 +66,17 @@ def _turned(graph: Graph, value: int) -> bool:
     return False
 
 
-_SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
+SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
+"""Traits of operations that scale an operand by another, element by element."""
+
+
+def following(graph: Graph, begins: Callable[[Node], bool]) -> set[int]:
+    """Values that some nodes make, and all that follow from them, in program order."""
+    found = set[int]()
+    for node in graph.nodes:
+        if begins(node) or not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def is_state(node: Node) -> bool:

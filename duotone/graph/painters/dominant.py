@@ -38,6 +38,7 @@ from types import MappingProxyType
 
 from duotone.graph.classify.classes import Classes
 from duotone.graph.classify.rules import Rule
+from duotone.graph.classify.terms import following
 from duotone.graph.graph import Boundary, Graph, Node, Paint
 from duotone.graph.painters.mixed import compute_full_store_half, follow_full, store_operands_half
 from duotone.graph.painters.painting import Canvas, Painting
@@ -108,10 +109,9 @@ def _in_networks(canvas: Canvas) -> set[int]:
     """
     nodes = canvas.graph.nodes
     short = {node.index for node in nodes if _SHORT in node.traits}
-    after = set[int]()
-    for node in nodes if short else ():
-        if canvas.kind(node.index) is Kind.ALLOW or not after.isdisjoint(node.inputs):
-            after.update(node.outputs)
+    if not short:
+        return short
+    after = following(canvas.graph, lambda node: canvas.kind(node.index) is Kind.ALLOW)
     return {index for index in short if not after.isdisjoint(nodes[index].inputs)}
 
 
