@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from duotone._beside_keras import name_backend, name_optimizer
 from duotone._on_import import when_imported
-from duotone._renamed import NAMES as _NEW_NAMES
 from duotone._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from duotone._measuring import calibrate
     from duotone._profiling import Profile, profile, read_profile
     from duotone._reporting import report
-    from duotone._tuned import Tuned
-    from duotone._tuning import tune
     from duotone._weights import CastParams
     from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
     from duotone.api import Explanation, autocast, explain
@@ -100,7 +97,6 @@ __all__ = [
     "ScaledGrad",
     "SkipState",
     "Target",
-    "Tuned",
     "advise",
     "all_finite",
     "autocast",
@@ -131,7 +127,6 @@ __all__ = [
     "reroll",
     "select_tree",
     "skip_nonfinite",
-    "tune",
     "use_cache",
     "value_and_grad",
 ]
@@ -164,8 +159,6 @@ _NAMES_BY_MODULE = {
     "_profiling": "Profile profile read_profile",
     "_reporting": "report",
     "regions": "keep_full keep_half",
-    "_tuned": "Tuned",
-    "_tuning": "tune",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad SkipState "
     "all_finite dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",
     "scale.monitor": "LossScaleMonitor",
@@ -193,8 +186,6 @@ def __getattr__(name: str) -> ModuleType:
         value = getattr(importlib.import_module(f"duotone.{_MODULE_OF[name]}"), name)
     elif not name.startswith("_") and importlib.util.find_spec(f"duotone.{name}") is not None:
         value = importlib.import_module(f"duotone.{name}")
-    elif name in _NEW_NAMES:
-        raise AttributeError(f"duotone.{name} is now duotone.{_NEW_NAMES[name]}")
     else:
         raise AttributeError(f"module 'duotone' has no attribute {name!r}")
     globals()[name] = value

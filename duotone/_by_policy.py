@@ -5,7 +5,6 @@ Who calls this: :mod:`duotone._road`.
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import functools
 import logging
@@ -13,7 +12,6 @@ import re
 from collections.abc import Sequence
 
 from duotone import _jax
-from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError
 from duotone.graph.classify.lists import OpLists
@@ -33,7 +31,6 @@ from duotone.ops.entries import Kind
 from duotone.ops.jax import ENTRIES
 from duotone.ops.traits import Trait
 from duotone.policy import LISTS, PATTERN_FIELDS, Policy
-from duotone.targets.forms import DeviceForms
 
 logger = logging.getLogger("duotone")
 
@@ -106,43 +103,6 @@ def _calibration(policy: Policy, graph: Graph) -> Calibration | None:
 
 _UNMEASURED: set[str] = set()
 """Programs of which it was said."""
-
-
-def as_tuned(
-    policy: Policy, tuned: Tuned, graph: Graph, half: HalfType, forms: DeviceForms
-) -> tuple[Policy, DeviceForms]:
-    """A policy and the forms of the device as a program was tuned; as they are for another one.
-
-    That a program, half type or device is another one is said once: one policy may be for several.
-
-    Args:
-        policy: merged with the environment.
-        tuned: of the policy.
-        graph: the program.
-        half: the half type.
-        forms: of the device.
-    """
-    here, there = (half.name, forms.device), (tuned.half, tuned.device)
-    program = fingerprint(graph)
-    if here == there and program == tuned.fingerprint:
-        keep_full = tuple(dict.fromkeys((*policy.keep_full, *tuned.keep_full)))
-        found = policy.replace(keep_full=keep_full, tuned=None)
-        return found, dataclasses.replace(forms, reforms=tuned.reforms)
-    if (program, *here) not in _UNTUNED:
-        _UNTUNED.add((program, *here))
-        logger.warning(
-            "Policy(tuned=...) is for %s on %s in %s; %s is painted without it. duotone.tune finds "
-            "what is best here.",
-            tuned.function,
-            tuned.device,
-            tuned.half,
-            "this program" if here == there else f"this program on {forms.device} in {half.name}",
-        )
-    return policy, forms
-
-
-_UNTUNED: set[tuple[str, str, str]] = set()
-"""Programs, half types and devices of which it was said."""
 
 
 def warn_of_idle_patterns(policy: Policy, graph: Graph) -> None:

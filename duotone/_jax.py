@@ -63,7 +63,7 @@ healing = jax.make_user_context(default_value=0)
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
 _OWN = (
-    "_blaming.py _healing.py _jax.py _renamed.py _weights.py adapters api.py compiled.py "
+    "_blaming.py _healing.py _jax.py _weights.py adapters api.py compiled.py "
     "compiling gradients.py inference.py jaxpr _mixed.py regions.py _road.py scale targets"
 ).split()
 _LIBRARIES = {"site-packages", "dist-packages"}

@@ -219,7 +219,7 @@ def leaves_backward(painted: Painted, policy: Policy) -> str:
         return f"rule {BACKWARD} is removed"
     if painted.forms.worth.only_allow:
         return "only dots gain on this device"
-    if policy.ranges or policy.calibration is not None or policy.tuned is not None:
+    if policy.ranges or policy.calibration is not None:
         return "what is known is of the forward pass"
     return ""
 

@@ -28,7 +28,7 @@ from typing import Any
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError
 
-_PATHS = ("log_path", "calibration", "tuned")
+_PATHS = ("log_path", "calibration")
 
 
 def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:

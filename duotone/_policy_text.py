@@ -56,8 +56,6 @@ def _phrases(policy: Policy, lists: Sequence[str]) -> list[str]:
         shown = (f"{name} in [{low:g}, {high:g}]" for name, (low, high) in policy.ranges)
         phrases.append(f"assumes {', '.join(shown)}")
     phrases += [f"uses the {measured.title}" for measured in policy.calibrations]
-    if policy.tuned is not None:
-        phrases.append(f"tuned: {policy.tuned.title}")
     if policy.log_path is not None:
         phrases.append(f"writes graphs to {policy.log_path}")
     if policy.log_decisions:

@@ -17,7 +17,6 @@ import numpy as np
 
 from duotone._dtypes import canonical
 from duotone._environment import REDUCE_DTYPES, folder_problem
-from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError, shown
 from duotone.graph.removable import REMOVABLE
@@ -146,18 +145,6 @@ def calibrations(value: Any) -> Calibration | tuple[Calibration, ...] | None:
     return found
 
 
-def tuning(value: Any) -> Tuned | None:
-    """Checks a result of ``duotone.tune``, and loads it from a path."""
-    if isinstance(value, (str, os.PathLike)):
-        return Tuned.load(value)
-    if value is not None and not isinstance(value, Tuned):
-        raise PolicyTypeError(
-            f"Policy(tuned={shown(value)}): it takes what duotone.tune or Tuned.load returned, the "
-            "path of its file, or None."
-        )
-    return value
-
-
 def folder(value: object) -> Path | None:
     """The absolute path of a folder that can be written to; None for none."""
     if value is None:
@@ -219,7 +206,6 @@ ONE_FORM: Mapping[str, Callable[[Any], Any]] = {
     "reduce_dtype": reduce_dtype,
     "ranges": stated_ranges,
     "calibration": calibrations,
-    "tuned": tuning,
     "log_path": folder,
 }
 """By field: what checks a value and gives its one form."""

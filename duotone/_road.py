@@ -26,7 +26,6 @@ import jax
 from duotone import _dumps as dumps
 from duotone import _jax
 from duotone._by_policy import (
-    as_tuned,
     assumptions,
     known_names,
     lists_of,
@@ -195,8 +194,6 @@ def paint_for_device(
         given: likewise.
     """
     forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
-    if policy.tuned is not None and half is not None:
-        policy, forms = as_tuned(policy, policy.tuned, build(jaxpr).graph, half, forms)
     if half is None:
         half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
         policy = dataclasses.replace(policy, reduce_dtype=None)

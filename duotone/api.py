@@ -33,7 +33,6 @@ from duotone._mixed import (
     settings_of,
 )
 from duotone._records import halves_inside, record_of
-from duotone._renamed import refuses_old_arguments
 from duotone._road import paint_for_device, paint_full
 from duotone._weights import CastParams, Weights, check_fits, without_first
 from duotone.calibration import Calibration
@@ -78,7 +77,6 @@ def autocast(
     weights: Any,
     enabled: bool = True,
 ) -> Callable[P, R]: ...
-@refuses_old_arguments
 def autocast(
     fn: Callable[..., Any] | None = None,
     *,
@@ -95,8 +93,8 @@ def autocast(
     ``jax.jit`` the rewritten program runs compiled. It may be called inside and around every JAX
     transformation. To differentiate, :func:`duotone.grad` and :func:`duotone.value_and_grad`, or
     this around ``jax.grad(fn)``. Inside it both passes are painted together too, unless the
-    function has effects, closes over traced values or stands in ``shard_map``, or ranges,
-    calibration or ``tuned`` are given: the backward pass is JAX's then and recomputes nothing.
+    function has effects, closes over traced values or stands in ``shard_map``, or ranges or a
+    calibration are given: the backward pass is JAX's then and recomputes nothing.
 
     Args:
         fn: the function; if omitted, a decorator is returned.
@@ -215,7 +213,6 @@ def _recorded_settings(
     return dtype, False, policy
 
 
-@refuses_old_arguments
 def explain(
     fn: Callable[..., Any],
     *args: Any,

@@ -68,10 +68,6 @@ class CalibrationError(ArgumentError):
     """A calibration cannot be made from this data, read from this file or used here."""
 
 
-class TuningError(ArgumentError):
-    """A file is no tuning, or a damaged one."""
-
-
 class EnvironmentVariableError(DuotoneError, ValueError):
     """An environment variable holds a value that it does not take."""
 

@@ -30,7 +30,6 @@ from duotone._arguments import (
     is_off,
     refuse_heal,
 )
-from duotone._renamed import refuses_old_arguments
 from duotone.api import autocast, unwrapped
 from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
@@ -101,7 +100,6 @@ def grad(
     return _scaled("duotone.grad", fun, jax_takes, scale, settings)
 
 
-@refuses_old_arguments
 def value_and_grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,

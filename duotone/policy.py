@@ -46,7 +46,6 @@ from duotone._policy_values import (
     removed,
     strings,
 )
-from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError, shown
 
@@ -103,7 +102,6 @@ class Policy:
             patterns (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
         calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
             the painted program counts; a program that none is of is painted without (logged once).
-        tuned: What :func:`duotone.tune` found, or the path of its file. (``docs/tune.md``)
         log_path: A folder that exists. The graph before and after painting and the paint buckets
             are written there. A relative path is taken from the current folder of this moment.
         log_decisions: Write one log line per painting decision.
@@ -146,7 +144,6 @@ class Policy:
     reduce_dtype: str | None = None
     ranges: StatedRanges = ()
     calibration: Calibration | tuple[Calibration, ...] | None = None
-    tuned: Tuned | None = None
     log_path: Path | None = None
     log_decisions: bool = False
     heal: int = 0
@@ -178,7 +175,6 @@ class Policy:
             reduce_dtype: Any = None,
             ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
             calibration: Calibration | Iterable[Calibration] | None = None,
-            tuned: Tuned | str | os.PathLike[str] | None = None,
             log_path: str | os.PathLike[str] | None = None,
             log_decisions: bool = False,
             heal: bool | int = False,

@@ -15,7 +15,6 @@ import pytest
 
 import duotone
 from duotone._environment import LEVELS
-from duotone._tuned import Tuned
 from duotone.calibration import Calibration
 from duotone.errors import (
     ArgumentTypeError,
@@ -137,7 +136,6 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
         "reduce_dtype": "float32",
         "ranges": {"x": (0, 1)},
         "calibration": Calibration("f", "0", 1, ()),
-        "tuned": Tuned("f", "0", "h200", "GPU", "float16", frozenset()),
         "log_path": tmp_path,
     }
     for field in dataclasses.fields(Policy):

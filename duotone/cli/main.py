@@ -23,7 +23,6 @@ from duotone.cli.profile import profile
 from duotone.cli.report import report
 from duotone.cli.rewrite import rewrite
 from duotone.cli.run import run as run_script
-from duotone.cli.tune import tune
 from duotone.cli.version import print_version, version
 from duotone.cli.view import view
 from duotone.errors import DuotoneError
@@ -46,8 +45,6 @@ _EPILOG = """
   duotone compare train.py:step --targets h100,a100
 
   duotone advise train.py:step       what makes it slow
-
-  duotone tune train.py:step --target h100
 
   duotone clusters train.py:step     what makes it slow to compile
 
@@ -132,14 +129,6 @@ _ADVISE_EPILOG = """
   duotone advise model.py:apply --shapes 'f32[512,512] f32[32,512]'
 
   duotone advise train.py:example --json found.json
-"""
-
-_TUNE_EPILOG = """
-[bold]Examples[/bold]
-
-  duotone tune train.py:example --target h200       example() returns (step, *arguments)
-
-  duotone tune train.py:example --target v5e --minutes 30 --by bytes --out v5e.json
 """
 
 _REPORT_EPILOG = """
@@ -266,7 +255,6 @@ app.command(epilog=_EXPLAIN_EPILOG)(explain)
 app.command(epilog=_COMPARE_EPILOG)(compare)
 app.command(epilog=_ADVISE_EPILOG)(advise)
 app.command(epilog=_BLAME_EPILOG)(blame)
-app.command(epilog=_TUNE_EPILOG)(tune)
 app.command(epilog=_CLUSTERS_EPILOG)(clusters)
 app.command(epilog=_FLAGS_EPILOG)(flags)
 app.command(

@@ -67,7 +67,7 @@ _NOT_FOR_MODELS = (
     "convolution_math",
 )
 """Fields without a meaning for a model: an error in code, told where the environment sets them."""
-_NOT_READ = ("reduce_dtype", "tuned", "log_path", "log_decisions")
+_NOT_READ = ("reduce_dtype", "log_path", "log_decisions")
 """Fields that say nothing about the painting of a model."""
 _SHOWS_NAMES = "duotone view model.onnx --nodes '*' shows the operations of a model"
 _SMALL_TENSOR = 4096
