@@ -27,10 +27,12 @@ OLDEST = $(if $(filter 3.11,$(PYTHON_VERSION)),--constraint scripts/oldest-3.11.
 PYTEST := -m pytest -n $(WORKERS)
 # What test-newest leaves out and test-all does not: it has no JAX in it, it
 # is about what is refused or about numbers that a painting decides, or it is what a person runs once.
-SAME := cli samples benchmarks graph numerics targets tensorflow views test_advise.py test_compare.py \
-	test_commands_of_docs.py test_docker.py \
-	test_docs.py test_environment.py test_examples.py test_examples_resume.py test_files.py test_identities.py test_imports.py \
-	test_invariants.py test_policy.py test_policy_file.py test_report.py test_traps.py \
+SAME := advising benchmarks cli comparing cost explaining graph numerics precision reporting samples tensorflow text \
+	devices/test_assumed.py devices/test_float32_math.py devices/test_half_type.py devices/test_mesh.py \
+	devices/test_specifications.py devices/test_table.py policy/test_environment.py policy/test_policy.py \
+	policy/test_policy_file.py policy/test_ranges_view.py profiling/test_profile_view.py \
+	test_commands_of_docs.py test_docker.py test_docs.py test_examples.py test_examples_resume.py \
+	test_files.py test_identities.py test_imports.py test_invariants.py test_traps.py \
 	test_traps_of_operations.py jaxpr/test_instead.py jaxpr/test_trilinear.py \
 	adapters/test_optax_refusals.py adapters/test_keras_applications.py
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from duotone.tensorflow.op_registry import find_op
 from duotone.tensorflow.protos import FLOAT, new_graph
-from duotone.tensorflow.registry import find_op
 
 INT32 = 3
 CASES = Path(__file__).parents[1] / "tests" / "data" / "tensorflow_amp"

@@ -1,7 +1,7 @@
-"""The road of ``duotone._road`` with a clock at every stage.
+"""The road of ``duotone.jaxpr.pipeline`` with a clock at every stage.
 
-The stages are found by the names under which ``duotone._road`` calls them; a stage renamed there
-has to be renamed here.
+The stages are found by the names under which ``duotone.jaxpr.pipeline`` calls them; a stage renamed
+there has to be renamed here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from unittest import mock
 import jax
 
 from duotone import Policy
-from duotone import _road as road
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.painters import PAINTERS
+from duotone.jaxpr import pipeline as road
 from duotone.jaxpr.reading.signature import flatten_call
 from duotone.jaxpr.reading.trace import trace
+from duotone.precision.painters import PAINTERS
 
 STAGES: tuple[str, ...] = (
     "trace",
@@ -53,7 +53,8 @@ _NAMES = {
     "hold_rows": "plan",
     "find_reductions": "plan",
 }
-"""Functions that ``duotone._road`` calls, by stage; painters and the rewriter are clocked apart."""
+"""Functions that ``duotone.jaxpr.pipeline`` calls, by stage; painters and the rewriter are clocked
+apart."""
 
 
 class Clock:
@@ -76,7 +77,7 @@ class Clock:
 
     @contextlib.contextmanager
     def on_the_road(self) -> Iterator[None]:
-        """Every stage that ``duotone._road`` calls is timed."""
+        """Every stage that ``duotone.jaxpr.pipeline`` calls is timed."""
         with contextlib.ExitStack() as stack:
             for name, stage in _NAMES.items():
                 timed = self.around(stage, getattr(road, name))

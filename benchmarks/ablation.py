@@ -28,13 +28,13 @@ from rich.progress import track
 import duotone
 from benchmarks._common import RESULTS, Result, table, write
 from benchmarks.zoo import MODELS
-from duotone._records import record_of
-from duotone._road import paint_for_device
+from duotone.devices import assuming, find_target
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.removable import REMOVABLE
+from duotone.jaxpr.pipeline import paint_for_device
 from duotone.jaxpr.reading.signature import flatten_call
 from duotone.jaxpr.reading.trace import trace
-from duotone.targets import assuming, find_target
+from duotone.jaxpr.records import record_of
+from duotone.precision.removable import REMOVABLE
 
 QUESTION = "What is each rule and each reform worth?"
 COMMAND = "python -m benchmarks.ablation"

@@ -30,7 +30,7 @@ import duotone
 from benchmarks._common import RESULTS, Bar, Result, median, seconds, table, write
 from benchmarks._unrolled import PROGRAMS, without_repetition
 from duotone.compiling.listing import list_program
-from duotone.compiling.program import best_plan
+from duotone.compiling.rerolled_program import best_plan
 
 QUESTION = "What do repeated parts and many shapes cost to compile, as written and with duotone?"
 SIZES = (25_000, 50_000, 100_000)

@@ -7,7 +7,7 @@ form that duotone binds (``duotone/jaxpr/rules/dots.py``). They run in turn, rou
 figure is the median over rounds of float32's time over the form's: above 1 is faster than float32.
 "fails" is a program that compiles and then raises when it runs.
 
-The table in ``duotone/targets/forms.py`` (which form, and below which size a dot is left alone)
+The table in ``duotone/devices/table.py`` (which form, and below which size a dot is left alone)
 rests on this. Run it once for each version of JAX: each has its own table in the result.
 """
 
@@ -24,9 +24,9 @@ from jax import lax
 import duotone
 from benchmarks._common import Result, median, table, write
 from benchmarks._versions import with_part
+from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags
+from duotone.devices.table import TABLE
 from duotone.jaxpr.rules.dots import Dims, rows_dot
-from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags
-from duotone.targets.forms import TABLE
 
 QUESTION = "Which form of a dot is fast on this CPU, by layout and size?"
 FORMS = ("bf16 to f32", "bf16 to bf16", "rows")

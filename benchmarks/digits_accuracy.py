@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from benchmarks._common import Bar, Result, table, write
-from duotone.samples import report
+from duotone.samples import training_report as report
 from duotone.samples.digits import Precision, Trainer, load_digits
 
 QUESTION = "Do float16 and bfloat16 learn handwritten digits as well as float32?"

@@ -35,9 +35,9 @@ from benchmarks._common import Bar, Result, median, table, write
 from benchmarks._ways import SHORT
 from benchmarks.zoo import MODELS
 from benchmarks.zoo.case import TrainCase
-from duotone.targets import TARGETS, Target
-from duotone.targets.cost import cost_of
-from duotone.targets.hlo import parse
+from duotone.cost.cost_of_program import cost_of
+from duotone.cost.hlo import parse
+from duotone.devices import TARGETS, Target
 
 QUESTION = "How fast are training steps on this GPU, and how fast were they said to be?"
 COMMAND = "python -m benchmarks.gpu_steps"

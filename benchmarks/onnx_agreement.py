@@ -46,8 +46,8 @@ from benchmarks._onnx_functions import Function, functions
 from benchmarks.onnx_models import error_of
 from benchmarks.zoo import MODELS
 from duotone.errors import OnnxError
-from duotone.graph.record import OperationRecord, Record
 from duotone.onnx import running
+from duotone.precision.record import OperationRecord, Record
 
 ERROR = 0.01
 QUESTION = "Is an ONNX model painted as the JAX function that it was exported from?"

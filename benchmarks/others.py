@@ -35,8 +35,8 @@ from benchmarks._ways import FORMS, SHORT
 from benchmarks.ablation import geometric_mean, policies
 from benchmarks.other import OTHERS, Size
 from benchmarks.zoo.case import Differentiated, Loss, Step, TrainCase
+from duotone.devices import assuming, find_target
 from duotone.errors import MissingExtraError
-from duotone.targets import assuming, find_target
 
 QUESTION = "What are duotone, its rules and its reforms worth on models that are not in the zoo?"
 COMMAND = "python -m benchmarks.others"

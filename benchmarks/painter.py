@@ -96,7 +96,7 @@ def _target(job: Job) -> Any:
     Autotuning, which needs the device, would choose another tile where XLA's default one does not
     divide the shape (12,608 rows: 64 images of 197 tokens) and the compiler stops.
     """
-    from duotone.targets.specifications import find_target
+    from duotone.devices.specifications import find_target
 
     if job.target == LIST_ORDER:
         target = find_target("v5e")

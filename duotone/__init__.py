@@ -16,22 +16,21 @@ import importlib.util
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from duotone._beside_keras import name_backend, name_optimizer
-from duotone._on_import import when_imported
 from duotone._version import __version__ as __version__
+from duotone.adapters.keras_import import name_backend, name_optimizer
+from duotone.adapters.on_import import when_imported
 
 if TYPE_CHECKING:
-    from duotone._advising import Advice, advise
-    from duotone._blaming import Blame, blame
-    from duotone._comparing import Comparison, compare
-    from duotone._measuring import calibrate
-    from duotone._profiling import Profile, profile, read_profile
-    from duotone._reporting import report
-    from duotone._weights import CastParams
+    from duotone.adapters.enable import (
+        MixedPrecisionLossScaleOptimizer,
+        enable_mixed_precision_graph_rewrite,
+        optimizer_from_environment,
+    )
     from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
-    from duotone.api import Explanation, autocast, explain
-    from duotone.calibration import Calibration
-    from duotone.compiled import CompiledRecord, compile_for
+    from duotone.advising.advise import Advice, advise
+    from duotone.blaming.blame import Blame, blame
+    from duotone.calibrating.measure import calibrate
+    from duotone.comparing.compare import Comparison, compare
     from duotone.compiling.bucketed import bucketed
     from duotone.compiling.cache import use_cache
     from duotone.compiling.cluster_jit import cluster_jit, cluster_scope
@@ -39,11 +38,7 @@ if TYPE_CHECKING:
     from duotone.compiling.flags import check_xla_flags
     from duotone.compiling.log import log_compilations
     from duotone.compiling.reroll import reroll
-    from duotone.enable import (
-        MixedPrecisionLossScaleOptimizer,
-        enable_mixed_precision_graph_rewrite,
-        optimizer_from_environment,
-    )
+    from duotone.devices import Target
     from duotone.errors import DuotoneError
     from duotone.exporting.export import export
     from duotone.exporting.exported import (
@@ -52,10 +47,11 @@ if TYPE_CHECKING:
         ExportedSavedModel,
         read_export,
     )
-    from duotone.gradients import grad, value_and_grad
-    from duotone.inference import cast_params
-    from duotone.policy import Policy
-    from duotone.regions import keep_full, keep_half
+    from duotone.policy.calibration import Calibration
+    from duotone.policy.policy import Policy
+    from duotone.policy.regions import keep_full, keep_half
+    from duotone.profiling.profile import Profile, profile, read_profile
+    from duotone.reporting.report import report
     from duotone.scale import (
         DynamicLossScale,
         FixedLossScale,
@@ -70,7 +66,11 @@ if TYPE_CHECKING:
         skip_nonfinite,
     )
     from duotone.scale.monitor import LossScaleMonitor
-    from duotone.targets import Target
+    from duotone.transforms.autocast import Explanation, autocast, explain
+    from duotone.transforms.compile_for import CompiledRecord, compile_for
+    from duotone.transforms.grad import grad, value_and_grad
+    from duotone.transforms.inference import cast_params
+    from duotone.transforms.static_weights import CastParams
 
 __all__ = [
     "Advice",
@@ -132,14 +132,14 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "_advising": "Advice advise",
-    "_weights": "CastParams",
+    "advising.advise": "Advice advise",
+    "transforms.static_weights": "CastParams",
     "adapters.optax": "Minimized MixedPrecisionOptimizer",
-    "api": "Explanation autocast explain",
-    "_blaming": "Blame blame",
-    "calibration": "Calibration",
-    "_comparing": "Comparison compare",
-    "compiled": "CompiledRecord compile_for",
+    "transforms.autocast": "Explanation autocast explain",
+    "blaming.blame": "Blame blame",
+    "policy.calibration": "Calibration",
+    "comparing.compare": "Comparison compare",
+    "transforms.compile_for": "CompiledRecord compile_for",
     "compiling.bucketed": "bucketed",
     "compiling.cache": "use_cache",
     "compiling.cluster_jit": "cluster_jit cluster_scope",
@@ -147,22 +147,22 @@ _NAMES_BY_MODULE = {
     "compiling.flags": "check_xla_flags",
     "compiling.log": "log_compilations",
     "compiling.reroll": "reroll",
-    "enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite "
+    "adapters.enable": "MixedPrecisionLossScaleOptimizer enable_mixed_precision_graph_rewrite "
     "optimizer_from_environment",
     "errors": "DuotoneError",
     "exporting.export": "export",
     "exporting.exported": "Exported ExportedOnnx ExportedSavedModel read_export",
-    "gradients": "grad value_and_grad",
-    "inference": "cast_params",
-    "_measuring": "calibrate",
-    "policy": "Policy",
-    "_profiling": "Profile profile read_profile",
-    "_reporting": "report",
-    "regions": "keep_full keep_half",
+    "transforms.grad": "grad value_and_grad",
+    "transforms.inference": "cast_params",
+    "calibrating.measure": "calibrate",
+    "policy.policy": "Policy",
+    "profiling.profile": "Profile profile read_profile",
+    "reporting.report": "report",
+    "policy.regions": "keep_full keep_half",
     "scale": "DynamicLossScale FixedLossScale LossScale NoLossScale ScaledGrad SkipState "
     "all_finite dynamic_loss_scale fixed_loss_scale select_tree skip_nonfinite",
     "scale.monitor": "LossScaleMonitor",
-    "targets": "Target",
+    "devices": "Target",
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names.split()}
 

@@ -15,9 +15,6 @@ What happens to the temporary place when the process is killed::
 
 A lock and not a process number in the name: numbers are given out again, and mean nothing to
 another machine that sees the same folder.
-
-What goes wrong: a path that is no folder (``ArgumentError``); anything that the file system refuses
-(:class:`~duotone.errors.WriteError`, which names the file and the remedy).
 """
 
 from __future__ import annotations

@@ -52,19 +52,20 @@ jaxpr_as_fun = _core.jaxpr_as_fun
 
 assumed_device = jax.make_user_context(default_value=None)
 """The device that a trace is for, if not the one at hand; part of the key of ``jit`` caches. Set
-and read it through :mod:`duotone.targets.assumed`."""
+and read it through :mod:`duotone.devices.assumed`."""
 
 collecting = jax.make_user_context(default_value=None)
 """Who collects what is painted, in that key too. Through :mod:`duotone.jaxpr.running.inside`."""
 
 healing = jax.make_user_context(default_value=0)
-"""How often healers changed what steps are; part of that key too. For :mod:`duotone._healing`."""
+"""How often healers changed what steps are; part of that key too.
+For :mod:`duotone.blaming.healing`."""
 
 # User frames in source lines and filtered tracebacks are the user's, not duotone's.
 _HERE = Path(__file__).resolve().parent
 _OWN = (
-    "_blaming.py _healing.py _jax.py _weights.py adapters api.py compiled.py "
-    "compiling gradients.py inference.py jaxpr _mixed.py regions.py _road.py scale targets"
+    "_jax.py adapters blaming calibrating compiling cost devices exporting jaxpr "
+    "policy/regions.py scale transforms"
 ).split()
 _LIBRARIES = {"site-packages", "dist-packages"}
 for _name in _OWN:

@@ -2,7 +2,7 @@
 
 Reads ``oplist.pb`` (OpList) and ``kernellist.pb`` (KernelList) of one TensorFlow release and writes
 what a painter asks of them to ``duotone/tensorflow/registry.json.xz``; the layout is in
-``duotone/tensorflow/registry.py``. Run it once for a new release.
+``duotone/tensorflow/op_registry.py``. Run it once for a new release.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from duotone.graph.reforms.registry import REGISTRY, Entry  # noqa: E402
-from duotone.targets.forms import TABLE  # noqa: E402
+from duotone.devices.table import TABLE  # noqa: E402
+from duotone.precision.optimize.optimizations import REGISTRY, Entry  # noqa: E402
 
 PAGE = ROOT / "docs" / "reforms.md"
 _HEAD = """\
-<!-- written by scripts/reforms_page.py from duotone/graph/reforms/registry.py; do not edit -->
-# Reforms
+<!-- written by scripts/reforms_page.py from duotone/precision/optimize/optimizations.py; do not
+edit --> # Reforms
 
 A painting says in which precision an operation computes and stores. A *reform* says in what other
 form it is carried out, or which of its results is not kept: an identity that a device gains from.
@@ -39,7 +39,7 @@ print({name for operation in seen.operations for name, reason in operation.refor
 ```
 
 The formulas are read from left to right: what was written = what runs. The devices are the rows of
-`duotone/targets/forms.py`:
+`duotone/devices/table.py`:
 
 | name | device |
 | --- | --- |

@@ -13,13 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from duotone.graph.classify.amendments import AMENDMENTS  # noqa: E402
-from duotone.graph.classify.rules import Rule  # noqa: E402
-from duotone.graph.removable import REMOVABLE  # noqa: E402
+from duotone.precision.removable import REMOVABLE  # noqa: E402
+from duotone.precision.rules import Rule  # noqa: E402
+from duotone.precision.safety.safety_rules import AMENDMENTS  # noqa: E402
 
 PAGE = ROOT / "docs" / "rules.md"
 _HEAD = """\
-<!-- written by scripts/rules_page.py from duotone/graph/classify/rules.py; do not edit -->
+<!-- written by scripts/rules_page.py from duotone/precision/rules.py; do not edit -->
 
 # Rules
 

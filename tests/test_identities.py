@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import duotone
 from duotone import _jax
-from duotone import _road as road
+from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES, Paint
+from duotone.jaxpr import pipeline as road
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
+from duotone.policy.policy import Policy
 from tests import random_programs
 from tests.random_programs import STEPS, Program, arguments
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import duotone
 from duotone import Policy, _jax
-from duotone import _road as road
-from duotone.targets.forms import TABLE
+from duotone.devices.table import TABLE
+from duotone.jaxpr import pipeline as road
 from tests.random_programs import STEPS, Program, arguments, programs
 
 HALF = st.sampled_from(["float16", "bfloat16"])

@@ -16,8 +16,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 import duotone
-from duotone import _road as road
-from duotone.targets.forms import TABLE
+from duotone.devices.table import TABLE
+from duotone.jaxpr import pipeline as road
 from tests.catalogue.evaluate import primitives_in
 from tests.traps import HALVES, W, X, close, dtypes_of, equations, mixed, rewritten
 

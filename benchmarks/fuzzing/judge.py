@@ -23,7 +23,7 @@ import numpy as np
 import duotone
 from benchmarks.fuzzing.evaluate import AsWritten, Naive, Wide, evaluate
 from benchmarks.fuzzing.programs import Program, draw
-from duotone.targets.assumed import AssumedDevice, assuming
+from duotone.devices.assumed import AssumedDevice, assuming
 
 FORMS = ("forward", "autocast(value_and_grad(f))", "value_and_grad(autocast(f))")
 WAYS = ("float16", "bfloat16", "default")

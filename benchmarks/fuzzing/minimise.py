@@ -120,7 +120,7 @@ _FORCED = """\
 policy = duotone.Policy(ignore_performance=True)
 paint = lambda f: duotone.autocast(f, dtype='{half}', policy=policy)"""
 _AS_CHOSEN = """\
-from duotone.targets.assumed import AssumedDevice, assuming
+from duotone.devices.assumed import AssumedDevice, assuming
 def paint(f):
     def on_an_h200(*args):
         with assuming(AssumedDevice('h200', 'cuda', '9.0')):

@@ -4,9 +4,6 @@ A rewritten function is compiled when it is first called, so ``opt.compute_gradi
 must find the same one again in the next step. It is kept for as long as `loss_fn` lives and not
 longer: the kept function refers to `loss_fn` weakly, which is no loss, because nobody calls it but
 with `loss_fn` in hand.
-
-What goes wrong: a function that is made anew in every step (a lambda in the loop) is compiled in
-every step; after 16 of them one warning says so. Inside ``jax.jit`` that does not matter.
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from duotone._arguments import without_heal
-from duotone._dtypes import OFF
-from duotone.api import autocast
-from duotone.policy import Policy
+from duotone.policy.arguments import without_heal
+from duotone.policy.dtypes import OFF
+from duotone.policy.policy import Policy
 from duotone.scale import ScaledGrad, scaled_value_and_grad
+from duotone.transforms.autocast import autocast
 
 logger = logging.getLogger("duotone")
 

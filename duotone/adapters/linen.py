@@ -4,10 +4,6 @@ Linen's ``init`` and ``apply`` are pure functions, so :func:`duotone.autocast` a
 ``duotone.value_and_grad`` take them as they are. What needs an adapter is the training state:
 ``flax.training.train_state.TrainState`` adds one to ``step`` whatever happened, and knows no place
 for what a step that is skipped must not change besides parameters (batch statistics).
-
-Who calls this: users, by way of :mod:`duotone.linen`. What goes wrong: ``autocast`` inside a module
-(``duotone.jaxpr.reading.foreign`` reports it); fp8 parameters, which no loss scale may touch; the
-errors of :mod:`duotone.adapters.optax`.
 """
 
 from __future__ import annotations
@@ -21,9 +17,9 @@ import optax
 
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
-from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
-from duotone.policy import Policy
+from duotone.policy.calibration import Calibration
+from duotone.policy.policy import Policy
 from duotone.scale import (
     DynamicLossScale,
     FixedLossScale,

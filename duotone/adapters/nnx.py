@@ -11,10 +11,6 @@ file lifts instead, as ``nnx.jit`` does::
 Flax's update context carries the references across, so that objects shared between arguments stay
 shared, and variables, modules and attributes made inside appear outside. The lift always works on
 graphs, which all NNX objects are, and so does not depend on Flax's graph and tree modes.
-
-Who calls this: users, by way of :mod:`duotone.nnx`, and ``nnx_optimizer``. What goes wrong: an
-object that the function closes over instead of taking it as an argument cannot be lifted; changing
-it is Flax's ``TraceContextError``, to which duotone adds the remedy.
 """
 
 from __future__ import annotations
@@ -28,13 +24,14 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
-from duotone import _blaming, api
-from duotone._arguments import check_callable, is_off
-from duotone._blaming import Blame
-from duotone._decorator import Decorator
-from duotone._modules import holding, inside
+from duotone.blaming import blame as _blaming
+from duotone.blaming.blame import Blame
 from duotone.errors import MissingExtraError
-from duotone.policy import Policy
+from duotone.jaxpr.modules import holding, inside
+from duotone.policy.arguments import check_callable, is_off
+from duotone.policy.policy import Policy
+from duotone.transforms import autocast as api
+from duotone.transforms.decorator import Decorator
 
 try:
     from flax import nnx

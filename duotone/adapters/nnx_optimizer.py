@@ -3,10 +3,6 @@
 ``flax.nnx.Optimizer`` adds one to ``step`` at each update. A step that is skipped because a
 gradient overflowed was no step: schedules and logs that follow the counter would run ahead of the
 optimizer. :class:`Optimizer` counts the steps that were taken.
-
-Who calls this: users, by way of :mod:`duotone.nnx`. What goes wrong: gradients that were taken of
-another model, a loss that is not a floating scalar; the errors are those of
-:mod:`duotone.adapters.optax` and :mod:`duotone.scale`.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from typing import Any, TypeVar
 import optax
 from flax import nnx
 
-from duotone._modules import holding, inside
 from duotone.adapters.gradient_functions import identity, reference
 from duotone.adapters.nnx import (
     TAG,
@@ -33,10 +28,11 @@ from duotone.adapters.nnx import (
 )
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
-from duotone.calibration import Calibration
 from duotone.errors import ArgumentError
-from duotone.policy import Policy
-from duotone.regions import keep_full
+from duotone.jaxpr.modules import holding, inside
+from duotone.policy.calibration import Calibration
+from duotone.policy.policy import Policy
+from duotone.policy.regions import keep_full
 from duotone.scale import LossScale, ScaledGrad, select_tree
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, find

@@ -1,7 +1,6 @@
 """An optimizer that a user gives bare or wrapped, wrapped once.
 
 Called by the adapters that make a training state of an optimizer (``linen``, ``nnx_optimizer``).
-What goes wrong: settings given twice, once in the wrapped optimizer and once beside it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import Any
 
 from duotone.adapters.optax import MixedPrecisionOptimizer, wrap
 from duotone.errors import ArgumentError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 
 
 def wrapped_once(

@@ -17,8 +17,7 @@
                         the loss scale is adjusted
 
 ``update`` takes *unscaled* gradients, as every optimizer does, so the wrapped one goes into chains,
-masks and schedules, and these go into it. Who calls this: ``duotone.enable`` and users. What goes
-wrong: see the errors of each method; most are a state or gradients that belong to something else.
+masks and schedules, and these go into it.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ import jax
 import optax
 from jax.core import Tracer
 
-from duotone import api
-from duotone._arguments import is_off
-from duotone._dtypes import OFF
 from duotone.adapters import ENABLE
 from duotone.adapters.trees import check_differentiable, check_every_gradient
 from duotone.adapters.wrapped import Minimized, Wrapped, refuse_other_state
-from duotone.calibration import Calibration
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.policy import Policy
+from duotone.policy.arguments import is_off
+from duotone.policy.calibration import Calibration
+from duotone.policy.dtypes import OFF
+from duotone.policy.policy import Policy
 from duotone.scale import NoLossScale, ScaledGrad
 from duotone.scale.choice import check_loss_scale
 from duotone.scale.finite import AxisName, check_axis_name
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, check, is_concrete, read
 from duotone.scale.skip import check_agreement, in_dtypes_of
+from duotone.transforms import autocast as api
 
 
 def wrap(

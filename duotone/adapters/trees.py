@@ -2,7 +2,7 @@
 
 Called by ``optax``. Trees are compared by the names of their leaves and not by their node types: a
 ``FrozenDict`` of gradients belongs to a ``dict`` of parameters, and a gradient of None to a leaf
-that is not trained. What goes wrong is the subject: each error names the first leaf that differs.
+that is not trained.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The memory is: gradients compiled for each loss function, what was measured of t
 of states seen, whether the one warning was given, and whether this thread scaled a loss that it has
 not unscaled. None of it is part of the training; that is all in the state.
 
-Called by ``optax`` only. What goes wrong: a state or gradients that belong to something else.
+Called by ``optax`` only.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from duotone import api
-from duotone._dtypes import OFF
-from duotone._healing import Healer
-from duotone._measuring import Calibrations
 from duotone.adapters import ENABLE
 from duotone.adapters.gradient_functions import GradientFunctions
 from duotone.adapters.trees import check_gradients, check_reduced, check_same_leaves
-from duotone.calibration import Calibration
+from duotone.blaming.healing import Healer
+from duotone.calibrating.measure import Calibrations
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.policy import Policy
-from duotone.regions import switched_off
+from duotone.policy.calibration import Calibration
+from duotone.policy.dtypes import OFF
+from duotone.policy.policy import Policy
+from duotone.policy.regions import switched_off
 from duotone.scale import LossScale, ScaledGrad
 from duotone.scale.choice import make_loss_scale
 from duotone.scale.finite import same_everywhere
@@ -53,6 +52,7 @@ from duotone.scale.skip import (
     updated,
     with_extra_args,
 )
+from duotone.transforms import autocast as api
 
 logger = logging.getLogger("duotone")
 

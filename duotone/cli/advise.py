@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from duotone.cli.program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
 from duotone.cli.run import PolicyFileOption
+from duotone.cli.user_program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
 
 
 def advise(

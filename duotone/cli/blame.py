@@ -5,8 +5,8 @@ The step runs once, so its arguments need data: a function without arguments ret
 
 from __future__ import annotations
 
-from duotone.cli.program import ChosenHalfOption, ProgramArgument, load, settings
 from duotone.cli.run import PolicyFileOption
+from duotone.cli.user_program import ChosenHalfOption, ProgramArgument, load, settings
 
 
 def blame(

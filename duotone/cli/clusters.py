@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from duotone.cli.program import ProgramArgument, ShapesOption, load
+from duotone.cli.user_program import ProgramArgument, ShapesOption, load
 
 
 def clusters(

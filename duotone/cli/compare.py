@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from duotone.cli import onnx
-from duotone.cli.program import (
+from duotone.cli import onnx_models as onnx
+from duotone.cli.run import PolicyFileOption
+from duotone.cli.user_program import (
     ChosenHalfOption,
     ProgramArgument,
     ShapesOption,
@@ -20,7 +21,6 @@ from duotone.cli.program import (
     names,
     settings,
 )
-from duotone.cli.run import PolicyFileOption
 from duotone.errors import ArgumentError
 
 
@@ -81,8 +81,8 @@ def compare(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from duotone._comparing import Plan
     from duotone._files import write_atomically
+    from duotone.comparing.compare import Plan
 
     function, arguments = load(program, shapes)
     asked = settings(dtype, policy_file)

@@ -1,8 +1,7 @@
 """``duotone demo``: one network, trained in float32 and in mixed precision, side by side.
 
-The training is :mod:`duotone.samples.digits`, the report :mod:`duotone.samples.report`; this file
-reads the options, shows progress and draws the table. What goes wrong: an output path that is a
-file, options out of range, or a missing library of the ``demo`` extra; all of it before training.
+The training is :mod:`duotone.samples.digits`, the report :mod:`duotone.samples.training_report`;
+this file reads the options, shows progress and draws the table.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from duotone.samples.digits import Trainer
-    from duotone.samples.report import Result
+    from duotone.samples.training_report import Result
 
 _CURVE_ROWS = 8
 _CURVE_COLUMNS = range(12, 37)  # what fits three times into 80 columns, and what is wide enough
@@ -61,7 +60,7 @@ def demo(
 
     from duotone._files import prepare_folder
     from duotone.samples.digits import Precision, Trainer, load_digits
-    from duotone.samples.report import write_report
+    from duotone.samples.training_report import write_report
 
     console = Console()
     prepare_folder(out)
@@ -99,7 +98,7 @@ def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) 
     """Runs every trainer with every seed, with a progress bar for each precision."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from duotone.samples.report import Result
+    from duotone.samples.training_report import Result
 
     progress = Progress(
         TextColumn("{task.description:<9}"),

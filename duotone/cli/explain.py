@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duotone.cli import onnx
-from duotone.cli.program import (
+from duotone.cli import onnx_models as onnx
+from duotone.cli.run import PolicyFileOption
+from duotone.cli.user_program import (
     ChosenHalfOption,
     PaintTargetOption,
     ProgramArgument,
@@ -19,10 +20,9 @@ from duotone.cli.program import (
     load,
     settings,
 )
-from duotone.cli.run import PolicyFileOption
 
 if TYPE_CHECKING:
-    from duotone.graph.record import Record
+    from duotone.precision.record import Record
 
 WhereOption = Annotated[
     str | None,
@@ -60,13 +60,13 @@ def explain(
     from rich.console import Console
 
     import duotone
-    from duotone.targets import assuming, find_target
+    from duotone.devices import assuming, find_target
 
     one_by_one = where is not None or rule is not None or most is not None
     if onnx.is_model(program):
+        from duotone.explaining.operation_rows import Rows
+        from duotone.explaining.overview import Overview
         from duotone.onnx import explain as explain_model
-        from duotone.views.overview import Overview
-        from duotone.views.rows import Rows
 
         functions = {"--shapes": shapes, "--target": target}
         onnx.check_options(Path(program), functions, ["JAX functions"])
@@ -87,7 +87,7 @@ def explain(
 
 def _write(record: Record, json: Path | None, model_explorer: Path | None) -> None:
     from duotone._files import write_atomically
-    from duotone.views.model_explorer import collection_of_record
+    from duotone.explaining.model_explorer import collection_of_record
 
     if json is not None:
         write_atomically(json, record.to_json())

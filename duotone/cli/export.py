@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from duotone.cli.program import (
+from duotone.cli.run import PolicyFileOption
+from duotone.cli.user_program import (
     ChosenHalfOption,
     PaintTargetOption,
     ProgramArgument,
@@ -16,7 +17,6 @@ from duotone.cli.program import (
     names,
     settings,
 )
-from duotone.cli.run import PolicyFileOption
 from duotone.errors import ArgumentError
 
 

@@ -4,9 +4,6 @@ The script runs as it is, under JAX's profiler, from the first program that it c
 report goes to stderr, so that stdout is the script's own, and into a folder. Whatever ends the
 script (its end, an error, Ctrl-C, SIGTERM, ``sys.exit``), what was seen is written, and its exit
 status is passed on. A trace that was taken before may stand in the place of a script.
-
-What goes wrong: a script that uses no JAX, or whose work is done by other processes; the report
-says so. A process that leaves by ``os._exit`` or is killed leaves no report.
 """
 
 from __future__ import annotations
@@ -21,12 +18,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duotone._files import prepare_folder
-from duotone._on_import import when_imported
+from duotone.adapters.on_import import when_imported
 from duotone.cli.script import check_script, execute
-from duotone.profiler.asked import Asked
+from duotone.profiling.asked import Asked
 
 if TYPE_CHECKING:
-    from duotone._profiling import Profile
+    from duotone.profiling.profile import Profile
 
 _OPTIONS = ("--key-node", "--iter-start", "--iter-stop", "--out", "--module")
 _TRACES = (".xplane.pb", ".xplane.pb.gz")
@@ -76,7 +73,7 @@ def profile(
     if script.endswith(_TRACES) and not module:
         from rich.console import Console
 
-        from duotone._profiling import read_profile
+        from duotone.profiling.profile import read_profile
 
         Console().print(
             read_profile(script, out, key_node=key_node, iter_start=iter_start, iter_stop=iter_stop)
@@ -113,7 +110,7 @@ class _Run:
         when_imported("jax", self._prepare)
 
     def _prepare(self) -> None:
-        from duotone._profiling import Profile
+        from duotone.profiling.profile import Profile
 
         self._profile = Profile(self._out, self._asked)
         self._profile.begin_when_compiled()

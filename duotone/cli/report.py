@@ -1,7 +1,6 @@
 """``duotone report``: what is half in a function and why, as one HTML file.
 
 Nothing runs but the module that the function stands in, and with ``--blame`` the function itself.
-What goes wrong: as for ``duotone explain``; a file that is there already is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from duotone.cli.program import (
+from duotone.cli.run import PolicyFileOption
+from duotone.cli.user_program import (
     ChosenHalfOption,
     PaintTargetOption,
     ProgramArgument,
@@ -20,7 +20,6 @@ from duotone.cli.program import (
     names,
     settings,
 )
-from duotone.cli.run import PolicyFileOption
 from duotone.cli.view import read_record
 from duotone.errors import ArgumentError
 
@@ -101,7 +100,7 @@ def report(
 
 def _write_record(source: Path, out: Path, shown: dict[str, Any]) -> None:
     from duotone._files import write_atomically
-    from duotone.views.page.assemble import make_page
+    from duotone.explaining.page.assemble import make_page
 
     if not source.is_file():
         raise ArgumentError(f"there is no file {source}.")

@@ -1,8 +1,7 @@
 """``duotone rewrite``: a TensorFlow graph, SavedModel or ONNX model to mixed precision.
 
 The work is :func:`duotone.tensorflow.rewrite_file`, or :func:`duotone.onnx.rewrite`; this file
-reads the options, says what goes on, and draws the tables. What goes wrong: an error that names
-file and node, and nothing is written.
+reads the options, says what goes on, and draws the tables.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duotone.cli import onnx
-from duotone.cli.program import names
+from duotone.cli import onnx_models as onnx
 from duotone.cli.run import HalfTypeChoice
+from duotone.cli.user_program import names
 from duotone.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def rewrite(
     from rich.console import Console
     from rich.markup import escape
 
-    from duotone.views import graphdef
+    from duotone.tensorflow import graph_view as graphdef
 
     console = Console()
     if onnx.is_model(graph):
@@ -225,7 +224,7 @@ def parse_device(text: str | None) -> Device:
     Raises:
         ArgumentError: it is neither a form nor a name that is known; the nearest is named.
     """
-    from duotone.targets.specifications import TARGETS
+    from duotone.devices.specifications import TARGETS
     from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 
     if text is None:

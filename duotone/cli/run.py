@@ -4,10 +4,6 @@ Keras models of the script are rewritten although their optimizer is a plain one
 made with ``duotone.optimizer_from_environment(...)`` are switched on. The options become the
 environment variables that say the same, so whatever the script itself says wins. The script sees
 the command line, ``__name__`` and module path that it would have under ``python``.
-
-What goes wrong: a script that does not exist; one that uses neither Keras nor duotone, for which
-there is nothing to switch on (said in one line when it ends). Errors of the script are its own,
-whatever their class: they go to ``sys.excepthook`` without the frames of this command.
 """
 
 from __future__ import annotations
@@ -22,10 +18,10 @@ from typing import Annotated, TextIO
 
 import typer
 
-from duotone._environment import PAINTER, POLICY_FILE
-from duotone._switches import DTYPE, LOSS_SCALE, SWITCH, read_switches
 from duotone.cli.script import check_script, execute
 from duotone.errors import ArgumentError, EnvironmentVariableError
+from duotone.policy.environment import PAINTER, POLICY_FILE
+from duotone.policy.switches import DTYPE, LOSS_SCALE, SWITCH, read_switches
 
 _OPTIONS = ("--dtype", "--loss-scale", "--policy-file", "--painter", "--module")
 
@@ -94,7 +90,7 @@ def run(
             PAINTER: None if painter is None else painter.value,
         }
     )
-    from duotone._on_import import when_imported
+    from duotone.adapters.on_import import when_imported
 
     _show_log()
     when_imported("jax", _follow_compilation)
@@ -128,7 +124,7 @@ def _set_variables(options: Mapping[str, str | None]) -> None:
             err=True,
         )
     if options[POLICY_FILE] is not None:
-        from duotone.policy import Policy  # an error in it is to come before the script begins
+        from duotone.policy.policy import Policy
 
         Policy.from_file(str(options[POLICY_FILE]))
 

@@ -1,8 +1,6 @@
 """Running a user's script, as ``python`` would: what ``duotone run`` and ``duotone profile`` share.
 
 The script sees the command line, ``__name__`` and module path that it would have under ``python``.
-What goes wrong: a script or module that does not exist. Errors of the script are its own, whatever
-their class: :func:`execute` hands them to ``sys.excepthook`` without the frames of this command.
 """
 
 from __future__ import annotations

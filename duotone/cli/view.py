@@ -1,8 +1,7 @@
 """``duotone view``: how a graph is painted and why, in the terminal or in TensorBoard.
 
 A TensorFlow graph or ONNX model is painted without being written; the JSON of an explanation
-(``duotone.explain(...).to_json()``) holds a painted JAX program already. What goes wrong: as for
-``duotone rewrite``.
+(``duotone.explain(...).to_json()``) holds a painted JAX program already.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duotone.cli import onnx
+from duotone.cli import onnx_models as onnx
 from duotone.cli.rewrite import (
     OF_GRAPHS,
     DeviceOption,
@@ -30,7 +29,7 @@ from duotone.errors import ArgumentError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from duotone.graph.record import Record
+    from duotone.precision.record import Record
     from duotone.tensorflow.devices import Device
 
 
@@ -102,7 +101,7 @@ def view(
             raise ArgumentError(f"{graph} is a JAX program: --compare is for graphs.")
         _view_record(console, graph, nodes, most, tensorboard)
         return
-    from duotone.views import graphdef
+    from duotone.tensorflow import graph_view as graphdef
 
     if compare:
         if nodes is not None or tensorboard is not None:
@@ -134,7 +133,7 @@ def _compare(
     device: Device,
 ) -> None:
     """Shows what each painter makes of each graph of a file."""
-    from duotone.views import graphdef
+    from duotone.tensorflow import graph_view as graphdef
 
     painted = {
         choice.value: carry_out(console, graph, None, fetch, feed, dtype, choice, device).graphs
@@ -159,7 +158,7 @@ def read_record(path: Path) -> Record:
     Raises:
         ArgumentError: the file holds something else.
     """
-    from duotone.graph.record import Record
+    from duotone.precision.record import Record
 
     try:
         return Record.from_json(path.read_text(encoding="utf-8"))
@@ -178,12 +177,12 @@ def _show_record(
     console: Console, record: Record, where: str | None, most: int, logdir: Path | None
 ) -> None:
     """Shows a record, or some of its operations one by one."""
-    from duotone.views.overview import Overview
-    from duotone.views.rows import Rows
+    from duotone.explaining.operation_rows import Rows
+    from duotone.explaining.overview import Overview
 
     console.print(Overview(record) if where is None else Rows(record, where, most=most))
     if logdir is not None:
-        from duotone.views import tensorboard
+        from duotone.explaining import tensorboard
 
         tensorboard.write_record(logdir, record)
         _say_where(console, logdir)

@@ -1,8 +1,4 @@
-"""The arguments of a function of which axes are padded, by name and position.
-
-Who calls this: :mod:`duotone.compiling.bucketed`. What goes wrong: a name that the function does
-not have is an error that names the nearest.
-"""
+"""The arguments of a function of which axes are padded, by name and position."""
 
 from __future__ import annotations
 

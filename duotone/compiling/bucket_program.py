@@ -1,7 +1,4 @@
-"""The programs of buckets: each compiled once, and how the shapes of its results follow the length.
-
-Who calls this: :mod:`duotone.compiling.bucketed`.
-"""
+"""The programs of buckets, each compiled once; how result shapes follow the length."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 
 import jax
 
-from duotone.compiling.background import Pending
+from duotone.compiling.background_compile import Pending
 from duotone.jaxpr.reading.signature import Results, Signature, flatten_results
 
 Shapes = list[tuple[int, ...]]

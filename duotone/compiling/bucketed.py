@@ -8,9 +8,6 @@ what comes back is cut to what the true length would have given::
     the first call that pads: also without padding, and both results compared
     background=True: in a larger bucket that is compiled, while the bucket is compiled and compared
     cut each axis of the results that follows n
-
-Who calls this: users. What goes wrong: a function in whose results padding shows, which the first
-call says by name (:class:`~duotone.errors.ArgumentError`).
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ import numpy as np
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone._arguments import check_callable
 from duotone.compiling.bucket_arguments import (
     Argument,
     check_names,
@@ -55,6 +51,7 @@ from duotone.jaxpr.reading.signature import (
     flatten_results,
     for_another_run,
 )
+from duotone.policy.arguments import check_callable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -347,19 +344,15 @@ def bucketed(
     results are compared; a function in whose results padding shows is an error then. Axes of the
     results that follow the length are cut to what it would have given.
 
-    Args:
-        fn: a function of arrays (or pytrees of them) that JAX can trace.
-        axis: which axes have that length: the axis of the first argument, or of each argument
-            named, ``{"tokens": 1, "labels": 1}`` or ``{0: 1, 1: 1}``.
-        sizes: the lengths to pad to: the powers of two, or increasing numbers.
-        neutral: what is padded, one number or one for each argument in a dictionary.
-        mask: the name of a keyword argument of ``fn`` that takes bool[size], true where an index is
-            no padding.
-        verify: ``False`` leaves the comparison out.
-        programs: how many compiled programs are kept; the one used longest ago goes first.
-        background: a call whose bucket is not compiled yet runs in a larger one that is, if there
-            is one, while its own is compiled in one thread (and compared there); that takes over
-            between two calls. What goes wrong there is raised by the next call, once.
+    Args: fn: a function of arrays (or pytrees of them) that JAX can trace. axis: which axes have
+    that length: the axis of the first argument, or of each argument named, ``{"tokens": 1,
+    "labels": 1}`` or ``{0: 1, 1: 1}``. sizes: the lengths to pad to: the powers of two, or
+    increasing numbers. neutral: what is padded, one number or one for each argument in a
+    dictionary. mask: the name of a keyword argument of ``fn`` that takes bool[size], true where an
+    index is no padding. verify: ``False`` leaves the comparison out. programs: how many compiled
+    programs are kept; the one used longest ago goes first. background: a call whose bucket is not
+    compiled yet runs in a larger one that is, if there is one, while its own is compiled in one
+    thread (and compared there); that takes over between two calls.
 
     Under ``duotone run``, flags in ``TF_XLA_FLAGS`` say the ``background`` of calls that pass none.
 

@@ -3,8 +3,6 @@
 JAX keeps programs itself (``jax_compilation_cache_dir``), writes entries whole or not at all, and
 compiles again what it cannot read; a folder that it cannot write to is a warning for each program.
 Here it is an error, once, and before the first.
-
-Who calls this: users, and :mod:`duotone.compiling.flags`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
                compile each cluster in a thread; a call runs the parts in order
                background=True: the whole is compiled meanwhile and takes over between calls
 
-Who calls this: users. Inside of a trace the function is part of the program around it.
+Inside of a trace the function is part of the program around it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ import jax
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone._arguments import check_callable
-from duotone.compiling.background import Swapped
+from duotone.compiling.background_compile import Swapped
 from duotone.compiling.cluster_parts import SCOPE, Sizes
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.defaults import DEFAULTS, jit_is_disabled
@@ -36,6 +35,7 @@ from duotone.errors import ArgumentError, ArgumentTypeError, shown
 from duotone.jaxpr.reading.signature import Results, Signature
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.run import Runner
+from duotone.policy.arguments import check_callable
 
 logger = logging.getLogger("duotone")
 _NUMBERS = itertools.count()
@@ -61,17 +61,14 @@ def cluster_jit(
     stored. Where clusters would not win, the whole program is compiled, and one line on the logger
     ``duotone`` says why.
 
-    Args:
-        fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
-        min_cluster_size: operations, 64 by default; copies of fewer are taken together until they
-            are as many.
-        max_cluster_size: operations; larger parts are cut. ``None``: they are not.
-        exclude_ops: names of primitives, such as ``"dot_general"``, each a cluster of its own.
-        donate_argnums: positions of arguments whose buffers may be used again, as of ``jax.jit``.
-        threads: how many compile at the same time; by default as many as there are processors, at
-            most 8.
-        background: also compiles the whole program, in one thread, and calls that as soon as it is
-            ready. What goes wrong there is raised by the next call.
+    Args: fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
+    min_cluster_size: operations, 64 by default; copies of fewer are taken together until they are
+    as many. max_cluster_size: operations; larger parts are cut. ``None``: they are not.
+    exclude_ops: names of primitives, such as ``"dot_general"``, each a cluster of its own.
+    donate_argnums: positions of arguments whose buffers may be used again, as of ``jax.jit``.
+    threads: how many compile at the same time; by default as many as there are processors, at most
+    8. background: also compiles the whole program, in one thread, and calls that as soon as it is
+    ready.
 
     Under ``duotone run``, flags in ``TF_XLA_FLAGS`` say the sizes and ``background`` of calls that
     do not pass them.

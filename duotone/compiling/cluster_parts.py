@@ -9,8 +9,6 @@
 
 A part reads values that other parts made and makes some that others read. Numbers written into the
 program that differ between equal parts (the turn of a loop) become operands of the cluster.
-
-Who calls this: :mod:`duotone.compiling.cluster_program`, which compiles and runs the parts.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 A value lives from the part that makes it to the last one that reads it; a part that reads a value
 last, in all its copies, is given its buffer, if it makes a value of that type.
-
-Who calls this: :mod:`duotone.compiling.cluster_jit`. What goes wrong: what the compiler raises,
-with a note that names the part.
 """
 
 from __future__ import annotations

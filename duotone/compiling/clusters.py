@@ -1,7 +1,4 @@
-"""``duotone clusters``: the repeated parts of a function, what can be saved there, and its memory.
-
-Who calls this: the command line, and users as :func:`clusters`.
-"""
+"""``duotone clusters``: repeated parts of a function, what they can save, and memory."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ import jax
 import numpy as np
 
 from duotone import _jax
-from duotone._arguments import check_callable
 from duotone.compiling.cluster_parts import Sizes
 from duotone.compiling.cluster_program import clusters_of
 from duotone.compiling.defaults import DEFAULTS
 from duotone.compiling.listing import Listing, list_program
-from duotone.compiling.plan import Line
-from duotone.compiling.program import rolled
+from duotone.compiling.loop_plan import Line
+from duotone.compiling.rerolled_program import rolled
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
+from duotone.policy.arguments import check_callable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ Of each operand of a copy (a *slot*) one of four things holds in all copies::
     each      made before the run, another value for each copy
 
 The first copies read what is carried from before the run. Where copies disagree, the run is cut.
-
-Who calls this: :mod:`duotone.compiling.plan`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Defaults: the options that ``TF_XLA_FLAGS`` say, and whether JAX compiles at all.
-
-Who calls this: :mod:`duotone.compiling.flags` sets them, once, under ``duotone run``;
-:mod:`duotone.compiling.cluster_jit` and :mod:`duotone.compiling.bucketed` take them where a call
-says nothing.
-"""
+"""Defaults: the options that ``TF_XLA_FLAGS`` say, and whether JAX compiles at all."""
 
 from __future__ import annotations
 

@@ -6,9 +6,6 @@ would cut the stacks of the forward pass, which XLA copies to do so. So it gets 
 
     before    add_any that the copy lacks: added, of zeros
     behind    what the copy lacks since nothing reads it: added, and not read
-
-Who calls this: :mod:`duotone.compiling.program`, between a plan and the next. What goes wrong:
-nothing; a part that is no copy stays as it is.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ from jax.core import ShapedArray
 from duotone import _jax
 from duotone.compiling.copies import Copies, Slot, slots_of
 from duotone.compiling.edits import Added, Read, Result, edited, makers
+from duotone.compiling.gain import Loop
 from duotone.compiling.listing import LITERALS, Listing
-from duotone.compiling.worth import Loop
 
 _LACKING = 4
 """At most one in this many equations of a copy may be added."""

@@ -1,7 +1,4 @@
-"""Edits: a program as numbers with equations put in another order, others added, some left out.
-
-Who calls this: :mod:`duotone.compiling.edges`, :mod:`duotone.compiling.remade`.
-"""
+"""Edits: a program as numbers with equations put in another order, others added, some left out."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 say what JAX does always; those that mean something here are applied by :func:`apply_tf_xla_flags`.
 ``XLA_FLAGS`` go to XLA itself, which ends the process at a name that it does not know; so
 :func:`check_xla_flags` asks it in another process first.
-
-Who calls this: ``duotone flags``, ``duotone run``, and users before they import JAX.
 """
 
 from __future__ import annotations

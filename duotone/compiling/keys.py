@@ -4,10 +4,6 @@
 structure, a function among the parameters (the rules of ``custom_jvp``) by its code and what it
 closes over. Two parameters are left out, since unrolled loops count in them: where a ``slice``
 begins, and how much ``pad`` puts before. They stand in :func:`offsets` instead.
-
-Who calls this: :mod:`duotone.compiling.listing`. What goes wrong: nothing; an object
-that this file does not know counts by its identity, so that too little is found equal, never too
-much.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Equations that nothing reads are left out. Each value has a number: those that equations make count
 from 0 in their order, arguments and constants have negative ones, and so have literals, of which
 equal ones have one number.
-
-Who calls this: :mod:`duotone.compiling.plan`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 TensorFlow does that with ``TF_CPP_VMODULE=xla_compilation_cache=1``. Here the lines come from the
 events that JAX tells its listeners of (``jax.monitoring``).
-
-Who calls this: ``duotone run``, where that variable is set, and users.
 """
 
 from __future__ import annotations

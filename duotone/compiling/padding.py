@@ -1,7 +1,6 @@
 """Padding: arrays made longer, results cut, and how two results differ.
 
-Who calls this: :mod:`duotone.compiling.bucketed`. Where arrays are on the host, NumPy does it,
-since each length would be a program to compile.
+Where arrays are on the host, NumPy does it, since each length would be a program to compile.
 """
 
 from __future__ import annotations

@@ -8,9 +8,6 @@ one distance are runs (for windows of less than ``2 p``, so that each run is fou
     for each size in 1, 2, 4, …:                  log n times
         distance[i] = i - where window i stood before      one sort
         runs = stretches of one distance in size / 2 … size
-
-Who calls this: :mod:`duotone.compiling.plan`, which checks what is found: a collision of hashes
-would be found here and refused there.
 """
 
 from __future__ import annotations

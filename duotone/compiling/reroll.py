@@ -13,11 +13,11 @@ from typing import Any
 import jax
 
 from duotone import _jax
-from duotone._arguments import check_callable
-from duotone.compiling.program import rolled
+from duotone.compiling.rerolled_program import rolled
 from duotone.jaxpr.reading.signature import Signature
 from duotone.jaxpr.reading.trace import Traced, trace
 from duotone.jaxpr.running.run import Runner
+from duotone.policy.arguments import check_callable
 
 NAME = "duotone_reroll"
 """The name of the ``jit`` function around a rolled program."""

@@ -2,8 +2,6 @@
 
 What an earlier loop stacked is taken as the stack it is, also backwards or from one side to the
 middle; what was no stack has to become one, which costs a copy of its bytes.
-
-Who calls this: :mod:`duotone.compiling.plan`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,4 @@
     refusals.py     what cannot be exported, in one line
     comparison.py   results of a function and of its export, as one number
     exported.py     the folder, read and checked; its program can be called
-
-Who calls this: users, as ``duotone.export`` and ``duotone.read_export``.
 """

@@ -21,13 +21,15 @@ import jax
 import jax.export
 import numpy as np
 
-from duotone import api
-from duotone._arguments import check_callable
 from duotone._files import check_new_folder, folder_in_one_step
 from duotone._version import __version__
+from duotone.devices.assumed import AssumedDevice, assuming
+from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
-from duotone.exporting.arguments import Call, divided, is_array, positions_of, types_of
-from duotone.exporting.comparison import worst_difference
+from duotone.exporting.compare_exported import worst_difference
+from duotone.exporting.export_arguments import Call, divided, is_array, positions_of, types_of
+from duotone.exporting.export_onnx import export_onnx
+from duotone.exporting.export_saved_model import check_installed, write_saved_model
 from duotone.exporting.exported import (
     DESCRIPTION,
     FORMAT,
@@ -38,13 +40,11 @@ from duotone.exporting.exported import (
     ExportedOnnx,
     ExportedSavedModel,
 )
-from duotone.exporting.onnx import export_onnx
 from duotone.exporting.refusals import check_results, first_line, told_in_one_line
-from duotone.exporting.saved_model import check_installed, write_saved_model
 from duotone.jaxpr.reading.signature import describe_callable
-from duotone.policy import Policy
-from duotone.targets.assumed import AssumedDevice, assuming
-from duotone.targets.specifications import Target, find_target
+from duotone.policy.arguments import check_callable
+from duotone.policy.policy import Policy
+from duotone.transforms import autocast as api
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _LARGEST = 2**31 - 2**20

@@ -1,7 +1,4 @@
-"""Functions that cannot be exported: one line that names the function and what is wrong.
-
-Who calls this: the formats.
-"""
+"""Functions that cannot be exported: one line that names the function and what is wrong."""
 
 from __future__ import annotations
 

@@ -20,8 +20,6 @@ Of several cheapest choices the one with the fewest half labels is taken: those 
 terminal still reaches when the flow is as large as can be. There is exactly one, whatever flow was
 found, so the result is deterministic.
 
-Who calls this: ``duotone/tensorflow/mincut.py``, ``duotone/graph/painters/choice.py``.
-
 References:
     Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph Cuts?" (2004).
     Picard and Queyranne, "On the structure of all minimum cuts in a network" (1980), for the choice

@@ -17,9 +17,6 @@ between:
 ``call.result``         a result of a program with rules of its own (recomputed, custom derivative)
 ``shard.enter/exit``    the local shard of an operand, the global value of a result
 ======================  ==================================================================
-
-Who calls this: front ends build graphs, every stage reads them. What goes wrong:
-:func:`check_graph` raises :class:`~duotone.errors.RewriteError` when a front end built nonsense.
 """
 
 from __future__ import annotations

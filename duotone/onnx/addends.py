@@ -4,22 +4,20 @@ A constant below half's normal numbers denies what calculates with it, since mos
 divisor or the operand of a root from being 0. A number that is merely *added* to an activation, as
 converters write biases of one element, changes in half by less than the activation's own rounding
 where that is of scale 1; what reads it closely (a root, a division, a power, a logarithm) keeps it.
-
-Who calls this: :mod:`duotone.onnx.road`, after the amendments.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from duotone.graph.classify.classes import Classes, NodeClass
-from duotone.graph.classify.lists import OpLists
-from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import Graph, Node
-from duotone.graph.ranges.closely import CLOSELY, looked_at_closely
-from duotone.graph.ranges.find import Ranges
 from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes, NodeClass
+from duotone.precision.classify.lists import OpLists
+from duotone.precision.ranges.cancellation import CLOSELY, looked_at_closely
+from duotone.precision.ranges.find import Ranges
+from duotone.precision.rules import Rule
 
 
 def allow_small_addends(graph: Graph, classes: Classes, ranges: Ranges, lists: OpLists) -> Classes:

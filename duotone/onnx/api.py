@@ -1,8 +1,4 @@
-"""The public functions: rewrite, explain and view a model.
-
-Who calls this: users, and the command line. What goes wrong: an
-:class:`~duotone.errors.OnnxError` names file and node; nothing is written then.
-"""
+"""The public functions: rewrite, explain and view a model."""
 
 from __future__ import annotations
 
@@ -14,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duotone._dtypes import canonical
-from duotone.graph.record import Record, make_record
 from duotone.onnx import files
 from duotone.onnx.apply import apply
 from duotone.onnx.calibrate import measured
+from duotone.onnx.pipeline import Settings, make_settings, paint, shown_graph
 from duotone.onnx.protos import ModelProto
-from duotone.onnx.road import Settings, make_settings, paint, shown_graph
 from duotone.onnx.storage import Storage
 from duotone.onnx.verify import verify
 from duotone.onnx.weights import bytes_in
-from duotone.policy import Policy
+from duotone.policy.dtypes import canonical
+from duotone.policy.policy import Policy
+from duotone.precision.record import Record, make_record
 
 Model = ModelProto
 Data = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | Path
@@ -160,7 +156,7 @@ def explain(
         fold_inputs: likewise.
 
     Returns:
-        The record, as of a JAX program; :meth:`~duotone.graph.record.Record.to_json` writes it.
+        The record, as of a JAX program; :meth:`~duotone.precision.record.Record.to_json` writes it.
 
     Raises:
         DuotoneError: as :func:`rewrite`.
@@ -231,8 +227,8 @@ def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> 
     Returns:
         What ``rich`` prints, and a notebook shows.
     """
-    from duotone.views.overview import Overview
-    from duotone.views.rows import Rows
+    from duotone.explaining.operation_rows import Rows
+    from duotone.explaining.overview import Overview
 
     found = record.record if isinstance(record, Rewritten) else record
     return Overview(found) if where is None else Rows(found, where, most=most)

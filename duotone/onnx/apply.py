@@ -7,7 +7,7 @@
                loop in which it does not change, inside of a branch that alone reads it
     results    of the model keep their names and types; what was stored half before is renamed
 
-Who calls this: :mod:`duotone.onnx.api`. What it makes is checked by :mod:`duotone.onnx.verify`.
+What it makes is checked by :mod:`duotone.onnx.verify`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from duotone.graph.casts.plan import Cast, CastPlan
 from duotone.graph.graph import Boundary, Graph, Paint
 from duotone.onnx.demands import Demands
 from duotone.onnx.parts import Built, Part, Step
+from duotone.onnx.pipeline import Painted
 from duotone.onnx.protos import (
     FLOAT,
     NUMBERS,
@@ -28,8 +28,8 @@ from duotone.onnx.protos import (
     NodeProto,
     graphs_in,
 )
-from duotone.onnx.road import Painted
 from duotone.onnx.storage import Storage
+from duotone.precision.casts.cast_plan import Cast, CastPlan
 
 _SUFFIX = {Paint.HALF: "half", Paint.FULL: "full"}
 

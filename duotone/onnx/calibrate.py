@@ -1,8 +1,7 @@
 """Calibrate: the ranges of a model's values on data, measured in ONNX Runtime.
 
-Who calls this: ``rewrite(..., calibration=...)``, and users. Values inside of ``If``, ``Loop`` and
-``Scan`` cannot be handed out and are not measured; nor are models with external data, of which the
-runtime needs the file.
+Values inside of ``If``, ``Loop`` and ``Scan`` cannot be handed out and are not measured; nor are
+models with external data, of which the runtime needs the file.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import numpy as np
 
 from duotone.errors import CalibrationError
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.ranges.find import Measured
 from duotone.onnx import files, running
+from duotone.precision.ranges.find import Measured
 
 
 def calibrate(model: Any, data: Any) -> dict[str, Measured]:

@@ -3,8 +3,6 @@
 Both run in ONNX Runtime on the CPU with its optimisations off, so that every value that both have
 by one name is there to be compared. That provider calculates most operations of half operands in
 float32 and rounds the result to half.
-
-Who calls this: users, and ``duotone compare a.onnx b.onnx``.
 """
 
 from __future__ import annotations

@@ -5,15 +5,13 @@
     before a loop       what does not change inside
     before an If        what every branch of it reads so
     inside of a branch  what the others do not read: only one of them runs
-
-Who calls this: :mod:`duotone.onnx.apply`.
 """
 
 from __future__ import annotations
 
 from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
-from duotone.graph.painters.painting import Painting
 from duotone.onnx.parts import Built, Part
+from duotone.precision.painters.painting import Painting
 
 Cast = tuple[int, Paint, int]
 """Value, precision, and the body in which the cast stands."""

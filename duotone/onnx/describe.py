@@ -1,7 +1,4 @@
-"""Describe: which slots of a node may be half, under which name it is listed, what it costs.
-
-Who calls this: :mod:`duotone.onnx.reading`, once for each node without a graph inside.
-"""
+"""Describe: which slots of a node may be half, under which name it is listed, what it costs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Files: reading a model, checking how it hangs together, writing it whole or not at all.
-
-Who calls this: :mod:`duotone.onnx.api`. What goes wrong: :class:`~duotone.errors.OnnxError` names
-the file, and the node or tensor; :class:`~duotone.errors.WriteError` says what the file system
-refuses. Nothing is half written: both files of a model with external data take their names when
-they are whole, the data first.
-"""
+"""Files: reading a model, checking how it hangs together, writing it whole or not at all."""
 
 from __future__ import annotations
 

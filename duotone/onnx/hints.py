@@ -1,7 +1,4 @@
-"""Hints: shapes and types that a model's file says, or ONNX's inference found.
-
-Who calls this: :mod:`duotone.onnx.reading` and :mod:`duotone.onnx.nested`.
-"""
+"""Hints: shapes and types that a model's file says, or ONNX's inference found."""
 
 from __future__ import annotations
 

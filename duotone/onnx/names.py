@@ -2,8 +2,6 @@
 
 One environment and one policy serve JAX programs and the models exported from them, so a list edit
 may name either. ONNX writes its names with capitals and JAX without, so no name is both.
-
-Who calls this: :mod:`duotone.onnx.road`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 ``Scan``       the same, and a ``loop.slice`` for each operand that is taken apart
 SequenceMap    a body whose inputs and results keep their types, as those of sequences do
 =============  =================================================================================
-
-Who calls this: :mod:`duotone.onnx.reading`, through ``NESTED``.
 """
 
 from __future__ import annotations

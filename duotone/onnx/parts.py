@@ -1,7 +1,4 @@
-"""Parts: a model's file beside the neutral graph: which node and value of it is which there.
-
-Who calls this: :mod:`duotone.onnx.reading` makes them, :mod:`duotone.onnx.apply` reads them.
-"""
+"""Parts: a model's file beside the neutral graph: which node and value of it is which there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tells which products are sums of products: the axes of ``MatMul``, ``Gemm`` and ``Einsum``.
-
-Who calls this: :mod:`duotone.onnx.describe`.
-"""
+"""Tells which products are sums of products: the axes of ``MatMul``, ``Gemm`` and ``Einsum``."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Every file of this room takes the library from here, so that one place says what to install. A
 message has the type ``Any`` to a type checker.
-
-What goes wrong: without ``onnx`` the import raises :class:`~duotone.errors.MissingExtraError`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A runtime that has none runs such an operation in float32 between two casts of i
 the model. What a table leaves open is taken for having a kernel. Those of CUDA and DirectML were
 written without a device to try them on, and none of the tables knows the opset of a kernel.
 
-Who calls this: :mod:`duotone.onnx.road`, where a provider is named.
-
 References:
     ONNX Runtime, ``docs/OperatorKernels.md``; onnx-tensorrt, ``docs/operators.md``.
 """

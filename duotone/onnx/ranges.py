@@ -1,9 +1,8 @@
 """Ranges: the interval rules of ONNX operations that mean something else than JAX's.
 
 The operands of a node in the graph leave out what the file leaves out; the attribute ``operands``
-says which slot each one stood in. For what a rule must hold see :mod:`duotone.graph.ranges.rules`.
-
-Who calls this: :mod:`duotone.onnx.road`.
+says which slot each one stood in. For what a rule must hold see
+:mod:`duotone.precision.ranges.intervals`.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Node, Value
-from duotone.graph.ranges.functions import IntervalRule
-from duotone.graph.ranges.interval import (
+from duotone.precision.ranges.elementwise import IntervalRule
+from duotone.precision.ranges.interval import (
     POSITIVE,
     UNIT,
     Interval,
@@ -22,7 +21,7 @@ from duotone.graph.ranges.interval import (
     known_if_any,
     outward,
 )
-from duotone.graph.ranges.rules import INTERVAL_RULES
+from duotone.precision.ranges.intervals import INTERVAL_RULES
 
 ONNX_RULES: dict[str, IntervalRule] = dict(INTERVAL_RULES)
 """The interval rules that rows of ONNX operations name."""

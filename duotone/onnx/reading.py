@@ -4,9 +4,6 @@ A graph inside of a node is a :class:`Part` with a body of its own; a value of a
 is read inside is the same value there. Constants (initializers and ``Constant`` nodes) are values
 that no node makes, with the magnitude of their elements. How ``If``, ``Loop``, ``Scan`` and
 ``SequenceMap`` are read stands in :mod:`duotone.onnx.nested`.
-
-Who calls this: :mod:`duotone.onnx.road`. What goes wrong: types that contradict each other, an
-:class:`~duotone.errors.OnnxError`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Running: sessions of ONNX Runtime, inputs for a model, and the values inside of it.
-
-Who calls this: :mod:`duotone.onnx.compare` and :mod:`duotone.onnx.calibrate`. What goes wrong:
-without ``onnxruntime``, :class:`~duotone.errors.MissingExtraError`; a model that it refuses or
-cannot run is an :class:`~duotone.errors.OnnxError` with its words.
-"""
+"""Running: sessions of ONNX Runtime, inputs for a model, and the values inside of it."""
 
 from __future__ import annotations
 
@@ -214,7 +209,7 @@ def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:
 
     Only those of float type, as far as types are known.
     """
-    from duotone.onnx.road import inferred
+    from duotone.onnx.pipeline import inferred
 
     made = ONNX.ModelProto()
     made.CopyFrom(model)

@@ -1,8 +1,7 @@
 """Schemas: what the types of an operation's operands and results may be, from ONNX's own schemas.
 
-Who calls this: :mod:`duotone.onnx.types` infers dtypes with it, :mod:`duotone.onnx.reading` asks
-which slots may be half. An operation without a schema (of a custom domain, or of an older runtime)
-has no signature and is left alone.
+An operation without a schema (of a custom domain, or of an older runtime) has no signature and is
+left alone.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 A tensor of external data goes into one new file; what it holds is read, rounded and written piece
 by piece when the file is written, so that a model larger than memory is rewritten in little of it.
-
-Who calls this: :mod:`duotone.onnx.apply` asks for tensors, :mod:`duotone.onnx.api` writes
-:attr:`Storage.data`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Types: the dtype of every result of a node, by its schema and the dtypes of its operands.
 
 Shapes come from ONNX's shape inference where it has an answer; dtypes must be known, so they are
-inferred here, node by node. Who calls this: :mod:`duotone.onnx.reading`, and
-:mod:`duotone.onnx.verify` on what was written. What goes wrong: operands whose types contradict
-each other are an :class:`~duotone.errors.OnnxError` that names the node.
+inferred here, node by node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Verify: the dtypes of a written model fit together, and its inputs and results kept theirs.
 
 A check of duotone's own work: what fails here is a fault of duotone, and nothing is written.
-
-Who calls this: :mod:`duotone.onnx.api`, after :mod:`duotone.onnx.apply`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 A tensor holds its elements itself or names a place in a file beside the model (*external data*, for
 models above 2 GB). Either way they are read in pieces and never all at once.
-
-Who calls this: :mod:`duotone.onnx.reading` for magnitudes, :mod:`duotone.onnx.apply` for halves.
-What goes wrong: a file that is missing or too short, or a place outside of the model's folder, is
-an :class:`~duotone.errors.OnnxError` that names the tensor.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Entry:
         only: half types for which the entry holds; empty for all.
         traits: what rules may ask of it.
         interval: the name of the function that gives the interval of its results
-            (:mod:`duotone.graph.ranges.rules`), if there is a function of that name.
+            (:mod:`duotone.precision.ranges.intervals`), if there is a function of that name.
         fixed: why it stays as it is whatever a list says; empty for most.
     """
 

@@ -285,7 +285,7 @@ _DENY = [
 ]
 
 ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
-"""The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
+"""The rows of operations on a list; :meth:`duotone.precision.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
 

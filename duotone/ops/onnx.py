@@ -270,7 +270,7 @@ _DENY = [
     *rows(Kind.DENY, "Det DFT STFT", "", "needs the low bits of float32", f"{OWN}: {TF} none"),
 ]
 ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *CLEAR)
-"""The rows of operations on a list; :meth:`duotone.graph.classify.lists.OpLists.for_half` picks
+"""The rows of operations on a list; :meth:`duotone.precision.classify.lists.OpLists.for_half` picks
 those of one half type."""
 
 

@@ -4,7 +4,5 @@ Called by the command line (``duotone demo``) and by the benchmarks. A sample is
 that a user could have written: it reads as an example, and the tests hold it to its promises.
 
 Files: ``digits`` (a convolutional network on handwritten digits), ``report`` (its results as
-files). Who extends this: a new sample is a new file with a ``--precision``. What goes wrong: the
-data of a sample comes with a library of the ``demo`` extra; without it, the error names the command
-that installs it.
+files). Who extends this: a new sample is a new file with a ``--precision``.
 """

@@ -6,8 +6,7 @@ JAX written in float32, and know nothing of precision. What mixed precision take
 :func:`make_train_step`: :func:`duotone.value_and_grad`, and a loss scale in the state.
 
 Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py``, which listen to it and show
-progress; nothing is printed here. What goes wrong: scikit-learn is missing
-(:class:`~duotone.errors.MissingExtraError`), or a number of epochs or batch size of no use.
+progress; nothing is printed here.
 """
 
 from __future__ import annotations

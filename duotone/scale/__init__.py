@@ -14,10 +14,7 @@ One training step, written out::
     params = select_tree(finite, new, params)              # a step that overflowed changes nothing
     loss_scale = loss_scale.adjust(finite)            # halve, keep or double
 
-Who calls this room: training loops directly, and the optimizer wrappers. Who extends it: a new rule
-for the scale is a subclass of :class:`LossScale` (``state.py``). What goes wrong: an argument that
-is not a loss scale, a loss that is not a floating scalar, trees of different structure; each is an
-error that names the thing and the remedy (``docs/loss-scaling.md`` has the whole story).
+Who extends it: a new rule for the scale is a subclass of :class:`LossScale` (``state.py``).
 
 Files: ``leaves`` (arithmetic on one leaf), ``finite`` (the finite check), ``selection`` (keep or
 replace), ``configuration`` (checked numbers), ``powers`` (of two), ``state`` (the three loss

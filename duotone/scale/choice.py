@@ -5,8 +5,7 @@ wrapped optimizer can be made while a program is imported; ``make_loss_scale`` m
 training starts. :func:`dynamic_loss_scale` and :func:`fixed_loss_scale` are the short names.
 
 Called by the optimizer adapters and by users. Who extends this: a rule of your own is a subclass of
-:class:`~duotone.scale.LossScale` and is taken as it is. What goes wrong: a word that is not
-``"dynamic"``, a number that is not positive (also NaN and infinity), a class in place of an object.
+:class:`~duotone.scale.LossScale` and is taken as it is.
 """
 
 from __future__ import annotations

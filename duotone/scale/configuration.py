@@ -1,7 +1,6 @@
 """The configuration of a loss scale: each number checked once, with an error that advises.
 
-Called by ``state`` whenever a loss scale is made. What goes wrong is the whole subject: a number of
-the wrong type is an ``ArgumentTypeError``, one out of range an ``ArgumentError``.
+Called by ``state`` whenever a loss scale is made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The finite check: is every number in a tree finite, and do all devices agree on the answer?
 
-Called by ``gradient`` on the unscaled gradients, and by user code. What goes wrong: devices that
-disagree. If one skips a step that the others take, parameters that should be equal on all devices
-differ from then on, and nothing reports it. Under plain ``jit`` with sharded arrays the compiler
-makes the check global. Inside ``shard_map`` and ``pmap`` each device sees its own part:
+Called by ``gradient`` on the unscaled gradients, and by user code.
 
 * ``check_vma=True`` (the default of ``shard_map``): JAX knows the axes along which the answer can
   vary, so the check reads them from its type and agrees over them by itself;
@@ -23,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from duotone.errors import ArgumentTypeError
-from duotone.regions import keep_full
+from duotone.policy.regions import keep_full
 from duotone.scale.leaves import is_inexact
 
 AxisName = str | Sequence[str]

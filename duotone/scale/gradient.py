@@ -9,9 +9,6 @@ of things, which is the point::
     finite     = all_finite(grads)
 
 The loss that is returned is the one that ``loss_fn`` computed, never a scaled one divided again.
-
-What goes wrong: a loss that is no floating scalar, arguments that are not there. Errors inside
-``loss_fn`` are the user's own and come through untouched.
 """
 
 from __future__ import annotations

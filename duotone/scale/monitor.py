@@ -9,8 +9,7 @@
 
 An NNX or Keras optimizer holds its state: ``monitor(optimizer, step)``. A call reads the state once
 in `every` steps, because reading waits for the device. Called by training loops, callbacks, and
-(the warning) by ``opt.metrics``. What goes wrong: TensorBoard is not installed, a writer that
-writes no scalars, a state without a loss scale.
+(the warning) by ``opt.metrics``.
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 Called by the optimizer adapters and by ``monitor``. It is a pytree of arrays, so every checkpoint
 library takes it; what was restored is looked at by :func:`check`, because a file can hold anything.
-
-What goes wrong: a state that holds no loss scale (of the bare optimizer), or several; a scale of
-NaN, infinity or 0. A compiled step cannot raise, but it heals: a step with such a scale is skipped,
-and ``adjust`` brings the scale back between its bounds.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from jax.core import Tracer
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.regions import keep_full
+from duotone.policy.regions import keep_full
 from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
 from duotone.scale.leaves import is_inexact
 from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale

@@ -20,9 +20,6 @@ it can launch either branch, so it would wait for the backward pass in every ste
 ahead of the device; there the select is part of the fused loop that reads and writes the momentum
 anyway. Where devices may answer differently it is a select everywhere (``axis_name=()``), because a
 collective in a branch that only some take would hang; under ``vmap`` JAX makes a select of it.
-
-What goes wrong: an optimizer that is none; devices that could disagree while nothing tells along
-which axes (see :func:`check_agreement`); a state of another optimizer.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.regions import keep_full
+from duotone.policy.regions import keep_full
 from duotone.scale.finite import AxisName, all_finite, check_axis_name, unfollowed_axes
 from duotone.scale.gradient import ScaledGrad
 from duotone.scale.leaves import is_inexact, to_full

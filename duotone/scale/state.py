@@ -15,7 +15,7 @@ floor, 170 bad steps in a row bring the scale to 0 and the next good step divide
 cap, easy gradients bring it to infinity.
 
 Who extends this: a rule of your own is a subclass of :class:`LossScale` with ``value`` and
-``adjust``. What goes wrong: configuration that contradicts itself, refused on creation.
+``adjust``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 from jax import lax
 
 from duotone.errors import ArgumentError
-from duotone.regions import keep_full, scaling_loss
+from duotone.policy.regions import keep_full, scaling_loss
 from duotone.scale.configuration import (
     check_factor,
     check_interval,

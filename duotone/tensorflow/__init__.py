@@ -4,19 +4,19 @@
 decision; :func:`rewrite_file` does it to a file or a SavedModel. They need the ``tensorboard``
 package for the protobuf messages, and no JAX.
 
-The stages stand in ``duotone/tensorflow/road.py``.
+The stages stand in ``duotone/tensorflow/pipeline.py``.
 """
 
 from duotone.tensorflow.devices import Device
-from duotone.tensorflow.record import (
+from duotone.tensorflow.pipeline import rewrite
+from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
+from duotone.tensorflow.rewrite_record import (
     BodyResult,
     CastRecord,
     Decision,
     FunctionResult,
     RewriteResult,
 )
-from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
-from duotone.tensorflow.road import rewrite
 
 __all__ = [
     "BodyResult",

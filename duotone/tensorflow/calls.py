@@ -7,7 +7,7 @@ in the body of the loop, expects float32, and the graph fails when it runs. So i
     caller   = a node that names a function in an attribute (While, If, Case, a map of a dataset)
     kept     = callers, and the TensorList ops that a list can reach from or to a caller
 
-Who calls this: ``rewrite_file``, around the rewrite. ``rewrite`` alone does as TensorFlow's pass.
+``rewrite`` alone does as TensorFlow's pass.
 """
 
 from __future__ import annotations

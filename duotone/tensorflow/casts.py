@@ -7,9 +7,6 @@
         for each output port: if a reader has the other colour, one Cast for all such readers,
             on the device of the node, named
             <node>-<port>-CastTo{Fp16,Bf16,Fp32}-0-AutoMixedPrecision
-
-Who calls this: ``road``. What goes wrong: a half unit with a fixed type raises
-:class:`~duotone.errors.GraphDefError`; only the level ``UNSAFE_FORCE_ALL`` gets there.
 """
 
 from __future__ import annotations
@@ -17,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from duotone.errors import GraphDefError
-from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.protos import FLOAT, HALF, GraphDef, NodeDef
-from duotone.tensorflow.record import CastRecord
+from duotone.tensorflow.rewrite_record import CastRecord
 from duotone.tensorflow.shapes import ElementCount
+from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import Port, Units
 
 BYTES_PER_ELEMENT = 6

@@ -9,9 +9,6 @@
 
 What an op wants (types, attributes, how many inputs) is checked where the units are made. Nothing
 here is recursive, so that no graph is too deep.
-
-Who calls this: ``rewrite_file`` for each graph that it reads. What goes wrong:
-:class:`~duotone.errors.GraphDefError` names the node, or the function and the node.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""Describe: a painting as records, with the reason for each colour.
-
-Who calls this: ``road``.
-"""
+"""Describe: a painting as records, with the reason for each colour."""
 
 from __future__ import annotations
 
 from duotone.ops.entries import Kind
 from duotone.tensorflow.devices import WANTED, placement
-from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.passes import Colours
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.record import COLOURS, Decision
+from duotone.tensorflow.rewrite_record import COLOURS, Decision
+from duotone.tensorflow.unit_facts import Facts
 
 ARGUMENTS = ("_Arg", "_Retval")
 """Ops that stand for the arguments and results of a function."""

@@ -9,9 +9,6 @@
 A node is processed when the *type and number* contain the wanted device type in any case. A string
 without a number (``/device:GPU``, ``/device:GPU:*``) or one that is no device string (``GPU:0``) is
 on no device.
-
-Who calls this: ``road`` (which nodes are processed) and ``passes`` (for which device type a kernel
-must exist).
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ Files have TensorFlow's names, so that scripts which read them go on working::
 The item is ``tf_graph`` or the name of a function of the library, each of which is rewritten on its
 own. The time is in milliseconds. Text is parsable: the first line of TensorFlow's own is not, and
 is left out. ``log_lines`` has the lines of the log.
-
-Who calls this: ``road``, twice for each body. What goes wrong: a folder that cannot be written to
-(``WriteError``); the policy has checked that it exists.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from duotone._files import write_atomically
-from duotone.policy import Policy
-from duotone.tensorflow.facts import Facts
+from duotone.policy.policy import Policy
 from duotone.tensorflow.lists import Lists
 from duotone.tensorflow.log_lines import Rewrite, log_lines
 from duotone.tensorflow.passes import Colours
 from duotone.tensorflow.protos import GraphDef
-from duotone.tensorflow.record import BodyResult
+from duotone.tensorflow.rewrite_record import BodyResult
+from duotone.tensorflow.unit_facts import Facts
 
 logger = logging.getLogger("duotone.painter")
 

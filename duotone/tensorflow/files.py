@@ -8,11 +8,6 @@
 Kind and form are recognised by content, never by name: text is UTF-8 without control characters
 (every binary graph has some), and the kind is the one whose fields these are. What is written has
 the kind that was read; its form follows the name (``.pbtxt``, ``.prototxt``, ``.txt`` are text).
-
-Who calls this: ``rewrite_file`` and the command line. What goes wrong:
-:class:`~duotone.errors.GraphDefError` names the file: it is missing, empty, truncated, no graph,
-2 GB or larger (protocol buffers end there), or nested deeper than any graph is. Nothing that the
-bytes *claim* is believed before it is there, so that a hostile size costs no memory.
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@
 TensorFlow rewrites the functions that the graph reaches, each alone; a function's arguments and
 results keep their types. Functions that depend on attributes of their caller, that tf.data or XLA
 compile, are left as they are.
-
-Who calls this: ``road``. What goes wrong: :class:`~duotone.errors.GraphDefError` names the function
-and the node whose input does not exist.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ import heapq
 from collections.abc import Iterable, Mapping
 
 from duotone.errors import GraphDefError
+from duotone.tensorflow.op_registry import Argument, OpDefinition
 from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
-from duotone.tensorflow.record import CastRecord
-from duotone.tensorflow.registry import Argument, OpDefinition
+from duotone.tensorflow.rewrite_record import CastRecord
 from duotone.tensorflow.units import FindOp, split_input
 
 RETURN_SUFFIX = "_RetVal"

@@ -9,9 +9,6 @@ final colours do not tell what happened::
 
 ``walk`` is the order: TensorFlow's walks go depth first from each start, to the last neighbour
 first. Which units they come to does not depend on it, so it matters for its log alone.
-
-Who calls this: ``passes``, ``tensor_lists``, ``loops`` and ``mincut`` write a journal,
-``log_lines`` reads it.
 """
 
 from __future__ import annotations

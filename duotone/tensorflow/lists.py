@@ -15,7 +15,7 @@ from collections.abc import Collection
 from duotone.errors import PolicyError, UnknownOperationError
 from duotone.ops.entries import Kind
 from duotone.ops.tensorflow import ENTRIES, SINCE
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 
 _NAMES = ("allow", "infer", "deny", "clear")

@@ -8,8 +8,6 @@
 Lines are TensorFlow's, in its order, but where it takes that from a hash table: functions, the
 types of one node and what is walked to from them, the ports of one type, the ops of one list.
 A minimum cut, which TensorFlow does not have, adds a part of its own.
-
-Who calls this: ``dumps``.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Painted, Stage
 from duotone.tensorflow.passes import Colours, reads_variable
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.record import BodyResult
+from duotone.tensorflow.rewrite_record import BodyResult
 from duotone.tensorflow.tensor_lists import hidden_edges
+from duotone.tensorflow.unit_facts import Facts
 
 MAIN_GRAPH = "tf_graph"
 """TensorFlow's name for the graph itself, beside its functions."""

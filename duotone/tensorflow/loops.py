@@ -5,9 +5,6 @@ runtime wants one type there, so a NextIteration takes the colour of the Merges 
 one full Merge makes its siblings full.
 
 A Cast to float32 that the user wrote, all of whose readers are half, casts to half at once.
-
-Who calls this: ``passes``. What goes wrong: a NextIteration that something else than a Merge reads
-raises :class:`~duotone.errors.GraphDefError`, naming both.
 """
 
 from __future__ import annotations

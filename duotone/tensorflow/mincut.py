@@ -16,8 +16,6 @@ rules, so it is one of the choices. Sizes that the graph does not tell (a variab
 that is fed, a batch) are guessed for the choice; TensorFlow's painting is kept where the choice is
 not cheaper by the guess, or dearer by what is known.
 
-Who calls this: ``road``.
-
 References:
     ``duotone/graph/cut.py`` for the cut.
 """
@@ -30,12 +28,12 @@ from duotone.graph.cut import FULL, HALF, Labelling, pay_for_casts
 from duotone.graph.graph import Paint
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
-from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Painted
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.passes import Colours, reads_variable
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.shapes import ElementCount, element_count
+from duotone.tensorflow.unit_facts import Facts
 
 
 def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colours:

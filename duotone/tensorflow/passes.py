@@ -14,12 +14,10 @@
        (lists of tensors agree on a colour after 2 and after 6)
     7  NextIteration and Merge agree; existing casts to float32 become casts to half
 
-``duotone/graph/painters/tensorflow.py`` has the same passes for any numerical program. Here a unit
-is a type and not an operation, deny also runs through integers and preserved nodes, a colour
-depends on kernels and devices, and a colour once given is taken back (6, 7): sharing more than
-the walk would bend that painter.
-
-Who calls this: ``road``.
+``duotone/precision/painters/tensorflow_passes.py`` has the same passes for any numerical program.
+Here a unit is a type and not an operation, deny also runs through integers and preserved nodes, a
+colour depends on kernels and devices, and a colour once given is taken back (6, 7): sharing more
+than the walk would bend that painter.
 
 References:
     TensorFlow, ``tensorflow/core/grappler/optimizers/auto_mixed_precision.cc``, version 2.21.
@@ -31,10 +29,10 @@ import dataclasses
 
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
-from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Journal, Painted, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.tensor_lists import Cluster, agree, find_clusters, hidden_edges
+from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import Units
 
 

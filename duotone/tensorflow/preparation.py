@@ -6,9 +6,6 @@
     op versions  FusedBatchNorm takes no half; its second version does, beside float32 statistics
     types        a type attribute that a node leaves to its op's default is written out
     controls     a control input from a node that is a data input as well, or twice, is dropped
-
-Who calls this: ``road``. What goes wrong: :class:`~duotone.errors.GraphDefError` names a fetch or
-feed that the graph does not have.
 """
 
 from __future__ import annotations

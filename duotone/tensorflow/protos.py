@@ -4,9 +4,6 @@ Every file of this room takes its message classes from here, so that one place s
 when they are missing. A message has the type ``Any`` to a type checker: the generated classes have
 no annotations, and a graph made by TensorFlow's own classes (the same messages, another Python
 class) is as welcome.
-
-What goes wrong: without ``tensorboard`` the import raises
-:class:`~duotone.errors.MissingExtraError`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,6 @@
                             and what a While or If hands to its functions
                     rewrite (which checks the graph first)
     write           whole or not at all, in the kind that was read
-
-Who calls this: ``duotone.tensorflow`` and the command line. What goes wrong: an error of a graph
-(:class:`~duotone.errors.GraphDefError`) names the file as well; nothing is written then.
 """
 
 from __future__ import annotations
@@ -22,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from duotone.errors import GraphDefError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.tensorflow import files
 from duotone.tensorflow.calls import function_names, keep_calls, release
 from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
+from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.protos import GraphDef
-from duotone.tensorflow.record import RewriteResult
-from duotone.tensorflow.road import rewrite
+from duotone.tensorflow.rewrite_record import RewriteResult
 from duotone.tensorflow.saved_model import signature_nodes
 
 Listener = Callable[[str], None]

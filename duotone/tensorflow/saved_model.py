@@ -6,8 +6,6 @@ two fields and is described here.
 A SavedModel folder holds ``saved_model.pb`` (or the text form ``saved_model.pbtxt``), variables,
 assets, and since TensorFlow 2.12 a ``fingerprint.pb``. A rewrite changes the graphs only: all else
 is copied byte for byte, except the fingerprint, which is of the old graph; TensorFlow does without.
-
-Who calls this: ``files`` reads and writes with it, ``rewrite_file`` asks what to keep.
 """
 
 from __future__ import annotations

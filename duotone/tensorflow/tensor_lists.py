@@ -8,8 +8,6 @@ attribute (``element_dtype``) at each of them. No port joins these attributes, s
                 result, a function call or an Optional: what happens to the list is not seen
     edge      = writer -> reader, where the reader's handle comes from the writer's
     agree     : one member denied, all are; otherwise one allowed, all are
-
-Who calls this: ``passes``.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ import dataclasses
 
 from duotone.errors import GraphDefError
 from duotone.graph.reach import reach
-from duotone.tensorflow.facts import Facts
 from duotone.tensorflow.journal import Journal, Painted, Stage
 from duotone.tensorflow.protos import FLOAT, VARIANT
+from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import TypeAttribute, Units
 
 READERS = frozenset(

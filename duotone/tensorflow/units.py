@@ -10,9 +10,7 @@
 Attributes that no port uses are units without edges. Control inputs do not count. Units stand in
 the order of their nodes, which the passes depend on.
 
-Who calls this: ``road``; ``passes`` and ``casts`` read the result. What goes wrong:
-:class:`~duotone.errors.GraphDefError` names the node: an op that is unknown, a type attribute that
-is missing, inputs that do not fit the op, or an input that does not exist.
+``passes`` and ``casts`` read the result.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from duotone.errors import GraphDefError
+from duotone.tensorflow.op_registry import Argument, OpDefinition
 from duotone.tensorflow.protos import INVALID, GraphDef, NodeDef, type_name
-from duotone.tensorflow.registry import Argument, OpDefinition
 
 MOST_REPEATS = 2**20
 """An argument repeated more often than this is a sign of a damaged file."""

@@ -15,8 +15,8 @@ from flax import nnx
 
 import duotone
 import duotone.nnx
-from duotone import _healing
 from duotone.adapters.optax import wrap
+from duotone.blaming import healing as _healing
 from duotone.errors import ArgumentError, PolicyError, PolicyTypeError
 from duotone.scale import DynamicLossScale
 

@@ -311,7 +311,7 @@ def test_autocast_inside_autocast_and_nnx_jit_inside():
 
 def test_where_half_is_not_faster_the_function_runs_as_it_is(monkeypatch):
     slow = types.SimpleNamespace(dtype=None, reason="slow")
-    monkeypatch.setattr("duotone._mixed.current_choice", lambda: slow)
+    monkeypatch.setattr("duotone.transforms.mixed_function.current_choice", lambda: slow)
 
     @duotone.nnx.autocast
     def call(model: Any, x: Any) -> Any:

@@ -14,9 +14,9 @@ import pytest
 from flax import nnx
 
 import duotone.nnx
+from duotone.adapters.enable import MixedPrecisionLossScaleOptimizer
+from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.adapters.optax import Minimized, MixedPrecisionOptimizer
-from duotone.enable import MixedPrecisionLossScaleOptimizer
-from duotone.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.scale import DynamicLossScale, FixedLossScale, NoLossScale, ScaledGrad, skip
 from duotone.scale.optimizer_state import MixedPrecisionState
 from duotone.scale.skip import SkipState, skip_nonfinite

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 import duotone.nnx
-from duotone.enable import enable_mixed_precision_graph_rewrite as enable
+from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.scale.choice import dynamic_loss_scale
 from tests.adapters.optimizers import loss_fn, overflowing, problem
 

@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from duotone.enable import enable_mixed_precision_graph_rewrite as enable
+from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.errors import ArgumentError
 from duotone.scale.choice import dynamic_loss_scale
 

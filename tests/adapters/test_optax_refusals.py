@@ -14,8 +14,8 @@ import numpy as np
 import optax
 import pytest
 
+from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.adapters.gradient_functions import GradientFunctions
-from duotone.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.scale import DynamicLossScale, scaled_value_and_grad
 from duotone.scale.skip import skip_nonfinite

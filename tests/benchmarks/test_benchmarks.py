@@ -28,7 +28,7 @@ from benchmarks import (
 )
 from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
 from benchmarks.models.case import INPUTS, cross_entropy
-from duotone import _road as road
+from duotone.jaxpr import pipeline as road
 
 NEVER_RUN = ("ablation", "gpu_steps")
 """What needs a GPU (docs/limits.md says so), or asks about one rule at a time."""

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import gpu_steps
 from benchmarks.zoo import MODELS
-from duotone.targets import TARGETS
+from duotone.devices import TARGETS
 
 
 @pytest.mark.slow

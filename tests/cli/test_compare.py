@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from duotone._comparing import Plan
 from duotone.cli.main import app, run
+from duotone.comparing.compare import Plan
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -67,7 +67,7 @@ def test_it_compiles_where_it_can(program: Path) -> None:
 
 
 def test_the_bar_counts_what_is_made(program: Path) -> None:
-    from duotone.cli.program import load
+    from duotone.cli.user_program import load
 
     function, arguments = load(f"{program}:example", None)
     plan = Plan(function, arguments, {}, ["h100", "v5e"], exact=False)

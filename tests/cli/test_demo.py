@@ -14,7 +14,7 @@ from duotone.cli import main
 from duotone.cli.demo import comparison, loss_curve
 from duotone.samples import digits
 from duotone.samples.digits import Precision, Run
-from duotone.samples.report import Result
+from duotone.samples.training_report import Result
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duotone.cli.main import app, run
-from duotone.cli.program import load
+from duotone.cli.user_program import load
 
 PROGRAM = """
 import jax, jax.numpy as jnp

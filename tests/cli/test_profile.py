@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duotone.cli.main import app, run
-from tests.profiler.xplanes import gpu, kernel, write
+from tests.profiling.xplanes import gpu, kernel, write
 
 LOOP = """
 import os, signal, subprocess, sys
@@ -122,7 +122,7 @@ def test_a_fork_reports_nothing(tmp_path: Path) -> None:
             try:
                 raise KeyError("in the child")
             finally:
-                from duotone._profiling import Profile
+                from duotone.profiling.profile import Profile
                 import gc
                 (profile,) = [o for o in gc.get_objects() if isinstance(o, Profile)]
                 profile.finish()

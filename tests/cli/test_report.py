@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duotone.cli.main import app, run
-from tests.views.page.pages import data_of, record
+from tests.explaining.page.pages import data_of, record
 
 PROGRAM = """
 import jax, jax.numpy as jnp

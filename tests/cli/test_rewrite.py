@@ -11,10 +11,10 @@ import pytest
 
 import duotone
 from duotone.cli import main
-from duotone.cli.program import names
 from duotone.cli.rewrite import parse_device
+from duotone.cli.user_program import names
+from duotone.devices import TARGETS
 from duotone.errors import ArgumentError
-from duotone.targets import TARGETS
 from duotone.tensorflow import files
 from duotone.tensorflow.devices import Device
 from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF
@@ -246,7 +246,7 @@ def test_options_of_view_that_would_say_nothing(words, says, call, tmp_path):
 def test_without_the_protobuf_messages(call, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("duotone.tensorflow")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("duotone.views.graphdef", "duotone.views.tensorboard"):
+    for name in ("duotone.tensorflow.graph_view", "duotone.explaining.tensorboard"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     status, _, err = call("rewrite", "graph.pb", "--out", "half.pb")

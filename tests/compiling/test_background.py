@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.compiling import background
+from duotone.compiling import background_compile as background
 from duotone.errors import ArgumentError
 from tests.compiling.test_bucketed import rows
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.compiling import background
+from duotone.compiling import background_compile as background
 from duotone.compiling.cluster_parts import Sizes, find_clusters
 from duotone.compiling.cluster_program import clusters_of, compile_clusters
 from duotone.compiling.listing import list_program

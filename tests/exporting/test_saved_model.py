@@ -20,8 +20,8 @@ import pytest
 import duotone
 from duotone.cli.main import run
 from duotone.errors import ArgumentError, MissingExtraError, RewriteError, WriteError
+from duotone.exporting.export_saved_model import ABOUT
 from duotone.exporting.exported import DESCRIPTION, RECORD
-from duotone.exporting.saved_model import ABOUT
 
 W = jax.random.normal(jax.random.key(0), (64, 256)) / 8
 X = np.asarray(jax.random.normal(jax.random.key(1), (8, 64)))

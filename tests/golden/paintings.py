@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 import duotone
-from duotone.graph.record import OperationRecord, Record
+from duotone.precision.record import OperationRecord, Record
 from tests.models import MODELS
 
 PAINTINGS = tuple((p, h) for p in ("duotone", "tensorflow") for h in ("float16", "bfloat16"))

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from duotone.errors import RewriteError
-from duotone.graph.classify.classes import classify
-from duotone.graph.classify.lists import OpLists
-from duotone.graph.classify.rules import Rule
 from duotone.graph.graph import HALF_TYPES, Boundary, Graph, Paint, check_graph
-from duotone.graph.painters.painting import Canvas, Painting, check_painting
+from duotone.precision.classify.classes import classify
+from duotone.precision.classify.lists import OpLists
+from duotone.precision.painters.painting import Canvas, Painting, check_painting
+from duotone.precision.rules import Rule
 from tests.graph.tiny import Tiny
 
 

@@ -21,12 +21,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from duotone.graph.casts.plan import CastPlan, plan_casts
-from duotone.graph.classify.background import Background
-from duotone.graph.classify.classes import Classes, Pins, classify
-from duotone.graph.classify.declining import decline, hand_on_full
-from duotone.graph.classify.lists import OpLists
-from duotone.graph.classify.worth import EVERYTHING, Worth
 from duotone.graph.graph import (
     FULL_DTYPE,
     HALF_TYPES,
@@ -41,8 +35,6 @@ from duotone.graph.graph import (
     Value,
     check_graph,
 )
-from duotone.graph.painters import PAINTERS
-from duotone.graph.painters.painting import Painting, check_painting
 from duotone.ops.entries import (
     STRUCTURAL_ENTRIES,
     Entry,
@@ -53,6 +45,14 @@ from duotone.ops.entries import (
     traits_of,
 )
 from duotone.ops.traits import Trait
+from duotone.precision.casts.cast_plan import CastPlan, plan_casts
+from duotone.precision.classify.classes import Classes, Pins, classify
+from duotone.precision.classify.declining import decline, hand_on_full
+from duotone.precision.classify.lists import OpLists
+from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.context import Background
+from duotone.precision.painters import PAINTERS
+from duotone.precision.painters.painting import Painting, check_painting
 
 _NO_PINS = Pins()
 FLOAT16 = HALF_TYPES["float16"]

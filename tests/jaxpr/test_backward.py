@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone import _jax, _mixed
+from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.jaxpr.running import backward
+from duotone.transforms import mixed_function as _mixed
 from tests.jaxpr.programs import half, named
 
 KEYS = jax.random.split(jax.random.key(3), 4)

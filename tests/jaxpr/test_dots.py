@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone.graph.reforms.dots import swapped as mirrored
+from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags
+from duotone.devices.table import TABLE
 from duotone.jaxpr.rules.dots import rows_dot
-from duotone.targets.device import FAST_CPU_FLAGS, cpu_flags
-from duotone.targets.forms import TABLE
+from duotone.precision.optimize.dot_orders import swapped as mirrored
 from tests.jaxpr.programs import dtypes, half, named, traced
 from tests.jaxpr.test_orders import labelled
 
@@ -249,7 +249,7 @@ def test_every_form_gives_the_same_sums(form, monkeypatch):
     def forms(half, **_):
         return dataclasses.replace(TABLE["other"], dots=form)
 
-    monkeypatch.setattr("duotone._road.current_forms", forms)
+    monkeypatch.setattr("duotone.jaxpr.pipeline.current_forms", forms)
     text = str(jax.make_jaxpr(half(jnp.matmul, "bfloat16"))(X, W))
     assert ("optimization_barrier" in text) is (form == "rows")
     rounded = (x.astype(jnp.bfloat16).astype(jnp.float32) for x in (X, W))

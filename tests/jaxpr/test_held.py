@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone._road import paint_jaxpr, rewriter_of
+from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
+from duotone.policy.policy import Policy
 from tests.jaxpr.programs import named
 
 KEYS = jax.random.split(jax.random.key(0), 2)

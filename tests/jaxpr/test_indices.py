@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone._road import paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES, Paint
-from duotone.policy import Policy
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
+from duotone.policy.policy import Policy
 from tests.jaxpr.programs import named
 
 X = jax.random.normal(jax.random.key(0), (3, 5, 5))

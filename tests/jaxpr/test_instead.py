@@ -16,9 +16,9 @@ import pytest
 from jax import lax
 
 import duotone
+from duotone.devices.assumed import assuming
+from duotone.devices.specifications import find_target
 from duotone.jaxpr.rules.instead import instead
-from duotone.targets.assumed import assuming
-from duotone.targets.specifications import find_target
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 X = jax.random.normal(KEYS[0], (8, 8))

@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from jax.experimental import hijax
 
 import duotone
-from duotone.graph.blame import Verdict
+from duotone.blaming.findings import Verdict
 from tests.jaxpr.programs import half
 
 HiType: Any = hijax.HiType

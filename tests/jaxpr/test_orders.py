@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from duotone._road import paint_jaxpr, rewriter_of
+from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.reforms.dots import Dot, operand_in_order, result_in_order, swapped
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.jaxpr.rules.dots import in_steps
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
+from duotone.policy.policy import Policy
+from duotone.precision.optimize.dot_orders import Dot, operand_in_order, result_in_order, swapped
 from tests.jaxpr.programs import named
 
 bound: list[Any] = []

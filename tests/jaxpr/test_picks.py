@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone._road import paint_jaxpr, rewriter_of
+from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.jaxpr.rules import expressions
-from duotone.jaxpr.rules.reforms import taken as taken_of
+from duotone.jaxpr.rules.optimizations import taken as taken_of
 from duotone.jaxpr.running.rewrite import Rewriter
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
-from tests.graph.test_picks import indexed, loss, taken
+from duotone.policy.policy import Policy
 from tests.jaxpr.programs import named
+from tests.precision.test_picks import indexed, loss, taken
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 X = jax.random.normal(KEYS[0], (2, 8, 16))

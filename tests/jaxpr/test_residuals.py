@@ -14,13 +14,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from duotone import _jax
-from duotone import _road as road
+from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.reforms.residuals import Recompute
+from duotone.jaxpr import pipeline as road
 from duotone.ops.entries import Pointwise
 from duotone.ops.jax import ENTRIES
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
+from duotone.policy.policy import Policy
+from duotone.precision.optimize.residuals import Recompute
 from tests.jaxpr.programs import equations, half, named, traced
 
 HALVES = ("float16", "bfloat16")

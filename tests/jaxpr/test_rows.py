@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone import _road as road
+from duotone.devices.table import TABLE
 from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.levels import find_levels
-from duotone.graph.reforms import rows
+from duotone.jaxpr import pipeline as road
 from duotone.ops.traits import Trait
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
+from duotone.policy.policy import Policy
+from duotone.precision.levels import find_levels
+from duotone.precision.optimize import row_statistics as rows
 from tests.jaxpr.programs import named
 
 KEYS = jax.random.split(jax.random.key(0), 5)

@@ -109,8 +109,8 @@ def test_nothing_to_paint_gives_the_same_program():
 
 
 def test_slow_devices_run_the_function_as_it_is(monkeypatch, caplog):
-    from duotone import _mixed as mixed
-    from duotone import targets
+    from duotone import devices as targets
+    from duotone.transforms import mixed_function as mixed
 
     choice = targets.HalfChoice(None, "it is slow")
     monkeypatch.setattr(mixed, "current_choice", lambda: choice)
@@ -125,8 +125,8 @@ def test_slow_devices_run_the_function_as_it_is(monkeypatch, caplog):
 
 
 def test_the_device_is_asked_at_the_first_call_only(monkeypatch):
-    from duotone import _mixed as mixed
-    from duotone import targets
+    from duotone import devices as targets
+    from duotone.transforms import mixed_function as mixed
 
     asked = []
 

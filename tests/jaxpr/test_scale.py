@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone import _road as road
+from duotone.devices.table import TABLE
 from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
-from duotone.graph.reforms import rows, scale
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
+from duotone.jaxpr import pipeline as road
+from duotone.policy.policy import Policy
+from duotone.precision.optimize import free_scales as scale
+from duotone.precision.optimize import row_statistics as rows
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 W = jax.random.normal(KEYS[0], (32, 32)) / 5

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from duotone._road import paint_jaxpr, rewriter_of
 from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.jaxpr.rules import scatters as forms
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from tests.jaxpr.programs import half, named, traced
 
 MODES = ("clip", "fill", "promise_in_bounds")

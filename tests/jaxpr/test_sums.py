@@ -9,7 +9,7 @@ import pytest
 
 import duotone
 from duotone import Policy, _jax
-from duotone.targets import assuming, find_target
+from duotone.devices import assuming, find_target
 
 KEY = jax.random.key(0)
 

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone._road import rewriter_of
+from duotone.jaxpr.pipeline import rewriter_of
 from duotone.jaxpr.rules import half_rules
 from duotone.jaxpr.running.rewrite import Rewriter
-from duotone.policy import Policy
-from tests.graph.test_trilinear import ARRAYS, MATCHED, gradient, painted, plain
+from duotone.policy.policy import Policy
+from tests.precision.test_trilinear import ARRAYS, MATCHED, gradient, painted, plain
 
 HALF = jnp.bfloat16
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
-from duotone import _road as road
+from duotone.devices.table import TABLE
+from duotone.jaxpr import pipeline as road
 from duotone.jaxpr.rules.dots import rows_dot
-from duotone.jaxpr.rules.weights import DotForm, of_weight
-from duotone.targets.forms import TABLE
+from duotone.jaxpr.rules.weight_dots import DotForm, of_weight
 from tests.jaxpr.programs import dtypes, named, traced
 from tests.jaxpr.programs import half as rewritten
 from tests.numerics.oracle import ulps
@@ -63,7 +63,7 @@ def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """A half type, with dots in a form that runs on a CPU."""
     kind, name = request.param
     row = dataclasses.replace(TABLE["other"], dots=kind)
-    monkeypatch.setattr("duotone._road.current_forms", lambda *_, **__: row)
+    monkeypatch.setattr("duotone.jaxpr.pipeline.current_forms", lambda *_, **__: row)
     return name
 
 

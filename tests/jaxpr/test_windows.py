@@ -12,12 +12,12 @@ import pytest
 from jax import lax
 
 import duotone
-from duotone._road import paint_jaxpr, rewriter_of
-from duotone.graph.classify.rules import Rule
+from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.jaxpr.rules import windows
-from duotone.policy import Policy
-from duotone.targets.forms import TABLE
+from duotone.policy.policy import Policy
+from duotone.precision.rules import Rule
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 ORDERS = [NHWC, ("NCHW", "OIHW", "NCHW"), ("HWCN", "HWOI", "CNHW"), ("CHWN", "IHWO", "HWNC")]

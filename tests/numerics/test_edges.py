@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.graph.classify.classes import _is_edge
 from duotone.graph.graph import HALF_TYPES
+from duotone.precision.classify.classes import _is_edge
 from tests.numerics.oracle import EPSILON, HALVES, mixed, reference, relative
 
 X = jnp.linspace(-1.0, 1.0, 64).reshape(8, 8)

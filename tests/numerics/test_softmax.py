@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from duotone import _road as road
-from duotone.targets.forms import TABLE
+from duotone.devices.table import TABLE
+from duotone.jaxpr import pipeline as road
 from tests.numerics.oracle import (
     EPSILON,
     HALVES,

@@ -6,7 +6,7 @@ import pytest
 
 import duotone.onnx
 from duotone.onnx import running
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from tests.onnx.models import model, numbers
 
 

@@ -6,10 +6,10 @@ import pytest
 from onnx import defs
 
 import duotone.onnx
-from duotone._by_policy import known_names
 from duotone.errors import UnknownOperationError
+from duotone.jaxpr.policy_of_program import known_names
 from duotone.onnx.names import OF_JAX
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from tests.onnx.models import model
 
 TEXT = """f (float[4, 8] x, float[8, 8] w) => (float[4, 8] y)

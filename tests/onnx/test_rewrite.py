@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import duotone.onnx
 from duotone.errors import ArgumentError, OnnxError, PolicyError
 from duotone.onnx import running
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from tests.onnx.models import BRANCHES, FUNCTION, LOOP, MLP, model, numbers, old
 
 

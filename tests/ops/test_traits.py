@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from duotone.graph.ranges.facts import FACTS
-from duotone.graph.ranges.rules import INTERVAL_RULES
 from duotone.onnx.ranges import ONNX_RULES
 from duotone.ops import jax, onnx
 from duotone.ops.entries import Entry, Kind, Pointwise, rows, traits_of
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
+from duotone.precision.ranges.facts import FACTS
+from duotone.precision.ranges.intervals import INTERVAL_RULES
 
 TABLES: dict[str, ModuleType] = {"jax": jax, "onnx": onnx}
 

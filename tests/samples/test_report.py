@@ -12,7 +12,7 @@ import duotone
 from duotone.errors import ArgumentError, MissingExtraError
 from duotone.samples import digits
 from duotone.samples.digits import Precision, Run
-from duotone.samples.report import Result, picture, write_report
+from duotone.samples.training_report import Result, picture, write_report
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -92,7 +92,7 @@ def test_making_an_optimizer_starts_no_backend():
     """Asking for a device where a program is imported would fix JAX's settings too early."""
     code = (
         "import optax, duotone\n"
-        "from duotone.enable import enable_mixed_precision_graph_rewrite as enable\n"
+        "from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enable\n"
         "enable(optax.chain(optax.clip(1.0), optax.MultiSteps(optax.sgd(0.1), 2)))\n"
         "enable(optax.sgd(0.1), 8, dtype='float16')\n"
         "from jax._src import xla_bridge\n"

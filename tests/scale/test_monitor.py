@@ -14,8 +14,8 @@ import optax
 import pytest
 
 import duotone
+from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.adapters.optax import wrap
-from duotone.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from duotone.scale import DynamicLossScale, NoLossScale
 from duotone.scale.monitor import WARN_AFTER, LossScaleMonitor

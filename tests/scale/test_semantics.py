@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from duotone.enable import enable_mixed_precision_graph_rewrite as enable
+from duotone.adapters.enable import enable_mixed_precision_graph_rewrite as enable
 from duotone.scale import DynamicLossScale, NoLossScale, ScaledGrad
 from duotone.scale.choice import dynamic_loss_scale
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks._graphdefs import INT32, Builder
 from duotone.tensorflow import RewriteResult, rewrite
+from duotone.tensorflow.op_registry import define_function, find_op
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.registry import define_function, find_op
 from duotone.tensorflow.units import make_units
 
 __all__ = ["INT32", "Builder", "check_types", "half", "placeholder", "rewrite"]

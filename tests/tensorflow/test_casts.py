@@ -110,7 +110,7 @@ def test_a_hostile_count_is_refused_before_it_is_believed():
 def test_units_of_a_node():
     b = Builder()
     b.add("TensorListPushBack", placeholder(b), "x", name="p")
-    from duotone.tensorflow.registry import find_op
+    from duotone.tensorflow.op_registry import find_op
 
     units = make_units(b.graph, find_op)
     assert [str(units.attribute[u]) for u in units.of_node[1]] == ["variant", "element_dtype"]

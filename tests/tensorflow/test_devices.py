@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duotone.errors import ArgumentError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.tensorflow import Device
 from duotone.tensorflow.devices import parse_device
 from tests.tensorflow.painted import Builder, half, placeholder, rewrite

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duotone.errors import GraphDefError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.tensorflow.functions import import_order
 from duotone.tensorflow.protos import FLOAT
 from tests.tensorflow.painted import Builder, check_types, half, placeholder, rewrite

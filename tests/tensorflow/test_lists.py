@@ -7,16 +7,10 @@ import lzma
 import pytest
 
 from duotone.errors import ArgumentError, PolicyError, UnknownOperationError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.tensorflow import Device
 from duotone.tensorflow.lists import default_lists
-from duotone.tensorflow.registry import (
-    _FILE,
-    attribute_values,
-    find_op,
-    has_kernel,
-    op_names,
-)
+from duotone.tensorflow.op_registry import _FILE, attribute_values, find_op, has_kernel, op_names
 from tests.tensorflow.painted import Builder, half, placeholder, rewrite
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duotone.errors import GraphDefError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.tensorflow.protos import FLOAT, HALF, new_graph
 from tests.tensorflow.painted import INT32, Builder, check_types, half, placeholder, rewrite
 
@@ -209,7 +209,7 @@ def test_a_forced_op_with_a_fixed_type_is_refused_by_name():
 
 
 def test_every_decision_has_a_rule_in_words():
-    from duotone.tensorflow.record import RULES
+    from duotone.tensorflow.rewrite_record import RULES
 
     b = Builder()
     m = b.add("MatMul", placeholder(b), "x", name="m")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks._graphdefs import resnet50
+from duotone.tensorflow.op_registry import find_op
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.registry import find_op
 from duotone.tensorflow.shapes import count_elements, find_shapes
 from duotone.tensorflow.units import make_units
 from tests.tensorflow.painted import Builder

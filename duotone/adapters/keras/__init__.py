@@ -11,8 +11,7 @@ Files: ``settings`` (what a user chose, as plain data), ``refusals``, ``optimize
 a skipped step leaves behind), ``hooks`` (around Keras' trainer), ``models`` (one model, no hooks),
 ``everywhere`` (all models), ``measured`` (calibration, blame), ``callback``.
 
-Who calls this room: users through ``duotone.keras``, and ``duotone.enable``. It is the only part of
-duotone that imports Keras.
+It is the only part of duotone that imports Keras.
 """
 
 from duotone.adapters.keras.callback import LossScaleCallback

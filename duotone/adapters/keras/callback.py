@@ -1,7 +1,4 @@
-"""The callback that shows the loss scale while a model trains.
-
-What goes wrong: a model that was compiled with another optimizer; TensorBoard is not installed.
-"""
+"""The callback that shows the loss scale while a model trains."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 does, with a training function that looks, in the place of the compiled one, and gives the state
 back as it is.
 What was measured is kept with the model, and its training step is painted by it (``steps``).
-
-What goes wrong: a model whose training step is not rewritten.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from duotone import _blaming
-from duotone._blaming import Blame
-from duotone._measuring import Calibrations
 from duotone.adapters.keras.plans import plan_of
 from duotone.adapters.keras.steps import MEASURED, original
-from duotone.calibration import Calibration
+from duotone.blaming import blame as _blaming
+from duotone.blaming.blame import Blame
+from duotone.calibrating.measure import Calibrations
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.policy.calibration import Calibration
 
 R = TypeVar("R")
 

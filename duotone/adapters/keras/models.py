@@ -4,8 +4,6 @@
 methods run the original ones as its plan says (``steps``). So ``fit``, ``evaluate`` and ``predict``
 find them in every mode of Keras, and no class of Keras is touched. To everything that asks for
 ``model.__class__`` (saving, cloning, printing) the model is still of its old class.
-
-What goes wrong: not a Keras model, a model that is in mixed precision already, another backend.
 """
 
 from __future__ import annotations
@@ -15,12 +13,12 @@ from typing import Any, TypeVar
 
 import keras
 
-from duotone._arguments import refuse_heal
 from duotone.adapters.keras import refusals, settings
 from duotone.adapters.keras.plans import PLAN, Plan, plan_of, wrapped_optimizers
 from duotone.adapters.keras.steps import STEPS, stepping
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.policy import Policy
+from duotone.policy.arguments import refuse_heal
+from duotone.policy.policy import Policy
 
 Model = TypeVar("Model", bound=keras.Model)
 

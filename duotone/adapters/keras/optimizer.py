@@ -17,8 +17,6 @@ checkpoint moves between devices:
 ====================  =======  =================================================================
 
 No rule is written here: :mod:`duotone.scale` adjusts, unscales and checks.
-
-What goes wrong: see ``refusals``; and a checkpoint whose scale is NaN, infinite or below the floor.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from duotone._healing import Healer
 from duotone.adapters.keras import hooks, refusals, scaled, settings
 from duotone.adapters.keras.plans import Wrapped
+from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.scale import DynamicLossScale, all_finite, select_tree
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, read

@@ -2,8 +2,6 @@
 
 A model has a plan if it is an ``autocast`` model (``models``), if it holds a wrapped optimizer, or
 if every model is rewritten (``everywhere``); asked in this order by ``hooks`` and ``steps``.
-
-What goes wrong: a model that holds wrapped optimizers with different dtypes or policies.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from typing import Any
 
 import keras
 
-from duotone._arguments import without_heal
-from duotone._healing import Healer
+from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
-from duotone.policy import Policy
+from duotone.policy.arguments import without_heal
+from duotone.policy.policy import Policy
 
 PLAN = "_duotone_plan"
 """Attribute of the class of an ``autocast`` model: makes its plan."""

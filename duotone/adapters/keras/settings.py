@@ -3,9 +3,6 @@
 A Keras model is saved with the config of its optimizer, so the loss scale, the half type and the
 policy must turn into strings and numbers and back. Called by ``optimizer`` (config, and the rule
 that its half type asks for) and ``plans``.
-
-What goes wrong: a loss scale, dtype or policy of the wrong type or out of range; each is refused
-when the optimizer is made, not when the model is trained.
 """
 
 from __future__ import annotations
@@ -16,12 +13,12 @@ from typing import Any
 
 import jax
 
-from duotone import api
 from duotone.adapters import ENABLE
 from duotone.errors import ArgumentTypeError
-from duotone.policy import Policy
+from duotone.policy.policy import Policy
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
 from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
+from duotone.transforms import autocast as api
 
 KerasLossScale = DynamicLossScale | FixedLossScale | NoLossScale
 

@@ -12,8 +12,7 @@ With ``jit_compile=False`` Keras calls the step with concrete arrays at every ba
 program is then kept, by signature, for as long as Keras keeps the function that it made from the
 step; ``compile`` makes it anew. Inside ``jit`` nothing is kept: Keras traces when it must.
 
-Called by ``hooks`` and ``models``. What goes wrong: a layer with a mixed dtype policy, refused when
-the step is traced.
+Called by ``hooks`` and ``models``.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from duotone._measuring import Calibrations
-from duotone._saying import heard_by
 from duotone.adapters.keras import refusals, skipped
 from duotone.adapters.keras.plans import Plan, plan_of
-from duotone.api import autocast
+from duotone.calibrating.measure import Calibrations
+from duotone.transforms.autocast import autocast
+from duotone.transforms.log_observers import heard_by
 
 logger = logging.getLogger("duotone")
 

@@ -25,7 +25,7 @@ from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.running.rewrite import Env, Rewriter, handles
-from duotone.regions import marker_of, without_regions
+from duotone.policy.regions import marker_of, without_regions
 
 _LEAVE = {Paint.FULL: Boundary.FULL, Paint.HALF: Boundary.HALF}
 

@@ -1,7 +1,6 @@
 """Sums of dots over the iterations of a loop, carried out behind it.
 
-Which: :mod:`duotone.graph.reforms.loop_sums`. Who calls this: the handler of ``scan`` in
-:mod:`duotone.jaxpr.nesting.nested`.
+Which: :mod:`duotone.precision.optimize.loop_sums`.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from jax import lax
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, Paint
-from duotone.graph.reforms.reform import Reform
 from duotone.jaxpr.rules.expressions import evaluate
-from duotone.jaxpr.rules.reforms import made_again
+from duotone.jaxpr.rules.optimizations import made_again
 from duotone.jaxpr.running.rewrite import Env, Rewriter
+from duotone.precision.optimize.optimization import Reform
 
 Operand = tuple[int, Paint]
 """A value, and the precision in which a dot reads it."""

@@ -1,7 +1,7 @@
 """Attributes: what the analysis of ranges must know of an equation besides its operands.
 
 The names are neutral (:class:`duotone.graph.graph.Node` lists them). Most primitives need none. To
-make a rule of :mod:`duotone.graph.ranges` see another parameter, add a line to ``_ATTRIBUTES``.
+make a rule of :mod:`duotone.precision.ranges` see another parameter, add a line to ``_ATTRIBUTES``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from duotone import _jax
 from duotone.graph.graph import NO_ATTRIBUTES, Attribute
-from duotone.graph.ranges.rules import DTYPE_RANGES, fits
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.reading.windows import tiling
 from duotone.jaxpr.rules.scatters import scatter_attributes
+from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
 
 def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[str, Attribute]:

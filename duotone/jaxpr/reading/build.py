@@ -1,8 +1,4 @@
-"""Build: from a jaxpr to the neutral graph.
-
-Who calls this: ``duotone._road``, for the whole program and for derivative rules of custom
-functions, and ``duotone._measuring``.
-"""
+"""Build: from a jaxpr to the neutral graph."""
 
 from __future__ import annotations
 

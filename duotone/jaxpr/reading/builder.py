@@ -3,8 +3,6 @@
 A first-order equation becomes one node. An equation with nested programs is handed to the function
 that :mod:`duotone.jaxpr.reading.scopes` registered for it. What no function knows becomes a node of
 its own primitive's name: on no list, it is left alone.
-
-Who calls this: :func:`duotone.jaxpr.reading.build.build`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from duotone.graph.graph import (
     Paint,
     Value,
 )
-from duotone.graph.ranges.rules import DTYPE_RANGES, fits
 from duotone.jaxpr.reading.attributes import attributes_of
 from duotone.jaxpr.reading.indices import Integers
 from duotone.jaxpr.reading.operations import (
@@ -40,7 +37,8 @@ from duotone.jaxpr.reading.operations import (
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.ops.jax import INTERVALS, TRAITS
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
-from duotone.regions import region_of, without_regions
+from duotone.policy.regions import region_of, without_regions
+from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
 _LARGEST_CONSTANT = 2**22
 """Elements up to which the magnitudes of a constant array are read (a 2048 x 2048 mask)."""

@@ -1,8 +1,7 @@
 """Objects of neural network libraries that a plain trace would damage silently.
 
 duotone imports none of these libraries; it looks at what the user's program has loaded. Called by
-:mod:`duotone.jaxpr.reading.trace`, so at trace time only. What goes wrong without it, each time
-with no error at all:
+:mod:`duotone.jaxpr.reading.trace`, so at trace time only.
 
 * Flax NNX objects are changed in place. JAX takes them apart and puts them together again as
   copies, so the trace changes copies: a whole training step becomes one that does nothing.

@@ -5,7 +5,7 @@ derivative is a ``scatter-add``, to a painter a sum of unknown length. Where the
 constants by arithmetic on integers, they are worked out here, and counted: a scatter of which no
 place gets more than one update adds up nothing.
 
-Who calls this: :class:`duotone.jaxpr.reading.builder.Builder`. Unknown is ``None``, never a guess.
+Unknown is ``None``, never a guess.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@ Arrays are traced, and so are the other operands that JAX traces: mutable arrays
 tokens, values of types that are registered with JAX. Everything else (Python numbers, strings,
 functions, whole objects that JAX does not take apart) stays as it is, so that user code may branch
 on it; it is part of the key under which the rewritten program is kept. Results are treated alike.
-
-What goes wrong: an array-like object that JAX would convert silently, or a result that hides a
-traced value, is an error that names its place.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from duotone import _jax
-from duotone._modules import named_modules
 from duotone.errors import DuotoneError, LeakedTracerError
+from duotone.jaxpr.modules import named_modules
 from duotone.jaxpr.reading.foreign import refuse_nnx_objects, traced_cleanly
 from duotone.jaxpr.reading.signature import (
     Results,

@@ -12,9 +12,6 @@ weight's gradient has ``dilation == places``). A dot then contracts the first an
 
 So are a convolution of windows of one place (1 × 1), what cuts an image into patches, and the
 gradients of both but that of an image cut into patches.
-
-Who calls this: :mod:`duotone.jaxpr.reading.attributes` asks which convolutions are such,
-:mod:`duotone.jaxpr.rules.windows` binds them.
 """
 
 from __future__ import annotations

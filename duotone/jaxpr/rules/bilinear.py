@@ -1,7 +1,4 @@
-"""Primitives that are linear in each of two operands.
-
-Who calls this: :mod:`duotone.jaxpr.rules.dots`, whose tangents are such.
-"""
+"""Primitives that are linear in each of two operands."""
 
 from __future__ import annotations
 

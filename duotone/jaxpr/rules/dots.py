@@ -18,8 +18,7 @@ when it runs (``UNIMPLEMENTED … DotThunk … BF16 x BF16 = F32``). So operands
 weight gradient, contracted on the rows of both operands, this costs one transposed copy of an
 operand in half precision and makes the dot about twice as fast.
 
-Who calls this: :mod:`duotone.jaxpr.rules.half_rules` and :mod:`duotone.jaxpr.rules.weights`. Which
-form a device gets: ``targets/forms.py``.
+Which form a device gets: ``devices/table.py``.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from jax import lax
 from duotone import _jax
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE
-from duotone.graph.reforms.reform import Operation
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.rules.bilinear import aval_of_linear, bilinear
 from duotone.jaxpr.rules.expressions import evaluate
+from duotone.precision.optimize.optimization import Operation
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""

@@ -1,10 +1,8 @@
 """Expressions, carried out: the steps of a reform, one after the other.
 
-What an operation is called is neutral (:mod:`duotone.graph.reforms.reform`); what it is in JAX
-stands here. Steps that depend on a program (reads, the operation itself) are given by the caller.
-
-Who calls this: :mod:`duotone.jaxpr.rules.reforms`, :mod:`duotone.jaxpr.rules.dots` and
-:mod:`duotone.jaxpr.nesting.sums`.
+What an operation is called is neutral (:mod:`duotone.precision.optimize.optimization`); what it is
+in JAX stands here. Steps that depend on a program (reads, the operation itself) are given by the
+caller.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from jax import lax
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE
-from duotone.graph.reforms.reform import Operation
 from duotone.jaxpr.rules.instead import instead
+from duotone.precision.optimize.optimization import Operation
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": jnp.sum,

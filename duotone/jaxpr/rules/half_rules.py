@@ -17,15 +17,15 @@ from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Paint
-from duotone.graph.reforms.reform import Layer
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, takes_rows
+from duotone.jaxpr.rules.optimizations import carried_out
 from duotone.jaxpr.rules.reductions import reduced
-from duotone.jaxpr.rules.reforms import carried_out
-from duotone.jaxpr.rules.weights import DotForm, of_weight
+from duotone.jaxpr.rules.weight_dots import DotForm, of_weight
 from duotone.jaxpr.rules.windows import window_dot
 from duotone.jaxpr.running.rewrite import Env, Rewriter, handles, is_host_array
 from duotone.ops.traits import Trait
+from duotone.precision.optimize.optimization import Layer
 
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
 
@@ -156,7 +156,7 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     Bound in the form that the device runs fast, see :mod:`duotone.jaxpr.rules.dots`.
 
     One whose operand is a weight has a derivative of its own, see
-    :mod:`duotone.jaxpr.rules.weights`.
+    :mod:`duotone.jaxpr.rules.weight_dots`.
     """
     (node,) = step.nodes
     arrays = takes_rows(*operands)

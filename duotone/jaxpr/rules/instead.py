@@ -2,9 +2,6 @@
 
 A primitive, and no function with a derivative of one's own: of such a function JAX drops the
 derivative where it evaluates a loop in part, before it differentiates a second time.
-
-Who calls this: :mod:`duotone.jaxpr.running.rewrite` (casts before a loop) and
-:mod:`duotone.jaxpr.rules.expressions`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Where axes are explicit, JAX takes an operation only in the mesh of its operands' types. An equation
 that carries arrays from one to another (at the borders of ``jax.sharding.auto_axes``) stands in
 the mesh of its result, and so a cast of its operand needs a mesh of its own.
-
-Who calls this: :mod:`duotone.jaxpr.running.rewrite`.
 """
 
 from __future__ import annotations

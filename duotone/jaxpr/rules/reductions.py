@@ -1,7 +1,6 @@
 """Sums over devices, carried out in the dtype that a policy names.
 
-Which ones: :mod:`duotone.graph.casts.reductions`. Who calls this:
-:mod:`duotone.jaxpr.rules.half_rules`.
+Which ones: :mod:`duotone.precision.casts.reductions`.
 """
 
 from __future__ import annotations

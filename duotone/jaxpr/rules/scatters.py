@@ -1,8 +1,7 @@
 """Scatters that add no two updates, bound as a select.
 
-Which: :mod:`duotone.graph.reforms.scatters`, by the attributes that :func:`scatter_attributes`
-gives. Who calls this: :mod:`duotone.jaxpr.rules.reforms` and
-:mod:`duotone.jaxpr.reading.attributes`.
+Which: :mod:`duotone.precision.optimize.scatters`, by the attributes that :func:`scatter_attributes`
+gives.
 """
 
 from __future__ import annotations

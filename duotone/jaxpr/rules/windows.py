@@ -4,8 +4,7 @@ XLA's CPU backend calculates convolutions in bfloat16 by widening all operands; 
 ``rows`` has a kernel for it. Reshaping the image puts places and windows apart, nothing is copied
 where features come last.
 
-Who calls this: :mod:`duotone.jaxpr.rules.half_rules`. Which convolutions these are:
-:mod:`duotone.jaxpr.reading.windows`.
+Which convolutions these are: :mod:`duotone.jaxpr.reading.windows`.
 """
 
 from __future__ import annotations

@@ -12,10 +12,6 @@ has a derivative of its own instead::
 It is a :class:`jax.custom_jvp` rule whose tangents are one linear equation, and the transpose of
 that equation is the backward pass. So ``jvp``, ``vmap``, ``checkpoint`` and ``hessian`` take the
 function as they take any other. Forward mode transposes the backward pass once more.
-
-Who calls this: :mod:`duotone._mixed`. What goes wrong: a function that JAX cannot differentiate
-backward has the derivatives of its rewritten program, errors included; so has one whose backward
-pass could not be rewritten, which is logged (WARNING).
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Written into the program, the cast of a constant runs at every call: no compiler
 large constant becomes. So it is cast while the function is rewritten, and the program holds the
 half alone. The same array in another program, or at another signature, is the same half.
 
-Who calls this: :mod:`duotone.jaxpr.running.rewrite`. What is small stays an operation of the
-program, which the compiler works out itself.
+What is small stays an operation of the program, which the compiler works out itself.
 """
 
 from __future__ import annotations

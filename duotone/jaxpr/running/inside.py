@@ -8,9 +8,6 @@ know what was painted (``explain``) traces the program once more and collects::
         trace the program around           a Runner names each equation anew, duotone_autocast.3,
                                            and puts down how it was painted under that name
         of each equation: collection.find(equation)
-
-Who calls this: :mod:`duotone.jaxpr.running.run` puts down, :mod:`duotone._records` collects. What
-goes wrong: nothing; an equation that nobody put down is shown by its types alone.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ class Entry:
     """One rewritten program.
 
     Attributes:
-        painted: what the road made of it; see :class:`duotone._road.Painted`.
+        painted: what the road made of it; see :class:`duotone.jaxpr.pipeline.Painted`.
         jaxpr: the rewritten program.
     """
 

@@ -2,8 +2,6 @@
 
 Two habits of the interpreter cost tracing dearly, and both are put off for its time: garbage
 collection, and the pieces in which CPython keeps the frames of running functions.
-
-Who calls this: :mod:`duotone.jaxpr.running.run`, around the first call with a signature.
 """
 
 from __future__ import annotations

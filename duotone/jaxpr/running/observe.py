@@ -4,8 +4,6 @@ Loops and branches run in Python, so that what is inside them is seen iteration 
 only the branch that is taken. A program that is sharded by hand (``shard_map``) runs as one
 equation; what is inside is not seen. Each equation is compiled by itself, so this is for looking at
 values, not for speed.
-
-Who calls this: :mod:`duotone._measuring`.
 """
 
 from __future__ import annotations

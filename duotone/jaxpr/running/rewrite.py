@@ -8,8 +8,6 @@ nested programs is built anew by :mod:`duotone.jaxpr.nesting.nested` or
 
 Casts happen when a value is read in another precision than it is kept in; what was cast once is
 kept. Where the cast plan wants a cast before a loop, it is made before the loop.
-
-Who calls this: :mod:`duotone._road`, under ``jax.make_jaxpr``.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ from jax.core import Tracer
 
 from duotone import _jax
 from duotone.errors import RewriteError
-from duotone.graph.casts.plan import CastPlan, casting_inside
 from duotone.graph.graph import Boundary, Graph, Node, Paint
-from duotone.graph.painters.painting import Painting
-from duotone.graph.reforms.registry import Reforms
 from duotone.jaxpr.reading.program import Built, Program, Step
 from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.rules.meshes import in_mesh_of
 from duotone.jaxpr.running.constants import constant_in_half, is_large_constant
+from duotone.precision.casts.cast_plan import CastPlan, casting_inside
+from duotone.precision.optimize.optimizations import Reforms
+from duotone.precision.painters.painting import Painting
 
 
 class Env:

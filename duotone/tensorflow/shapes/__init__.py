@@ -1,8 +1,6 @@
 """Shapes: how large each value of a GraphDef is, as far as its constants and attributes say.
 
 ``find`` walks a graph; the rules stand by family in ``algebra``, ``arrays`` and ``networks``.
-
-Who calls this: ``road``, for the bytes of casts, and ``mincut``, for what it weighs.
 """
 
 from duotone.tensorflow.shapes.find import ElementCount, element_count, find_shapes

@@ -1,7 +1,6 @@
 """Operation: a node as a shape rule sees it, and what shapes and small values are.
 
-Who calls this: ``find`` makes operations; ``algebra``, ``arrays``, ``networks`` and ``values`` read
-them.
+``algebra``, ``arrays``, ``networks`` and ``values`` read them.
 """
 
 from __future__ import annotations

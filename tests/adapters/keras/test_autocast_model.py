@@ -129,7 +129,7 @@ def test_compiled_later_with_a_wrapped_optimizer():
 
 
 def test_eager_and_slow_devices_say_so(caplog, monkeypatch):
-    from duotone.targets import device
+    from duotone.devices import half_type as device
 
     monkeypatch.setattr(device, "cpu_flags", frozenset)
     with caplog.at_level(logging.WARNING, "duotone"):

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import duotone.keras
-from duotone import _mixed as mixed
 from duotone.adapters.keras import LossScaleCallback
+from duotone.blaming.findings import Verdict
 from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.graph.blame import Verdict
 from duotone.scale import DynamicLossScale
 from duotone.scale.monitor import LossScaleMonitor
+from duotone.transforms import mixed_function as mixed
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, values
 
 X, Y = data()

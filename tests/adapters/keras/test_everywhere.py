@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from duotone.adapters.keras import LossScaleOptimizer, enable_everywhere
+from duotone.devices import choose_half
 from duotone.errors import ArgumentError
-from duotone.targets import choose_half
 from tests.adapters.keras.small import bad, compiled, data, dense, is_half, same_bits, values
 
 X, Y = data()
@@ -27,7 +27,7 @@ BATCH = (X, Y, None)
 def fast_device(monkeypatch):
     """A device on which float16 is fast."""
     choice = choose_half("gpu", compute_capability="7.5")
-    monkeypatch.setattr("duotone._mixed.current_choice", lambda: choice)
+    monkeypatch.setattr("duotone.transforms.mixed_function.current_choice", lambda: choice)
 
 
 @pytest.mark.slow

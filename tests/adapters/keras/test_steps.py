@@ -284,7 +284,7 @@ def test_a_model_is_freed():
 
 
 def test_a_device_without_a_fast_half_type_leaves_the_model_alone(caplog, monkeypatch):
-    from duotone.targets import device
+    from duotone.devices import half_type as device
 
     monkeypatch.setattr(device, "cpu_flags", frozenset)
     with caplog.at_level(logging.WARNING, "duotone"):

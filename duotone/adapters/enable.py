@@ -1,0 +1,179 @@
+"""The one line: ``optimizer = duotone.enable_mixed_precision_graph_rewrite(optimizer)``.
+
+It looks whose optimizer it was given and hands it to the adapter of that library. Optax and Keras
+are told apart without importing either: who passes a Keras optimizer has imported Keras.
+
+Called by users.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from duotone.adapters import ENABLE
+from duotone.errors import ArgumentError
+from duotone.policy.arguments import is_off
+from duotone.policy.dtypes import OFF
+from duotone.policy.policy import Policy
+from duotone.policy.switches import read_switches
+from duotone.scale.choice import DYNAMIC
+from duotone.scale.finite import AxisName
+from duotone.scale.state import DynamicLossScale
+
+
+def enable_mixed_precision_graph_rewrite(
+    opt: Any,
+    loss_scale: Any = "dynamic",
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    axis_name: AxisName | None = None,
+    enabled: bool = True,
+) -> Any:
+    """Makes an optimizer train in mixed precision.
+
+    * **Optax**: an optimizer that is still a ``GradientTransformationExtraArgs`` and has
+      ``minimize``, ``compute_gradients`` and ``apply_gradients`` besides
+      (:class:`duotone.MixedPrecisionOptimizer`).
+    * **Keras on JAX**: an optimizer for ``model.compile``; ``fit``, ``evaluate`` and ``predict`` of
+      that model are rewritten.
+
+    A step whose gradients are not finite is skipped: parameters, the optimizer's state, schedules
+    and step counters stay as they were, and the step is counted as skipped.
+
+    Args:
+        opt: an Optax optimizer or a Keras optimizer.
+        loss_scale: ``"dynamic"`` (in float16: begins at 2**15, finds its own value; in bfloat16 and
+            where nothing is rewritten: none, since bfloat16 has float32's range), a number of at
+            least 1, a loss-scale object such as :func:`dynamic_loss_scale` makes, or None.
+        dtype: ``float16`` or ``bfloat16``. None asks the default device, when training starts, for
+            the one that is fast there; where none is, nothing is rewritten. ``float32`` is the same
+            as ``enabled=False``.
+        policy: what may be painted; the default policy if omitted.
+        axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
+            needed in ``pmap`` and in ``shard_map(check_vma=False)``.
+        enabled: False switches off: nothing is rewritten or scaled. An Optax optimizer has the same
+            methods and still skips steps whose gradients are not finite; a Keras optimizer comes
+            back as it is.
+
+    Returns:
+        The wrapped optimizer.
+
+    Raises:
+        ArgumentTypeError: `opt` is no optimizer, or an argument has the wrong type.
+        ArgumentError: `opt` is wrapped already, or an argument is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, optax, duotone
+        >>> from duotone.adapters.enable import enable_mixed_precision_graph_rewrite
+        >>> opt = enable_mixed_precision_graph_rewrite(optax.sgd(0.5), dtype=jnp.float16)
+        >>> params = {"w": jnp.zeros(2)}
+        >>> state = opt.init(params)
+        >>> done = opt.minimize(lambda p, x: jnp.sum((p["w"] - x) ** 2), params, state, jnp.ones(2))
+        >>> done.params["w"].tolist()
+        [1.0, 1.0]
+
+    References:
+        TensorFlow, ``tf.train.experimental.enable_mixed_precision_graph_rewrite``, whose later name
+        is ``tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer``.
+    """
+    dtype = dtype if enabled else OFF
+    return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True, scale=True)
+
+
+def optimizer_from_environment(
+    opt: Any,
+    loss_scale: Any = "dynamic",
+    *,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """An optimizer that the environment switches to mixed precision.
+
+    With ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` or ``DUOTONE_ENABLE=1`` this is
+    :func:`enable_mixed_precision_graph_rewrite`; ``..._GRAPH_REWRITE=1`` and
+    ``..._LOSS_SCALING=1`` switch one of the two parts on (``docs/environment.md``). Loss scaling
+    alone, for a model whose half precision is its own, is dynamic whatever the half type.
+
+    Without them, an Optax optimizer gets the same methods and state and trains as it is, except
+    that it skips steps whose gradients are not finite; so the same program, with the same calls,
+    runs in either precision. A Keras optimizer comes back as it is.
+
+    Args:
+        opt: an Optax optimizer or a Keras optimizer.
+        loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`; where it is left at
+            ``"dynamic"``, ``DUOTONE_LOSS_SCALE`` is asked.
+        dtype: likewise; if None, ``DUOTONE_DTYPE`` is asked before the device.
+        policy: likewise.
+        axis_name: likewise.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        EnvironmentVariableError: a variable holds a value it does not take.
+        ArgumentTypeError, ArgumentError: as :func:`enable_mixed_precision_graph_rewrite` does.
+
+    Example:
+        >>> import jax.numpy as jnp, optax, duotone
+        >>> opt = duotone.optimizer_from_environment(optax.sgd(0.5))
+        >>> params = jnp.zeros(2)
+        >>> done = opt.minimize(lambda p: jnp.sum((p - 1) ** 2), params, opt.init(params))
+        >>> done.params.tolist()
+        [1.0, 1.0]
+    """
+    switches = read_switches()
+    dtype = switches.dtype if dtype is None else dtype
+    if not (switches.loss_scaling or switches.rewrite) and _is_keras(opt):
+        return opt
+    if isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # a default: as if left out
+        loss_scale = switches.loss_scale
+    if isinstance(loss_scale, str) and switches.loss_scaling and not switches.rewrite:
+        loss_scale = DynamicLossScale()  # no half type of ours decides whether to scale
+    parts = {"rewrite": switches.rewrite, "scale": switches.loss_scaling}
+    return _wrapped(opt, loss_scale, dtype, policy, axis_name, **parts)
+
+
+def _wrapped(
+    opt: Any,
+    loss_scale: Any,
+    dtype: Any,
+    policy: Policy | None,
+    axis_name: AxisName | None,
+    *,
+    rewrite: bool,
+    scale: bool,
+) -> Any:
+    """The optimizer, wrapped by the adapter of its library."""
+    if _is_keras(opt):
+        if is_off(ENABLE, dtype):
+            return opt
+        if axis_name is not None:
+            raise ArgumentError(
+                "enable_mixed_precision_graph_rewrite: axis_name is for Optax optimizers inside "
+                "pmap and shard_map; Keras distributes by sharding, where the check is global by "
+                "itself. Leave it out."
+            )
+        from duotone.adapters import keras
+
+        loss_scale = loss_scale if scale else None
+        return keras.enable(opt, loss_scale, dtype=dtype, policy=policy, rewrite=rewrite)
+    from duotone.adapters import optax
+
+    parts = {"rewrite": rewrite, "scale": scale}
+    return optax.wrap(opt, loss_scale, dtype=dtype, policy=policy, axis_name=axis_name, **parts)
+
+
+MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite
+"""TensorFlow's later name for :func:`enable_mixed_precision_graph_rewrite`."""
+
+
+def _is_keras(opt: Any) -> bool:
+    """True if this is an optimizer of Keras, or a class of one (which the adapter refuses)."""
+    optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
+    base = getattr(optimizers, "Optimizer", None)
+    if not isinstance(base, type):
+        return False
+    return isinstance(opt, base) or (isinstance(opt, type) and issubclass(opt, base))

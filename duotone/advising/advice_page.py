@@ -1,0 +1,30 @@
+"""Advice as a section of the report page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duotone.advising.advice import AdviceRecord, Finding
+from duotone.advising.advice_view import cost_of
+from duotone.comparing.comparison_view import duration
+from duotone.explaining.page.tables import findings_section
+from duotone.text.numbers import amount
+from duotone.text.source_lines import short_source
+
+
+def advice_section(advice: AdviceRecord) -> dict[str, Any]:
+    """The findings of a record as a section, in their order."""
+    half = f" ({advice.half})" if advice.half else ""
+    cost = duration(advice.seconds) or amount(advice.bytes, "B")
+    lines = [f"{advice.function} on {advice.target}{half}: {cost} a step, estimated"]
+    if not advice.findings:
+        lines.append("Nothing to advise.")
+    return findings_section(map(_of_advice, advice.findings), lines, advice.notes)
+
+
+def _of_advice(f: Finding) -> dict[str, str]:
+    name = f"{f.scope}/{f.operation}" if f.scope else f.operation
+    more = f" and {f.count - 1} more" if f.count > 1 else ""
+    where = f"{short_source(f.source)}: {name}{more}" if f.operation else ""
+    title = f"{f.kind}: {f.what}"
+    return {"title": title, "where": where, "cost": cost_of(f), "remedy": f.remedy}

@@ -1,0 +1,69 @@
+"""Advice as text: findings in order, each with its cost, its place and its remedy."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from duotone.advising.advice import AdviceRecord, Finding
+from duotone.comparing.comparison_view import duration
+from duotone.text.lines import Lines
+from duotone.text.numbers import amount
+from duotone.text.source_lines import short_source
+
+_INDENT = "   "
+
+
+class AdviceView(Lines):
+    """A record as a rich renderable for people.
+
+    Args:
+        record: the advice.
+    """
+
+    widest = 80
+
+    def __init__(self, record: AdviceRecord) -> None:
+        self._record = record
+
+    def _lines(self, width: int) -> Iterator[str]:
+        r = self._record
+        cost = duration(r.seconds) or amount(r.bytes, "B")
+        where = f"{r.function} on {r.target}" + (f" ({r.half})" if r.half else "")
+        if not r.findings:
+            yield f"{where}: nothing to advise"
+            return
+        yield f"{where}: {cost} a step, estimated"
+        for number, finding in enumerate(r.findings, 1):
+            yield ""
+            yield from _finding(number, finding, width)
+        for note in r.notes:
+            yield ""
+            yield from textwrap.wrap(note, width)
+
+
+def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
+    yield f"{number}. {f.kind}: {cost_of(f)}"
+    yield from textwrap.wrap(f.what, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    if f.operation:
+        more = f" and {f.count - 1} more" if f.count > 1 else ""
+        place = f"{_INDENT}at {short_source(f.source, 30) or '(no source)'}: "
+        name = f"{f.scope}/{f.operation}" if f.scope else f.operation
+        room = max(width - len(place) - len(more), 8)
+        yield place + (name if len(name) <= room else f"…{name[1 - room :]}") + more
+    yield from textwrap.wrap(
+        f"-> {f.remedy}", width, initial_indent=_INDENT, subsequent_indent=_INDENT + "   "
+    )
+
+
+def cost_of(f: Finding) -> str:
+    """The cost of a finding in words.
+
+    Example:
+        >>> cost_of(Finding("tiles", "…", "…", seconds=0.0003, share=0.12))
+        '12% of the step, 300 us'
+    """
+    costs = [f"{f.share:.0%} of the step"] if f.share is not None else []
+    costs += [duration(f.seconds)] if f.seconds else []
+    costs += [amount(f.bytes, "B")] if f.bytes else []
+    return ", ".join(costs) or "its cost is that of compiling"

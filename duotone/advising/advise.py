@@ -1,0 +1,224 @@
+"""``duotone.advise``: what makes a step slow on a device, in words, dearest first.
+
+::
+
+    the step as it runs there: rewritten, or as written where it holds halves of its own
+    its kernels, estimated            (duotone.cost.estimate)
+    what the finders find in them     (duotone.advising.checks)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from duotone import _jax
+from duotone.advising.advice import AdviceRecord
+from duotone.advising.advice_view import AdviceView
+from duotone.advising.checks.all_checks import found_in
+from duotone.advising.checks.widths import is_half_by_hand
+from duotone.advising.step_model import Argument, Scene
+from duotone.comparing.comparison import DUOTONE, FLOAT32, WRITTEN
+from duotone.comparing.variants import Forms
+from duotone.devices.half_type import default_device
+from duotone.devices.specifications import TARGETS, Target, find_target
+from duotone.errors import ArgumentTypeError, shown
+from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr.reading.signature import Signature, argument_names, flatten_call
+from duotone.policy.policy import Policy
+from duotone.text.lines import Viewed
+from duotone.transforms.autocast import settings_of
+
+USUAL = "h100"
+"""The target where none is named and nothing is known of the device at hand: the GPU of most
+training today."""
+ESTIMATE = (
+    "Estimated from the traced program (docs/advise.md), nothing was compiled or run. What a "
+    "finding costs is what mending it would save at most; findings may overlap."
+)
+
+
+class Advice(Viewed, AdviceRecord):
+    """The findings of a step, dearest first; ``print`` them.
+
+    ``findings`` are data, :meth:`to_json` writes all. See
+    :class:`duotone.advising.advice.AdviceRecord` for its attributes.
+    """
+
+    def __rich__(self) -> AdviceView:
+        return AdviceView(self)
+
+
+def advise(
+    step: Callable[..., Any],
+    *args: Any,
+    target: str | Target | None = None,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    calls: Sequence[tuple[Any, ...]] = (),
+    **kwargs: Any,
+) -> Advice:
+    """Says what makes a step slow on a device and what to do about it, dearest first.
+
+    The device need not be present; nothing is compiled or run. A step in float32 is looked at as
+    :func:`duotone.autocast` makes it; one that duotone rewrites already, or that has half types of
+    its own, as it is.
+
+    Args:
+        step: a function, one that ``jax.jit`` returned, or one that holds :func:`duotone.autocast`,
+            :func:`duotone.grad` or the like.
+        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place. Shardings of
+            arguments are looked at.
+        target: a name as for :func:`duotone.compile_for`, or a :class:`duotone.Target`. ``None``
+            takes the device at hand where its speed is known, else an H100.
+        dtype: as for :func:`duotone.autocast`.
+        policy: likewise.
+        calls: the arguments by position of other calls, a tuple each, to see whether they need
+            programs of their own.
+        **kwargs: keyword arguments of ``step``, the same in all calls. For a function with an
+            argument of a name above, pass ``functools.partial(step, policy=...)``.
+
+    Returns:
+        A record with the findings; print it.
+
+    Raises:
+        UnknownTargetError: no such target.
+        ArgumentTypeError, ArgumentError: as for :func:`duotone.compare`; or ``calls`` holds
+            something else than tuples.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, duotone
+        >>> x = jax.ShapeDtypeStruct((8192, 2048), jnp.float32)
+        >>> w = jax.ShapeDtypeStruct((2048, 4099), jnp.float32)
+        >>> found = duotone.advise(lambda x, w: jax.nn.relu(x @ w), x, w, target="h100")
+        >>> found.findings[0].kind, found.findings[0].operation
+        ('tiles', 'dot_general')
+    """
+    where = _target(target)
+    forms = Forms("advise", step, args, kwargs, dtype, policy)
+    forms.half(where)  # refuses float32
+    asked = dtype is not None or policy is not None
+    form = DUOTONE if asked else _form(forms, where)
+    record = forms.record(where, form)
+    half = forms.half(where) if form == DUOTONE else record.summary.half_dtype
+    calls_made, programs = _calls(step, [(call, kwargs) for call in _tuples(calls, args)])
+    scene = Scene(
+        record=record,
+        target=where,
+        half=half if half in HALF_TYPES else "",
+        arguments=tuple(_arguments(forms, args, kwargs)),
+        results=frozenset(_results(forms)),
+        calls=calls_made,
+        programs=programs,
+    )
+    return Advice(
+        function=forms.name,
+        target=where.name,
+        device=where.description,
+        half=scene.half,
+        seconds=scene.seconds,
+        bytes=scene.bytes,
+        findings=found_in(scene),
+        notes=(ESTIMATE, _looked_at(form, scene)),
+    )
+
+
+def _target(asked: str | Target | None) -> Target:
+    if asked is not None:
+        return find_target(asked)
+    kind = default_device().device_kind
+    known = (t for t in TARGETS.values() if t.description == kind and t.bandwidth)
+    return next(known, TARGETS[USUAL])
+
+
+def _form(forms: Forms, target: Target) -> str:
+    """In which form a step runs, if nobody says: as it is where its dots are half by hand."""
+    same = forms.same_as(target).get(WRITTEN)
+    if same is None:
+        return WRITTEN  # rewritten programs inside
+    if same == DUOTONE:
+        return DUOTONE
+    return WRITTEN if is_half_by_hand(Scene(forms.record(target, FLOAT32), target, "")) else DUOTONE
+
+
+def _looked_at(form: str, scene: Scene) -> str:
+    if form == WRITTEN:
+        return "The step was looked at as it is written: it holds half types, or rewritten parts."
+    if not scene.half:
+        return f"No half type is fast on {scene.target.name}: the step was looked at in float32."
+    return "The step was looked at as duotone.autocast makes it."
+
+
+def _arguments(forms: Forms, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Argument]:
+    """The arrays of the call; those of weights that were set before come first."""
+    arrays, _ = flatten_call(forms.name, args, kwargs)
+    names, avals = forms.traced.arguments(), _jax.open_jaxpr(forms.traced.jaxpr).invars
+    laid_out = [None] * (len(names) - len(arrays)) + [_layout(array) for array in arrays]
+    for name, var, layout in zip(names, avals, laid_out, strict=True):
+        devices, whole = layout or (1, True)
+        shape = tuple(map(str, getattr(var.aval, "shape", ())))
+        yield Argument(name, shape, str(getattr(var.aval, "dtype", "none")), devices, whole)
+
+
+def _layout(array: Any) -> tuple[int, bool] | None:
+    """Over how many devices an array lies, and whether each holds all of it."""
+    sharding = getattr(array, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return None
+    return sharding.mesh.size, sharding.is_fully_replicated
+
+
+def _results(forms: Forms) -> Iterator[tuple[str, ...]]:
+    for atom in _jax.open_jaxpr(forms.traced.jaxpr).outvars:
+        yield tuple(map(str, getattr(atom.aval, "shape", ())))
+
+
+def _tuples(calls: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    if not isinstance(calls, Sequence) or not all(isinstance(call, tuple) for call in calls):
+        raise ArgumentTypeError(
+            f"advise: calls is {shown(calls)}; pass a list with a tuple of arguments for each call"
+        )
+    return [args, *calls]
+
+
+def _calls(
+    step: Callable[..., Any], calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+) -> tuple[dict[str, tuple[str, ...]], int]:
+    """The arguments that differ from call to call, and how many programs there are."""
+    held = getattr(step, "_cache_size", None)  # of what jax.jit returned, where JAX tells
+    name = getattr(step, "__name__", "step")
+    signatures = [_signature(step, name, *call) for call in calls]
+    distinct = list({tuple(sorted(s.items())): s for s in signatures}.values())
+    if len(distinct) < 2:
+        return {}, held() if callable(held) else 1  # pyright: ignore[reportReturnType]
+    differing = {}
+    for argument in dict.fromkeys(key for signature in distinct for key in signature):
+        kinds = tuple(dict.fromkeys(s.get(argument, "absent") for s in distinct))
+        if len(kinds) > 1:
+            differing[argument] = kinds
+    return differing, len(distinct)
+
+
+def _signature(
+    step: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, str]:
+    """The type of each leaf of a call, as the key of a program holds it, by its name.
+
+    ``jax.jit`` takes a Python number as an array of its type; to duotone it is part of the program.
+    """
+    arrays, signature = flatten_call(name, args, kwargs)
+    names = argument_names(step, signature)
+    found = {n: jax.typeof(array).str_short() for n, array in zip(names, arrays, strict=True)}
+    found = {
+        n: f"{kind} (weak)" if getattr(jax.typeof(a), "weak_type", False) else kind
+        for (n, kind), a in zip(found.items(), arrays, strict=True)
+    }
+    as_arrays = settings_of(step) is None and hasattr(step, "lower")
+    everything = argument_names(step, Signature(signature.tree, ()))
+    for position, leaf in signature.statics:
+        number = isinstance(leaf.value, bool | int | float | complex)
+        kind = type(leaf.value).__name__ if as_arrays and number else repr(leaf.value)
+        found[everything[position]] = kind
+    return found

@@ -1,0 +1,47 @@
+"""The table of finders.
+
+To add one: a function of a scene in a file of this room, a line here, a section in
+``docs/advise.md`` and a case in ``tests/advising/test_advise.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from duotone.advising.advice import Finding
+from duotone.advising.checks.cast_kernels import in_memory
+from duotone.advising.checks.dot_sizes import small_convolutions, uneven
+from duotone.advising.checks.float32_regions import islands
+from duotone.advising.checks.recompilations import recompiles
+from duotone.advising.checks.shards import whole_weights
+from duotone.advising.checks.step_bounds import embeddings, launches, optimizer
+from duotone.advising.checks.widths import doubles, promotions
+from duotone.advising.step_model import Finder, Scene
+
+FINDERS: tuple[Finder, ...] = (
+    doubles,
+    promotions,
+    uneven,
+    small_convolutions,
+    islands,
+    in_memory,
+    whole_weights,
+    embeddings,
+    optimizer,
+    recompiles,
+    launches,
+)
+_LAST = "launches"
+"""Its remedy, a larger batch, makes all else larger: what else there is comes first."""
+
+
+def found_in(scene: Scene) -> tuple[Finding, ...]:
+    """The findings of all finders, dearest first."""
+    findings = [finding for finder in FINDERS for finding in finder(scene)]
+    return tuple(sorted(findings, key=_place))
+
+
+def _place(finding: Finding) -> tuple[bool, float]:
+    """Where a finding stands; one compilation takes as long as thousands of steps."""
+    cost = math.inf if finding.share is None else finding.share
+    return finding.kind == _LAST, -cost

@@ -1,0 +1,268 @@
+"""Dots and convolutions whose sizes do not suit the units that multiply matrices.
+
+What an uneven size costs is that of the padded product over that of the product as it is: its
+multiplications, and the bytes of what is copied. On a GPU XLA pads each size of a half dot to a
+multiple of 8, and the features of a convolution, by copies of operands and result; on a TPU arrays
+lie in memory in tiles. A compiler may make a copy part of another kernel: the cost is an upper
+estimate.
+
+References:
+    XLA, ``xla/service/gpu/cublas_padding_requirements.h`` (multiples of 8),
+    ``xla/service/gpu/transforms/cudnn_pad_for_convolutions.cc`` (the features of convolutions).
+    NVIDIA, "Matrix Multiplication Background User's Guide": sizes in multiples of 16 bytes, on
+    A100 better of 128.
+    Google, "Cloud TPU performance guide": tiles of 8 by 128.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from duotone.advising.advice import Finding
+from duotone.advising.step_model import Scene, is_dot, multiplies_half
+from duotone.cost.estimate import short_name
+from duotone.cost.roofline import kernel_seconds, peak_of
+from duotone.devices.specifications import Target
+from duotone.precision.record import OperationRecord
+
+_HALF_BYTES = 2
+FEW_FEATURES = 8
+"""A group of a convolution with fewer features on both sides cannot fill the smallest tile of a
+Tensor Core (mma.m16n8k8 of PTX; the same eight that XLA pads to)."""
+LEAST_PADDED = 0.02
+"""The share from which uneven sizes are told: they are certain, and mended by another number. The
+ten classes of a small network stay below."""
+_COLOURS = 4
+"""Features of an image (RGBA): where a network begins or ends there is nothing to choose, and cuDNN
+has kernels for them (XLA pads 3 to 4)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tiles:
+    """Multiples that a device pads to.
+
+    Attributes:
+        rows: of the rows of a product of matrices.
+        terms: of the numbers that one result adds up.
+        columns: of the columns.
+        wide: what is said to be better yet.
+        copies: whether padding copies; else arrays lie in memory padded.
+    """
+
+    rows: int
+    terms: int
+    columns: int
+    wide: int
+    copies: bool
+
+
+_GPU = Tiles(8, 8, 8, 64, copies=True)
+_TPU = Tiles(8, 128, 128, 128, copies=False)
+
+
+def tiles_of(target: Target) -> Tiles | None:
+    """The tiles of a device; ``None`` where nothing is known or nothing is padded."""
+    if not target.bandwidth or target.half is None:
+        return None
+    return _TPU if target.platform == "tpu" else _GPU
+
+
+def uneven(scene: Scene) -> Iterator[Finding]:
+    """``tiles``: sizes of dots and convolutions that are no multiples of a tile."""
+    tiles = tiles_of(scene.target)
+    if tiles is None:
+        return
+    found: dict[frozenset[tuple[str, int]], list[tuple[OperationRecord, float, float]]] = {}
+    for operation in scene.operations.values():
+        products = _products(operation, tiles)
+        if products is None:
+            continue
+        odd = frozenset((name, size) for name, size, multiple in products.sizes if size % multiple)
+        if odd:
+            cost, moved = products.padding(scene.target)
+            found.setdefault(odd, []).append((operation, cost, moved))
+    # What has a size in common is mended together.
+    for odd, members in _joined(found):
+        cost = sum(seconds for _, seconds, _ in members)
+        if not scene.matters(cost, LEAST_PADDED):
+            continue
+        dearest = max(members, key=lambda member: member[1])[0]
+        named = sorted(odd)
+        even = _products(dearest, tiles)
+        multiples = {} if even is None else {size: m for _, size, m in even.sizes}
+        sizes = [s for s in named if s in multiples and s % multiples[s]] or named
+        yield scene.finding(
+            "tiles",
+            f"{_in_words(dearest)}: {_listed(sizes)} {'is' if len(sizes) == 1 else 'are'} off the "
+            f"tiles of {scene.target.name}",
+            _padded_remedy(sizes, multiples, tiles),
+            [dearest, *(o for o, *_ in members if o is not dearest)],
+            cost,
+            round(sum(moved for *_, moved in members)),
+        )
+
+
+def small_convolutions(scene: Scene) -> Iterator[Finding]:
+    """``convolutions``: depthwise ones, and ones with a handful of features."""
+    if tiles_of(scene.target) is None:
+        return
+    depthwise, tiny = [], []
+    for operation in scene.operations.values():
+        if _is_small(operation):
+            (depthwise if operation.sizes[0] > 1 else tiny).append(operation)
+    for members, what, remedy in (
+        (
+            depthwise,
+            "depthwise convolutions multiply no matrices: the units that make half fast stay idle",
+            "give each group 8 features or more (feature_group_count), or place fewer of them; "
+            "half saves only their bytes",
+        ),
+        (
+            tiny,
+            "convolutions with fewer than 8 features on both sides do not fill one tile",
+            "give them 8 features or more, or move pixels into features first (space to depth)",
+        ),
+    ):
+        cost = sum(_unit_seconds(o, scene.target) for o in members)
+        if members and scene.matters(cost):
+            moved = sum(o.bytes for o in members)
+            cost = min(cost, scene.total)
+            yield scene.finding("convolutions", what, remedy, members, cost, moved)
+
+
+def _is_small(operation: OperationRecord) -> bool:
+    if operation.operation != "conv_general_dilated" or not operation.sizes:
+        return False
+    groups, _, places, window, inside, outside = operation.sizes
+    # The gradient of a depthwise filter: the images are what it adds up over.
+    if groups > 1 and window > places:
+        return outside < FEW_FEATURES
+    return inside < FEW_FEATURES and outside < FEW_FEATURES and is_dot(operation)
+
+
+def _unit_seconds(operation: OperationRecord, target: Target) -> float:
+    """Seconds on the units that multiply single numbers."""
+    flops = operation.flops / operation.runs / peak_of(target, "f32")
+    return operation.runs * kernel_seconds(target, operation.bytes / operation.runs, flops)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Products:
+    """A dot or convolution as products of matrices.
+
+    Attributes:
+        operation: itself.
+        sizes: name, size and the multiple that it should have.
+        arrays: elements of each operand and of the result, and of each when padded.
+        tiles: of the device.
+    """
+
+    operation: OperationRecord
+    sizes: tuple[tuple[str, int, int], ...]
+    arrays: tuple[tuple[int, int], ...]
+    tiles: Tiles
+
+    def padding(self, target: Target) -> tuple[float, float]:
+        """Seconds and bytes that padding takes, all runs."""
+        o, more = self.operation, 1.0
+        for _, size, multiple in self.sizes:
+            more *= _up(size, multiple) / size
+        grown = [(old, new) for old, new in self.arrays if new != old]
+        widened = sum(new - old for old, new in grown) * _HALF_BYTES
+        copied = sum(new + old for old, new in grown) * _HALF_BYTES if self.tiles.copies else 0
+        peak = peak_of(target, short_name(o.operands[0]))
+        now, moved = o.flops / o.runs / peak, o.bytes / o.runs
+        padded = kernel_seconds(target, moved + widened, now * more)
+        cost = padded - kernel_seconds(target, moved, now) + copied / target.bandwidth
+        return cost * o.runs, (widened + copied) * o.runs
+
+
+def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
+    """``None`` for what is no half product of matrices, and where a size is not known."""
+    if not multiplies_half(operation) or not operation.sizes or not all(operation.sizes):
+        return None
+    if operation.operation == "dot_general":
+        count, rows, terms, columns = operation.sizes
+        if min(rows, columns) == 1:
+            return None  # a matrix and a vector: it waits for memory, and nothing is padded
+        m, k, n = (_up(rows, tiles.rows), _up(terms, tiles.terms), _up(columns, tiles.columns))
+        return _Products(
+            operation,
+            (
+                ("rows", rows, tiles.rows),
+                ("terms", terms, tiles.terms),
+                ("columns", columns, tiles.columns),
+            ),
+            tuple(
+                (count * a * b, count * c * d)
+                for a, b, c, d in (
+                    (rows, terms, m, k),
+                    (terms, columns, k, n),
+                    (rows, columns, m, n),
+                )
+            ),
+            tiles,
+        )
+    if not tiles.copies:
+        return None  # a TPU's compiler lays convolutions out as it sees fit
+    groups, images, places, window, inside, outside = operation.sizes
+    image = min(inside, outside) <= _COLOURS
+    if groups > 1 or window > places or image:
+        return None  # `convolutions` tells of groups; a filter's gradient has the forward's sizes
+    i, o = _up(inside, tiles.terms), _up(outside, tiles.columns)
+    read = operation.bytes // operation.runs // _HALF_BYTES
+    given = max(read - images * places * outside - window * inside * outside, 0)
+    return _Products(
+        operation,
+        (("features read", inside, tiles.terms), ("features made", outside, tiles.columns)),
+        (
+            (given, given * i // inside),
+            (window * inside * outside, window * i * o),
+            (images * places * outside, images * places * o),
+        ),
+        tiles,
+    )
+
+
+def _joined(
+    found: dict[frozenset[tuple[str, int]], list[tuple[OperationRecord, float, float]]],
+) -> Iterator[tuple[set[int], list[tuple[OperationRecord, float, float]]]]:
+    """Operations by the sizes that are off, those together that have one in common."""
+    groups: list[tuple[set[int], list[tuple[OperationRecord, float, float]]]] = []
+    for odd, members in found.items():
+        sizes, joined = {size for _, size in odd}, list(members)
+        apart = []
+        for other, theirs in groups:
+            if sizes & other:
+                sizes, joined = sizes | other, theirs + joined
+            else:
+                apart.append((other, theirs))
+        groups = [*apart, (sizes, joined)]
+    yield from groups
+
+
+def _in_words(operation: OperationRecord) -> str:
+    if operation.operation == "dot_general":
+        count, *sizes = operation.sizes
+        times = f"{count} times " if count > 1 else ""
+        return f"a product of {times}{sizes[0]}x{sizes[1]} by {sizes[1]}x{sizes[2]}"
+    return f"a convolution from {operation.sizes[4]} to {operation.sizes[5]} features"
+
+
+def _padded_remedy(sizes: list[int], multiples: dict[int, int], tiles: Tiles) -> str:
+    parts = []
+    for size in sizes:
+        multiple = multiples.get(size, tiles.columns)
+        near, wide = _up(size, multiple), _up(size, tiles.wide)
+        better = f" (or {wide}, a multiple of {tiles.wide})" if wide != near else ""
+        parts.append(f"{size} -> {near}{better}")
+    return f"pad or choose multiples of {max(multiples.values(), default=8)}: {'; '.join(parts)}"
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _listed(sizes: list[int]) -> str:
+    return " and ".join(map(str, sizes))

@@ -1,0 +1,152 @@
+"""Full operations that stand between half ones, and dots that stay full.
+
+::
+
+    for each cause (what is full by itself: denied, pinned, on no list, of an asked precision):
+        its region = it, and what is full only because of it, up to operations in half
+        cost = the step as it is - the step with the region in half
+           of what has no half form: what it takes
+
+An operation that computes in float32 and reads and makes half values costs nothing: that is how
+softmax and norms are painted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from duotone.advising.advice import Finding
+from duotone.advising.step_model import Scene, in_half, is_dot
+from duotone.graph.graph import FULL_DTYPE, PRECISION
+from duotone.precision.record import OperationRecord
+from duotone.precision.rules import WORDS, Rule
+
+_FULL = frozenset({FULL_DTYPE, "complex64"})
+_FOLLOWS = frozenset({Rule.TAINT, Rule.INNER, Rule.OUTSIDE, Rule.MIXED, Rule.OPERAND})
+"""Rules by which an operation is full because another one is."""
+_REMEDIES: Mapping[str, str] = {
+    Rule.PINNED: "narrow the pin (keep_full, a policy's patterns), if the numbers fit half",
+    Rule.FIXED: "nothing makes it half: do it where the values are small, or do without",
+    Rule.UNLISTED: "if it takes half operands, Policy(infer_add={{{op!r}}}) or "
+    "Policy(allow_add={{{op!r}}}); else move it to where the values are small",
+    Rule.DENY: "if its values fit, Policy(keep_half=[{path!r}]); else do it where the values are "
+    "small, or before the half part",
+    Rule.CONSTANT: "use a constant that half holds, or bfloat16",
+    Rule.OVERFLOW: "state a range that fits (Policy(ranges=...), duotone.calibrate), or bfloat16",
+    Rule.UNDERFLOW: "use bfloat16, or values of a larger scale",
+}
+"""By rule. Rules that protect numbers (``solve``, ``iteration``, ``carry``, …) are not here: what
+they keep full is no fault."""
+
+
+def islands(scene: Scene) -> Iterator[Finding]:
+    """``full``: what is full between half operations, and the rule that keeps it so."""
+    if not scene.half:
+        return
+    after_half = _after_half(scene)
+    groups: dict[tuple[str, ...], dict[int, OperationRecord]] = {}
+    causes: dict[tuple[str, ...], list[OperationRecord]] = {}
+    for operation in scene.operations.values():
+        if not _is_cause(operation):
+            continue
+        region, ends = _region(scene, operation)
+        if is_dot(operation) or (ends and operation.index in after_half):
+            groups.setdefault(_key(operation), {}).update(region)
+            causes.setdefault(_key(operation), []).append(operation)
+    for key, region in groups.items():
+        if not scene.matters(sum(scene.spent_by.get(index, 0.0) for index in region)):
+            continue  # it cannot save more than it takes
+        casts = [
+            cast
+            for cast in scene.record.casts
+            if (cast.sources and region.keys() >= set(cast.sources) and cast.to == scene.half)
+            or (cast.targets and region.keys() >= set(cast.targets) and cast.to == FULL_DTYPE)
+        ]
+        change = {index: in_half(o, scene.half) for index, o in region.items()}
+        if all(map(_has_no_form, causes[key])):  # it goes away, or it costs what it takes
+            cost = sum(scene.spent_by.get(o.index, 0.0) for o in causes[key])
+            moved = sum(o.bytes for o in causes[key])
+        else:
+            cost, moved = scene.saved(change, scene.half, casts)
+        if scene.matters(cost):
+            dearest = max(causes[key], key=lambda o: scene.spent_by.get(o.index, 0.0))
+            rest = [o for o in causes[key] if o is not dearest]
+            yield scene.finding(
+                "full", _in_words(dearest), _remedy(dearest), [dearest, *rest], cost, moved
+            )
+
+
+def _is_cause(operation: OperationRecord) -> bool:
+    full = operation.paint == "full" and operation.dtype in _FULL
+    if not full or operation.rule not in _REMEDIES:
+        return False
+    if operation.rule == Rule.FIXED:  # types that the user mixes are `promotion` and `float64`
+        return _is_asked(operation) or _has_no_form(operation)
+    return not operation.operation.startswith("reduce_")  # its result is small, or it is a norm's
+
+
+def _is_asked(operation: OperationRecord) -> bool:
+    """True for a dot of which the user asked for precision."""
+    return is_dot(operation) and operation.fixed.startswith(PRECISION)
+
+
+def _has_no_form(operation: OperationRecord) -> bool:
+    """True for what can never be half: linear algebra, complex numbers."""
+    return operation.fixed.endswith("no half form")
+
+
+def _key(operation: OperationRecord) -> tuple[str, ...]:
+    """A key that is the same for what is mended in one place."""
+    if operation.rule in (Rule.PINNED, Rule.FIXED):
+        return operation.rule, operation.fixed
+    return operation.rule, operation.operation, operation.source
+
+
+def _is_full(operation: OperationRecord) -> bool:
+    kept = operation.dtype in _FULL and operation.stored == "full"
+    return kept and operation.rule != Rule.STATE
+
+
+def _is_half(operation: OperationRecord) -> bool:
+    return operation.dtype == FULL_DTYPE and operation.stored == "half"
+
+
+def _after_half(scene: Scene) -> set[int]:
+    """Operations that follow from half values through full ones."""
+    found: set[int] = set()
+    for operation in scene.operations.values():
+        makers = [scene.operations[i] for i in operation.reads if i in scene.operations]
+        if any(_is_half(m) or (_is_full(m) and m.index in found) for m in makers):
+            found.add(operation.index)
+    return found
+
+
+def _region(scene: Scene, cause: OperationRecord) -> tuple[dict[int, OperationRecord], bool]:
+    """The operations that are full because of one, and whether half ones follow."""
+    region, waiting, ends = {cause.index: cause}, [cause], False
+    while waiting:
+        for reader in scene.readers.get(waiting.pop().index, ()):
+            if reader.paint == "half" or _is_half(reader):
+                ends = True
+            elif reader.index not in region and _is_full(reader) and _follows(reader):
+                region[reader.index] = reader
+                waiting.append(reader)
+    return region, ends
+
+
+def _follows(operation: OperationRecord) -> bool:
+    return operation.rule in _FOLLOWS or _has_no_form(operation)
+
+
+def _in_words(o: OperationRecord) -> str:
+    if o.fixed:
+        return f"{o.operation} stays full: {o.fixed}"
+    place = "stays full" if is_dot(o) else "is full between half operations"
+    return f"{o.operation} {place}, rule {o.rule}: {WORDS.get(o.rule, o.reason)}"
+
+
+def _remedy(o: OperationRecord) -> str:
+    if _is_asked(o):
+        return "leave precision= out, and jax_default_matmul_precision, which some libraries set"
+    path = f"{o.scope}/{o.operation}" if o.scope else o.operation
+    return _REMEDIES[o.rule].format(op=o.operation, path=path)

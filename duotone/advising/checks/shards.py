@@ -1,0 +1,81 @@
+"""Weights that each device of a mesh holds and reads in full.
+
+A traced program tells the shapes of all devices together, and its arguments on how many devices
+they lie, and whether whole. With the batch divided by as many devices a dot multiplies less and
+less, and reads as much of a whole weight: where reading takes longer, the weight is the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from duotone.advising.advice import Finding
+from duotone.advising.step_model import Argument, Scene, is_dot
+from duotone.cost.estimate import short_name
+from duotone.cost.roofline import peak_of
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
+from duotone.precision.record import OperationRecord
+
+_DOTS = names_with(TRAITS, Trait.EINSUM)
+_MOVES = names_with(TRAITS, Trait.CONVERTS, Trait.TRANSPOSES, Trait.RESHAPES) - names_with(
+    TRAITS, Trait.REPEATS
+)
+
+
+def whole_weights(scene: Scene) -> Iterator[Finding]:
+    """``sharding``: dots that wait for weights of which every device reads all."""
+    if not scene.timed:
+        return
+    waits: dict[str, list[tuple[OperationRecord, float, int]]] = {}
+    devices = 1
+    for operation in scene.operations.values():
+        if not is_dot(operation) or not operation.sizes or operation.operation not in _DOTS:
+            continue
+        for argument, size in _weights(scene, operation):
+            reading = size / scene.target.bandwidth
+            peak = peak_of(scene.target, short_name(operation.operands[0]))
+            dividing = operation.flops / operation.runs / peak / argument.devices
+            waiting = max(reading - dividing, 0.0) * operation.runs
+            waits.setdefault(argument.name, []).append((operation, waiting, size * operation.runs))
+            devices = max(devices, argument.devices)
+    members = [entry for entries in waits.values() for entry in entries]
+    saved = sum(waiting for _, waiting, _ in members) * (1 - 1 / devices)
+    # One device's part of the step: what is divided, and what waits for whole weights.
+    own = scene.total / devices + sum(waiting for _, waiting, _ in members)
+    if saved and saved / own >= MOST_WAITING:
+        twice = sum(len(entries) > 1 for entries in waits.values())
+        read = sum(size for *_, size in members)
+        names = ", ".join(sorted(waits)[:3]) + (", …" if len(waits) > 3 else "")
+        yield scene.finding(
+            "sharding",
+            f"each of {devices} devices reads all of {names}"
+            + (f", {twice} of them twice or more (forward and backward)" if twice else "")
+            + ": the dots wait for it. Seconds and share are those of one device",
+            "divide the weights over the mesh (NamedSharding(mesh, P(None, 'model'))), or raise "
+            "the batch of each device",
+            [operation for operation, *_ in members],
+            saved,
+            round(read * (1 - 1 / devices)),
+            of=own,
+        )
+
+
+MOST_WAITING = 0.25
+"""Share of one device's time. Below it a mesh that only divides the batch is as it should be: to
+divide the weights costs collectives instead."""
+
+
+def _weights(scene: Scene, dot: OperationRecord) -> Iterator[tuple[Argument, int]]:
+    """Arguments that a dot reads, each device all of it, with the bytes of one run."""
+    waiting = [dot]
+    while waiting:
+        operation = waiting.pop()
+        for number, size in operation.given:
+            if 0 <= number < len(scene.arguments):
+                argument = scene.arguments[number]
+                if argument.whole and argument.devices > 1 and len(argument.shape) > 1:
+                    yield argument, size
+        makers = [scene.operations[i] for i in operation.reads if i in scene.operations]
+        waiting += [m for m in makers if m.operation in _MOVES and m.index < operation.index]

@@ -1,0 +1,250 @@
+"""A scene: a step as it runs, its kernels on the target, its arguments. The finders look at it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from duotone.advising.advice import Finding
+from duotone.cost.compiled_record import Kernel
+from duotone.cost.estimate import kernels_of
+from duotone.devices.specifications import Target
+from duotone.graph.graph import FULL_DTYPE, HALF_TYPES
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
+from duotone.precision.record import CastRecord, OperationRecord, Record
+
+LEAST_SHARE = 0.05
+"""The share of the step from which a cost is told. The estimate of a step is 10 to 50% off
+(``docs/compare.md``), so that less would be noise."""
+LEAST_BESIDE = 0.25
+"""The same of a step that launches bound: what else it does is so little that small shares of it
+say nothing."""
+MOST = 0.5
+"""The share from which a step is bound by something: what takes more than all else together."""
+DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Argument:
+    """An array that the step takes.
+
+    Attributes:
+        name: ``params/dense/kernel``.
+        shape: its dimensions.
+        dtype: its name.
+        devices: over how many devices it is laid out.
+        whole: whether each of them holds all of it.
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    dtype: str
+    devices: int = 1
+    whole: bool = True
+
+
+@dataclasses.dataclass(frozen=True)  # without slots: what finders ask for again is kept
+class Scene:
+    """A step as it runs.
+
+    Attributes:
+        record: its operations, painted for the target.
+        target: the device.
+        half: the half type in which it calculates; empty for none.
+        arguments: its arrays, in the order in which records number them.
+        results: shapes of what it returns.
+        calls: names of the arguments that differ from call to call, with the types of each call;
+            of the calls that were given.
+        programs: how many programs those calls need, or that a jitted step holds.
+    """
+
+    record: Record
+    target: Target
+    half: str
+    arguments: tuple[Argument, ...] = ()
+    results: frozenset[tuple[str, ...]] = frozenset()
+    calls: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    programs: int = 1
+
+    @functools.cached_property
+    def kernels(self) -> tuple[tuple[Kernel, OperationRecord | CastRecord], ...]:
+        """The kernels of the estimate, and what each is named by."""
+        return tuple(kernels_of(self.record, self.target))
+
+    @functools.cached_property
+    def operations(self) -> Mapping[int, OperationRecord]:
+        """The operations that run, by their number."""
+        return {o.index: o for o in self.record.operations if o.runs}
+
+    @functools.cached_property
+    def readers(self) -> Mapping[int, tuple[OperationRecord, ...]]:
+        """Who reads the results of each operation."""
+        found: dict[int, list[OperationRecord]] = {}
+        for operation in self.operations.values():
+            for maker in operation.reads:
+                found.setdefault(maker, []).append(operation)
+        return {maker: tuple(readers) for maker, readers in found.items()}
+
+    @functools.cached_property
+    def spent_by(self) -> Mapping[int, float]:
+        """The cost of the kernels that are named by each operation, see :meth:`cost`."""
+        found: Counter[int] = Counter()
+        for kernel, of in self.kernels:
+            if isinstance(of, OperationRecord):
+                found[of.index] += self.cost(kernel)  # pyright: ignore[reportArgumentType]
+        return found
+
+    @property
+    def timed(self) -> bool:
+        """True if the target's speed is known; costs are seconds then, else bytes."""
+        return bool(self.target.bandwidth)
+
+    def cost(self, kernel: Kernel) -> float:
+        """The cost of all runs of a kernel: seconds, or bytes."""
+        return kernel.total_seconds if self.timed else float(kernel.total_bytes)
+
+    @functools.cached_property
+    def total(self) -> float:
+        """The cost of the step: seconds, or bytes."""
+        return sum(self.cost(kernel) for kernel, _ in self.kernels)
+
+    @functools.cached_property
+    def launches(self) -> float:
+        """The seconds of it that the launches of kernels take."""
+        return self.target.launch * sum(k.runs for k, _ in self.kernels) if self.timed else 0.0
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """The seconds of one call."""
+        return sum(kernel.total_seconds for kernel, _ in self.kernels)
+
+    @functools.cached_property
+    def bytes(self) -> int:
+        """The bytes that one call moves."""
+        return sum(kernel.total_bytes for kernel, _ in self.kernels)
+
+    @property
+    def launch_bound(self) -> bool:
+        """True if launches take most of the time."""
+        return bool(self.total) and self.launches >= MOST * self.total
+
+    def matters(self, cost: float, least: float = LEAST_SHARE) -> bool:
+        """True if a cost is worth telling: of the step's work, launches aside.
+
+        A step that is too small for the device is mended by a larger batch first, and what is wrong
+        besides must be seen before as well as after.
+
+        Args:
+            cost: seconds or bytes, as :meth:`cost`.
+            least: the share from which it is.
+        """
+        work = self.total - self.launches
+        if self.launch_bound:
+            least = max(least, LEAST_BESIDE)
+        return bool(work > 0) and cost >= least * work
+
+    def saved(
+        self, change: Mapping[int, OperationRecord], half: str, without: Iterable[CastRecord] = ()
+    ) -> tuple[float, int]:
+        """The cost of the step less that of one in which some operations are as they could be.
+
+        Args:
+            change: those operations, by their number.
+            half: the half type that they calculate in.
+            without: casts that go away.
+
+        Returns:
+            The cost, and bytes.
+        """
+        gone = set(map(id, without))
+        summary = dataclasses.replace(self.record.summary, half_dtype=half)
+        other = Record(
+            tuple(change.get(o.index, o) for o in self.record.operations),
+            tuple(cast for cast in self.record.casts if id(cast) not in gone),
+            summary,
+        )
+        kernels = [kernel for kernel, _ in kernels_of(other, self.target)]
+        moved = sum(kernel.total_bytes for kernel in kernels)
+        return self.total - sum(map(self.cost, kernels)), self.bytes - moved
+
+    def finding(
+        self,
+        kind: str,
+        what: str,
+        remedy: str,
+        concerned: Iterable[OperationRecord] = (),
+        cost: float | None = None,
+        moved: int = 0,
+        at: OperationRecord | None = None,
+        of: float | None = None,
+    ) -> Finding:
+        """A finding.
+
+        Args:
+            kind: name of the finder.
+            what: what is found.
+            remedy: what to do.
+            concerned: operations; none for the whole step.
+            cost: seconds or bytes, as :meth:`cost`; ``None`` where it is not known.
+            moved: bytes, where the cost is seconds.
+            at: the operation that it names; of those concerned the dearest if omitted.
+            of: what the cost is a share of; the step if omitted.
+        """
+        found, of = list(concerned), of or self.total
+        at = at or max(found, key=lambda o: self.spent_by.get(o.index, 0.0), default=None)
+        return Finding(
+            kind,
+            what,
+            remedy,
+            operation=at.operation if at else "",
+            scope=at.scope if at else "",
+            source=at.source if at else "",
+            count=len(found),
+            seconds=cost if cost and self.timed else 0.0,
+            bytes=max(moved, 0) if self.timed else int(cost or 0),
+            share=None if cost is None or not of else cost / of,
+        )
+
+
+Finder = Callable[[Scene], Iterator[Finding]]
+"""Yields what it finds, in any order."""
+
+
+def in_half(operation: OperationRecord, half: str) -> OperationRecord:
+    """An operation as it would be in half."""
+    factor = 2 if operation.paint == "full" else 1
+    return dataclasses.replace(
+        operation,
+        paint="half",
+        stored="half",
+        fixed="",
+        dtype=FULL_DTYPE if operation.dtype == FULL_DTYPE else operation.dtype,
+        operands=tuple(half if dtype == FULL_DTYPE else dtype for dtype in operation.operands),
+        bytes=operation.bytes // factor,
+        given=tuple((number, size // factor) for number, size in operation.given),
+    )
+
+
+def is_dot(operation: OperationRecord) -> bool:
+    """True if an operation is a dot or convolution of floating point numbers."""
+    return operation.operation in DOTS and "float" in operation.dtype
+
+
+def multiplies_half(operation: OperationRecord) -> bool:
+    """True if it is a dot or convolution with two half operands."""
+    pair = operation.operands[:2]
+    return is_dot(operation) and len(pair) == 2 and HALF_TYPES.keys() >= set(pair)
+
+
+def as_shape(shape: Iterable[object]) -> str:
+    """Dimensions as people write them.
+
+    Example:
+        >>> as_shape(("8", "16"))
+        '8x16'
+    """
+    return "x".join(map(str, shape))

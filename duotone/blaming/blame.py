@@ -1,0 +1,331 @@
+"""Blame: runs a step once beside its float32 twin and names the operation that is not finite.
+
+::
+
+    rewrite the function, unless it is or holds a rewritten one; mark every node in its scopes
+    run the rewritten program and its twin as one compiled program, note a row for each value
+    read the rows: what overflows first and why, or what loses most
+    where all is finite run both once more, in a second program, which notes the errors; before that
+    look at the step without duotone where only that may be not finite: see _in_float32
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray, Tracer
+
+from duotone.blaming import reference_loops as loops  # noqa: F401  (registers the forms)
+from duotone.blaming.blame_view import BlameView
+from duotone.blaming.findings import BlameRecord, Verdict
+from duotone.blaming.reference_run import Twins, twin_of
+from duotone.blaming.reference_statistics import ERRORS, FULL_TICK, LOOK, SIZE, WIDTH, Kind
+from duotone.blaming.suspects import Run, blamed
+from duotone.comparing.variants import without_duotone
+from duotone.devices import assumed
+from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.jaxpr.reading.signature import (
+    Signature,
+    describe_callable,
+    flatten_call,
+    for_another_run,
+)
+from duotone.jaxpr.reading.trace import Traced, trace
+from duotone.jaxpr.running.inside import Collection, collecting, holds_rewritten
+from duotone.policy.arguments import check_callable, is_off, without_heal
+from duotone.policy.policy import Policy
+from duotone.text.lines import Viewed
+from duotone.transforms.autocast import autocast, check_settings, function_inside
+from duotone.transforms.mixed_function import settings_of
+
+_MOST_KEPT = 4
+"""Compiled programs that are kept: a step is often looked at again with other arguments."""
+
+
+class Blame(Viewed, BlameRecord):
+    """The result of ``duotone.blame``: the first operation that only half breaks; ``print`` it.
+
+    See :class:`duotone.blaming.findings.BlameRecord` for its attributes.
+    """
+
+    def __rich__(self) -> BlameView:
+        return BlameView(self)
+
+
+def blame(
+    step: Callable[..., Any],
+    *args: Any,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    **kwargs: Any,
+) -> Blame:
+    """Names the first operation whose half result is not finite while float32's is.
+
+    The step runs once, compiled, with each of its values calculated as it is painted and once more
+    in float32. What it returns is thrown away; nothing is changed by it. Where all is finite,
+    operations are ranked by what half loses: numbers that become 0, and error, for which the step
+    runs once more. If the step returns one number, a loss, its float32 gradient is looked at too.
+
+    Args:
+        step: a function; one that :func:`duotone.autocast` returned; or one that holds rewritten
+            programs (a step through a wrapped optimizer, :func:`duotone.grad`), also under
+            ``jax.jit``, ``jax.grad`` and ``lax.scan``. Any other function is rewritten as
+            :func:`duotone.autocast` does; where ``dtype`` is ``None`` and no half type is faster
+            here, in bfloat16.
+        *args: its arguments: arrays with data.
+        dtype: as for :func:`duotone.autocast`; by default that of ``step``.
+        policy: likewise.
+        **kwargs: its keyword arguments. For a function that has an argument ``dtype`` or ``policy``
+            itself, pass ``functools.partial(fn, policy=...)``.
+
+    Returns:
+        A record; print it. ``blame.verdict`` says in a word what it is.
+
+    Raises:
+        ArgumentTypeError: ``step`` is not callable, ``dtype`` no dtype, ``policy`` no policy, or an
+            argument holds no data.
+        ArgumentError: ``dtype`` is no half type; float32 neither, for nothing is half then.
+
+    Example:
+        >>> import jax.numpy as jnp, duotone
+        >>> x = jnp.full((8, 8), 9.0)
+        >>> found = duotone.blame(lambda x: (x @ x * 200.0) @ x, x, dtype="float16")
+        >>> found.verdict.value, found.first.operation, found.first.high, found.pins
+        ('overflow', 'mul', 129600.0, ('mul', 'dot_general'))
+    """
+    check_callable("blame", step)
+    check_settings("blame", dtype, policy)
+    arrays, signature = flatten_call(describe_callable(step), args, kwargs)
+    types = tuple([jax.typeof(array) for array in arrays])
+    key = (step, signature.tree, signature.statics, types, dtype, policy, assumed())
+    program = _kept(key)
+    if program is None:
+        _check_on(step, dtype)
+        function = _rewritten(step, dtype, policy, signature, arrays)
+        program = instrumented(function, signature, arrays)
+        _check_data(describe_callable(step), program.arguments, arrays)
+        _keep(key, program)
+    else:
+        _check_data(describe_callable(step), program.arguments, arrays)
+    rows = program.rows(arrays)
+    record = program.blamed(rows)
+    if record.verdict is Verdict.FINITE:
+        record = _in_float32(program, step, signature, arrays)
+        record = record or program.blamed(rows, program.errors(arrays))
+    return Blame(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
+
+
+def instrumented(function: Callable[..., Any], signature: Signature, arrays: Any) -> Instrumented:
+    """A function that is or holds rewritten programs, to be run beside its twin.
+
+    Args:
+        function: the function.
+        signature: how it is called.
+        arrays: the arrays among its arguments, which may be traced.
+    """
+    with collecting(marks=True) as collection:
+        traced = trace(function, signature, arrays)
+    return Instrumented(traced, collection)
+
+
+def _check_on(step: Callable[..., Any], dtype: Any) -> None:
+    settings = settings_of(step)
+    if is_off("blame", dtype) or (dtype is None and settings is not None and settings.off):
+        raise ArgumentError(
+            "blame: dtype is float32, which switches mixed precision off, so nothing is half; pass "
+            "float16, bfloat16 or None (asks the device)"
+        )
+
+
+def _check_data(name: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
+    for where, array in zip(names, arrays, strict=True):
+        if isinstance(array, (jax.ShapeDtypeStruct, Tracer)):
+            raise ArgumentTypeError(
+                f"blame({name}): {where} is a {type(array).__name__}, which holds no data; call "
+                "blame on real arrays, outside of jax.jit and other transformations"
+            )
+
+
+def _rewritten(
+    step: Callable[..., Any], dtype: Any, policy: Policy | None, signature: Any, arrays: Any
+) -> Callable[..., Any]:
+    """The function that is run: it is rewritten, or holds what is."""
+    settings = settings_of(step)
+    if settings is not None:
+        dtype = settings.dtype if dtype is None else dtype
+        policy = settings.policy if policy is None else policy
+        if settings.weights is not None:
+            return step
+    elif dtype is None and policy is None and _holds(step, signature, arrays):
+        return step
+    if dtype is None:  # where no half type is fast, it is bfloat16 all the same
+        policy = (policy or Policy()).replace(ignore_performance=True)
+    return autocast(function_inside(step), dtype=dtype, policy=without_heal(policy))
+
+
+def _holds(step: Callable[..., Any], signature: Any, arrays: Sequence[Any]) -> bool:
+    return holds_rewritten(trace(step, signature, arrays).jaxpr)
+
+
+def _in_float32(
+    program: Instrumented, step: Callable[..., Any], signature: Signature, arrays: Sequence[Any]
+) -> BlameRecord | None:
+    """The record of the step in float32, if that is not finite where the rewritten step is.
+
+    A constant that half cannot hold is saturated when it is rewritten, and infinite in float32
+    after one more operation; a loss is finite where its gradient is not.
+
+    Returns:
+        ``None`` if float32 is finite too.
+    """
+    if not (program.saturates or program.is_loss):
+        return None
+    if program.reference is None:
+        function = without_duotone(function_inside(step))
+        try:
+            whole = _with_gradient(function) if program.is_loss else function
+            program.reference = instrumented(whole, signature, arrays)
+        except Exception:  # JAX has no gradient of it
+            program.reference = instrumented(function, signature, arrays)
+        program.reference.half = program.half
+    rows = program.reference.rows(arrays)
+    record = program.reference.blamed(rows)
+    if record.verdict is not Verdict.FLOAT32:
+        return None
+    differentiated = program.is_loss and not program.reference.is_loss
+    of_gradient = differentiated and program.reference.is_result_finite(rows, 0)
+    return dataclasses.replace(record, of_gradient=of_gradient)
+
+
+def _with_gradient(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss and its gradient by all floating-point arrays among its arguments."""
+
+    @functools.wraps(loss)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        floats = {
+            place: leaf
+            for place, leaf in enumerate(leaves)
+            if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
+        }
+
+        def of_floats(moved: dict[int, Any]) -> Any:
+            filled = [moved.get(place, leaf) for place, leaf in enumerate(leaves)]
+            args, kwargs = jax.tree.unflatten(tree, filled)
+            return loss(*args, **kwargs)
+
+        return jax.value_and_grad(of_floats)(floats)
+
+    return both
+
+
+class Instrumented:
+    """A traced step that runs beside its twin; compiled once, and once more for its errors.
+
+    Attributes:
+        arguments: their names.
+        half: the half type.
+        holds: whether anything in it is rewritten.
+        saturates: whether it holds a constant that is too large for half.
+        is_loss: whether it returns one floating-point number.
+        reference: the step without duotone, once that was looked at.
+    """
+
+    def __init__(self, traced: Traced, collection: Collection) -> None:
+        self.arguments = traced.arguments()
+        self._jaxpr, self._collection = traced.jaxpr, collection
+        self.holds = bool(collection.marked)
+        self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
+        self.saturates = any(map(_saturates, collection.marked))
+        outs = [aval for aval in traced.jaxpr.out_avals if isinstance(aval, ShapedArray)]
+        self.is_loss = [out.shape for out in outs if jnp.issubdtype(out.dtype, jnp.floating)] == [
+            ()
+        ]
+        self.reference: Instrumented | None = None
+        self._twins, self._results = Twins(LOOK), list[int]()
+        self._look = jax.jit(functools.partial(self._noted, LOOK))
+        self._errors = jax.jit(functools.partial(self._noted, ERRORS))
+
+    def rows(self, arrays: Sequence[Any]) -> jax.Array:
+        """Runs it: the rows of all sites."""
+        return self._look(for_another_run(arrays))
+
+    def errors(self, arrays: Sequence[Any]) -> jax.Array:
+        """Runs it once more: the errors at all sites."""
+        return self._errors(for_another_run(arrays))
+
+    def blamed(self, rows: Any, errors: Any = None) -> BlameRecord:
+        """Reads from the rows what is to blame.
+
+        Args:
+            rows: that were calculated; waits for them.
+            errors: likewise; ``None`` if they were not: none are ranked then.
+        """
+        read = np.zeros((len(rows), SIZE + 1))
+        read[:, :WIDTH] = jax.device_get(rows)
+        if errors is not None:
+            read[:, WIDTH:] = jax.device_get(errors)
+        sites, readers = self._twins.sites, self._twins.readers
+        marked = self._collection.marked
+        return blamed(Run(sites, read, readers, marked, self.arguments, self._results), self.half)
+
+    def is_result_finite(self, rows: Any, place: int) -> bool:
+        """True if a result is finite in float32.
+
+        Args:
+            rows: that were calculated.
+            place: of the result.
+        """
+        site = self._results[place]
+        return site < 0 or math.isinf(rows[site, FULL_TICK])
+
+    def _noted(self, kind: Kind, arrays: list[Any]) -> Any:
+        """The rows of all sites; traced once for each kind, which gives the same sites."""
+        twins = self._twins = Twins(kind)
+        operands = [
+            twins.note(("argument", k), None, ((name, False),), twin_of(array), ())
+            for k, (name, array) in enumerate(zip(self.arguments, arrays, strict=True))
+        ]
+        self._results = twins.note_results(self._jaxpr, twins.run(self._jaxpr, operands))
+        sites, rows = twins.rows()
+        return rows[np.argsort(sites)]
+
+
+def _is_number(aval: Any) -> bool:
+    """True for the type of one floating-point number."""
+    is_array = isinstance(aval, ShapedArray) and aval.shape == ()
+    return is_array and jnp.issubdtype(aval.dtype, jnp.floating)
+
+
+def _saturates(painted: Any) -> bool:
+    """True if a painted program holds a constant that is too large for its half type."""
+    largest = painted.half.largest
+    constants = (value.constant for value in painted.built.graph.values)
+    return any(constant is not None and constant.largest > largest for constant in constants)
+
+
+_KEPT: OrderedDict[Any, Instrumented] = OrderedDict()
+
+
+def _kept(key: Any) -> Instrumented | None:
+    try:
+        return _KEPT.get(key)
+    except TypeError:  # an argument without a hash
+        return None
+
+
+def _keep(key: Any, program: Instrumented) -> None:
+    try:
+        _KEPT[key] = program
+    except TypeError:
+        return
+    while len(_KEPT) > _MOST_KEPT:
+        _KEPT.popitem(last=False)

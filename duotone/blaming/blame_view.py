@@ -1,0 +1,99 @@
+"""The findings of ``blame`` in a few lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from duotone.blaming.findings import BlameRecord, Suspect, Verdict
+from duotone.precision.rules import WORDS
+from duotone.text.columns import columns
+from duotone.text.lines import Lines
+from duotone.text.source_lines import short_source
+
+_MOST = 5
+"""Lines of each ranking."""
+
+
+class BlameView(Lines):
+    """A record as a rich renderable for people."""
+
+    def __init__(self, record: BlameRecord) -> None:
+        self._record = record
+
+    def _lines(self, width: int) -> Iterator[str]:
+        r = self._record
+        yield from _wrapped(f"{r.verdict.value}: {r.verdict.words}", width)
+        if r.of_gradient:
+            yield from _wrapped("the step itself is finite: this is of its gradient", width)
+        if r.inputs and r.verdict is not Verdict.INPUT:
+            yield from _wrapped(f"not finite to begin with: {', '.join(r.inputs)}", width)
+        if r.verdict is Verdict.INPUT:
+            yield from _wrapped(f"  {', '.join(r.inputs)}", width)
+        elif r.first is not None:
+            yield from _told(r.first, r, width)
+            if r.culprit is not None:
+                yield from _wrapped("because of", width)
+                yield from _told(r.culprit, r, width)
+            yield from _remedy(r, width)
+        if r.verdict in (Verdict.FINITE, Verdict.LOSS_SCALE, Verdict.INPUT):
+            yield from _ranking(
+                f"{r.half_dtype} loses (0 or subnormal where float32 is normal)",
+                [(s, f"{s.underflow:.1%}") for s in r.underflows],
+                width,
+            )
+            yield from _ranking(
+                "error against float32, relative to its rms",
+                [(s, f"{s.error:.1e}") for s in r.errors],
+                width,
+            )
+
+
+def _told(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:
+    place = f" at {short_source(s.source)}" if s.source else ""
+    yield from _wrapped(f"  {s.path}{place}", width, "    ")
+    cast = f", cast to {s.dtype} for {s.reader}" if s.reader else ""
+    where = "backward pass" if s.backward else "forward pass"
+    loop = "" if s.iteration is None else f", iteration {s.iteration}"
+    yield from _wrapped(f"  {s.dtype}[{','.join(map(str, s.shape))}]{cast}; {where}{loop}", width)
+    fits = f"; {r.half_dtype} holds ±{r.half_largest:.5g}"
+    yield from _wrapped(f"  in float32 it is from {s.low:.4g} to {s.high:.4g}{fits}", width)
+    if s.nonfinite:
+        yield from _wrapped(f"  {s.nonfinite:,} elements are not finite", width)
+    if s.underflow and not s.nonfinite:
+        yield from _wrapped(f"  {s.underflow:.1%} of its elements become 0 or subnormal", width)
+    if s.rule:
+        yield from _wrapped(f"  rule {s.rule}: {WORDS.get(s.rule, '')}", width, "    ")
+
+
+def _remedy(r: BlameRecord, width: int) -> Iterator[str]:
+    if r.loss_scale is not None:
+        fits = "" if r.fitting_scale is None else f"; the backward pass fits at {r.fitting_scale:g}"
+        yield from _wrapped(f"the loss scale is {r.loss_scale:g}{fits}", width)
+    elif r.verdict is Verdict.BACKWARD:
+        yield from _wrapped(
+            "no loss scale was seen: if the loss is multiplied by hand, multiply by less", width
+        )
+    if r.pins:
+        yield "keep it full:"
+        yield "  policy = duotone.Policy(keep_full=["
+        for pin in r.pins:
+            yield f"      {pin!r},"
+        yield "  ])"
+
+
+def _ranking(title: str, rows: list[tuple[Suspect, str]], width: int) -> Iterator[str]:
+    if not rows:
+        return
+    yield ""
+    yield title
+    for s, figure in rows[:_MOST]:
+        name = f"{s.path} for {s.reader}" if s.reader else s.path
+        source = short_source(s.source.rsplit("/", 1)[-1], 22) if s.source else ""
+        yield columns(width, ("  " + name, 0), (source, 22), (figure, -8))
+    if len(rows) > _MOST:
+        yield f"  … and {len(rows) - _MOST} more"
+
+
+def _wrapped(text: str, width: int, indent: str = "  ") -> Iterable[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent) or [""]

@@ -1,0 +1,127 @@
+"""The record of a step that was run beside its float32 twin: what overflowed, what was lost.
+
+Views read it and compute nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+
+class Verdict(enum.StrEnum):
+    """The kinds of answers that :func:`duotone.blame` gives.
+
+    Attributes:
+        words: what it says, for people.
+    """
+
+    words: str
+
+    def __new__(cls, name: str, words: str) -> Verdict:
+        """Makes a verdict of its name and what it says."""
+        verdict = str.__new__(cls, name)
+        verdict._value_ = name
+        verdict.words = words
+        return verdict
+
+    FINITE = "finite", "every value that is finite in float32 is finite in half"
+    INPUT = "input", "an argument holds NaN or infinity already"
+    FLOAT32 = "float32", "float32 is not finite here: it is not the half type's doing"
+    OVERFLOW = "overflow", "the forward pass overflows: it needs a pin, or a range that fits"
+    UNDERFLOW = "underflow", "a number became 0 in half, and what reads it is not finite"
+    LOSS_SCALE = (
+        "loss scale",
+        "only the scaled backward pass overflows: healthy, a lower scale mends it",
+    )
+    BACKWARD = "backward", "only the backward pass overflows: it needs a smaller loss, or a pin"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suspect:
+    """One operation of the step, beside its float32 twin.
+
+    Attributes:
+        operation: its name; ``"argument"`` for an argument of the step.
+        scope: name scope; of an argument its name.
+        source: the user's source line.
+        rule: the rule by which it was painted; empty where nothing painted it.
+        dtype: in which its result is stored.
+        shape: of the result.
+        reader: the operation for which it was cast to half, where the cast is to blame.
+        low: least element of the float32 twin, all iterations of a loop.
+        high: greatest element, likewise.
+        nonfinite: elements that are not finite while the twin's are.
+        iteration: of the innermost loop, the first at which that was so; ``None`` outside of loops.
+        underflow: share of the elements that are 0 or subnormal in half while the twin is normal.
+        error: root mean square of the difference to the twin, relative to that of the twin; 0 where
+            the verdict is not ``finite``, for it is not calculated then.
+        backward: whether it stands in the backward pass.
+    """
+
+    operation: str
+    scope: str
+    source: str
+    rule: str
+    dtype: str
+    shape: tuple[int, ...]
+    reader: str
+    low: float
+    high: float
+    nonfinite: int
+    iteration: int | None
+    underflow: float
+    error: float
+    backward: bool
+
+    @property
+    def path(self) -> str:
+        """Name scope and operation, as patterns of a policy match them."""
+        return f"{self.scope}/{self.operation}" if self.scope else self.operation
+
+    @property
+    def largest(self) -> float:
+        """The greatest magnitude of the twin."""
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclasses.dataclass(frozen=True)
+class BlameRecord:
+    """The record that :func:`duotone.blame` returns.
+
+    Attributes:
+        verdict: see :class:`Verdict`; it equals its name, ``blame.verdict == "overflow"``.
+        first: the first operation that is not finite; ``None`` where all is finite.
+        culprit: the operation whose numbers became 0, where that is why ``first`` is not finite.
+        pins: patterns for ``Policy(keep_full=...)`` that keep full what does not fit.
+        loss_scale: the scale by which the loss was multiplied, ``None`` if no loss scale was seen.
+        fitting_scale: the greatest power of two at which the backward pass fits, if one was seen.
+        inputs: the arguments that hold NaN or infinity.
+        underflows: operations by the share of their elements that are lost, most first.
+        errors: operations by their error, most first; empty where not all is finite.
+        half_dtype: the half type.
+        half_largest: its largest number.
+        watched: how many operations were looked at.
+        of_gradient: whether the step, a loss, is finite and ``first`` is of its float32 gradient.
+    """
+
+    verdict: Verdict
+    first: Suspect | None
+    culprit: Suspect | None
+    pins: tuple[str, ...]
+    loss_scale: float | None
+    fitting_scale: float | None
+    inputs: tuple[str, ...]
+    underflows: tuple[Suspect, ...]
+    errors: tuple[Suspect, ...]
+    half_dtype: str
+    half_largest: float
+    watched: int
+    of_gradient: bool = False
+
+    def page_section(self) -> dict[str, Any]:
+        """The record as a section of the report page."""
+        from duotone.blaming.blame_page import blame_section
+
+        return blame_section(self)

@@ -1,0 +1,339 @@
+"""Twins: runs a rewritten program and, beside each of its values, what float32 makes of it.
+
+::
+
+    for each equation
+        bind it to what the program has, and once more to the twins, in which nothing is half
+        note a row of numbers of both (:mod:`duotone.blaming.reference_statistics`)
+
+A value that nothing half leads to is its own twin and is calculated once. Loops and branches go
+where the program's own values lead, for both; what is noted of their iterations is joined. The
+whole is traced by whoever calls it, so it is compiled as one program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from duotone import _jax
+from duotone.blaming.reference_statistics import Kind, Note, watched
+
+HALF = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
+MOVING = frozenset(
+    "reshape broadcast_in_dim transpose squeeze expand_dims slice dynamic_slice rev copy copy_p "
+    "gather concatenate pad select_n neg optimization_barrier duotone_instead stop_gradient "
+    "reduce_precision dynamic_update_slice device_put pvary".split()
+)
+"""Operations that only move values: nothing is noted of what moves one."""
+_CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_CALLS = frozenset("jit pjit closed_call core_call remat2 custom_jvp_call custom_vjp_call".split())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the program at which a value is made.
+
+    Attributes:
+        eqn: the equation.
+        names: its name stack: names, and whether each is that of a transformation.
+        dtype: of the value.
+        shape: likewise.
+        reads: sites of the operands.
+        loop: whether it stands in a loop.
+        around: the equations in whose programs it is, outermost first.
+    """
+
+    eqn: Any
+    names: tuple[tuple[str, bool], ...]
+    dtype: str
+    shape: tuple[int, ...]
+    reads: tuple[int, ...]
+    loop: bool
+    around: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Twin:
+    """A value of the program, its twin, and the site at which it was made (-1 if unknown)."""
+
+    plain: Any
+    full: Any
+    site: int = -1
+
+    @property
+    def shared(self) -> bool:
+        """True if a value is its own twin."""
+        return self.plain is self.full
+
+
+NUMBER = -2
+"""The site of a literal, and of what is made of literals alone."""
+
+
+def twin_of(plain: Any, site: int = -1) -> Twin:
+    """An argument or a constant, with a twin of the same numbers."""
+    if getattr(plain, "dtype", None) in HALF and not _jax.is_operand(plain):
+        return Twin(plain, jnp.asarray(plain).astype(jnp.float32), site)
+    return Twin(plain, plain, site)
+
+
+class Twins:
+    """One run of a program beside its twin.
+
+    Args:
+        kind: what is noted of each value.
+
+    Attributes:
+        sites: by number, in the order in which they are first met.
+        readers: for each site, the equations' name stacks that read it.
+        notes: what was noted in the program that runs, by site.
+        left: the rows that loops and branches in it have left, each with their sites.
+        tick: iterations of all loops so far.
+        iteration: of the innermost loop.
+        watching: whether anything is noted.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.sites: list[Site] = []
+        self.readers: dict[int, set[tuple[tuple[str, bool], ...]]] = {}
+        self.notes: dict[int, Note] = {}
+        self.left: list[tuple[Sequence[int], Any]] = []
+        self.tick: Any = jnp.int32(0)
+        self.iteration: Any = None
+        self.watching = True
+        self._around: tuple[Any, ...] = ()
+        self._numbers: dict[Any, int] = {}
+
+    def run(
+        self,
+        jaxpr: Any,
+        operands: Sequence[Twin],
+        names: tuple[tuple[str, bool], ...] = (),
+        path: tuple[int, ...] = (),
+    ) -> list[Twin]:
+        """Runs a program.
+
+        Args:
+            jaxpr: the program.
+            operands: its arguments.
+            names: the name stack around it.
+            path: positions of the equations around it.
+        """
+        opened = _jax.open_jaxpr(jaxpr)
+        env: dict[Any, Twin] = dict(zip(opened.invars, operands, strict=True))
+        env.update(zip(opened.constvars, map(twin_of, _jax.consts_of(jaxpr)), strict=True))
+
+        def read(atom: Any) -> Twin:
+            if _jax.is_literal(atom):
+                return twin_of(np.asarray(atom.val, atom.aval.dtype), NUMBER)
+            return env[atom]
+
+        for position, eqn in enumerate(opened.eqns):
+            inner = (*names, *_jax.stack_names(eqn.source_info.name_stack))
+            place = (*path, position)
+            handler = HANDLERS.get(
+                eqn.primitive.name, _calls if eqn.primitive.name in _CALLS else _leaf
+            )
+            around = self._around
+            self._around = around if handler is _leaf else (*around, eqn)
+            results = handler(self, eqn, [read(atom) for atom in eqn.invars], inner, place)
+            self._around = around
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(atom) for atom in opened.outvars]
+
+    def note_results(self, jaxpr: Any, results: Sequence[Twin]) -> list[int]:
+        """The sites of the program's results.
+
+        A result that was moved after it was noted has a site of its own: what moves it may put NaN
+        into it, as ``jnp.where`` and ``jnp.take`` do.
+        """
+        sites = []
+        for place, twin in enumerate(results):
+            noted = self.notes.get(twin.site)
+            makers = _makers(jaxpr, place)
+            if makers and (noted is None or noted.full is not twin.full):
+                stacks = (_jax.stack_names(eqn.source_info.name_stack) for eqn in makers)
+                names, self._around = tuple(itertools.chain(*stacks)), makers[:-1]
+                twin = self.note(("result", place), makers[-1], names, twin, [twin.site])
+            sites.append(twin.site)
+        self._around = ()
+        return sites
+
+    def note(
+        self,
+        key: Any,
+        eqn: Any,
+        names: tuple[tuple[str, bool], ...],
+        twin: Twin,
+        reads: Sequence[int],
+    ) -> Twin:
+        """The value with its site, after it was noted for a row."""
+        dtype = getattr(twin.plain, "dtype", None)
+        if not self.watching or not watched(dtype) or _jax.is_operand(twin.plain):
+            return twin
+        if not twin.plain.size:
+            return twin
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.sites)
+            found = tuple(dict.fromkeys(read for read in reads if read >= 0))
+            shape, loop = twin.plain.shape, self.iteration is not None
+            self.sites.append(Site(eqn, names, str(dtype), shape, found, loop, self._around))
+        self.notes[number] = Note(twin.plain, twin.full, self.tick)
+        return Twin(twin.plain, twin.full, number)
+
+    def rows(self) -> tuple[list[int], Any]:
+        """The sites that were noted in the program that runs, and a row for each."""
+        iteration = -1 if self.iteration is None else self.iteration
+        sites = [*self.notes, *(site for sites, _ in self.left for site in sites)]
+        found = [rows for _, rows in self.left]
+        if self.notes:
+            found.insert(0, self.kind.rows(list(self.notes.values()), iteration))
+        return sites, jnp.concatenate(found) if found else self.kind.neutral(0)
+
+    def apart(self, function: Callable[[], Any], tick: Any, iteration: Any) -> tuple[Any, Any]:
+        """Runs a function that runs programs: gives its result, and sites, rows and tick it leaves.
+
+        What was noted so far is set aside: it is traced by itself.
+        """
+        saved = self.notes, self.left, self.tick, self.iteration
+        self.notes, self.left, self.tick, self.iteration = {}, [], tick, iteration
+        try:
+            return function(), (*self.rows(), self.tick)
+        finally:
+            self.notes, self.left, self.tick, self.iteration = saved
+
+
+def _makers(jaxpr: Any, place: int) -> tuple[Any, ...]:
+    """The equation that makes a result, last, after those whose programs it is in."""
+    opened = _jax.open_jaxpr(jaxpr)
+    atom = opened.outvars[place]
+    for eqn in reversed(opened.eqns):
+        if any(out is atom for out in eqn.outvars):
+            if eqn.primitive.name not in _CALLS:
+                return (eqn,)
+            inner = next(eqn.params[name] for name in _CALLED if name in eqn.params)
+            made = _makers(inner, [out is atom for out in eqn.outvars].index(True))
+            return (eqn, *made) if made else ()
+    return ()
+
+
+Handler = Callable[
+    [Twins, Any, list[Twin], tuple[tuple[str, bool], ...], tuple[int, ...]], list[Twin]
+]
+"""Takes the run, an equation, its operands, the name stack and the place; returns its results."""
+
+HANDLERS: dict[str, Handler] = {}
+"""By primitive name; filled by :mod:`duotone.blaming.reference_loops`."""
+
+
+def _calls(
+    t: Twins,
+    eqn: Any,
+    operands: list[Twin],
+    names: tuple[tuple[str, bool], ...],
+    path: tuple[int, ...],
+) -> list[Twin]:
+    """A program that runs once, in place."""
+    jaxpr = next(eqn.params[name] for name in _CALLED if name in eqn.params)
+    return t.run(jaxpr, operands, names, path)
+
+
+def _leaf(
+    t: Twins,
+    eqn: Any,
+    operands: list[Twin],
+    names: tuple[tuple[str, bool], ...],
+    path: tuple[int, ...],
+) -> list[Twin]:
+    """One equation, bound twice."""
+    for operand in operands:
+        if operand.site >= 0:
+            t.readers.setdefault(operand.site, set()).add(names)
+    with _jax.EquationContext(eqn):
+        plains = _jax.bind(eqn, [operand.plain for operand in operands])
+        fulls = _full(eqn, operands, plains)
+    twins = [Twin(plain, full) for plain, full in zip(plains, fulls, strict=True)]
+    name = eqn.primitive.name
+    reads = [operand.site for operand in operands]
+    widened = name == "convert_element_type" and plains[0].dtype not in HALF
+    if all(read == NUMBER for read in reads) and plains and getattr(plains[0], "size", 1) > 1:
+        return [Twin(twin.plain, twin.full, NUMBER) for twin in twins]
+    many = len(operands) == len(twins)
+    found = list(dict.fromkeys(read for read in reads if read >= 0)) or [max(reads, default=-1)]
+    if widened or (name in MOVING and (many or len(found) == 1)):
+        return [
+            Twin(twin.plain, twin.full, reads[place] if many else found[0])
+            for place, twin in enumerate(twins)
+        ]
+    return [t.note((path, place), eqn, names, twin, reads) for place, twin in enumerate(twins)]
+
+
+def _full(eqn: Any, operands: Sequence[Twin], plains: list[Any]) -> list[Any]:
+    """The twins of an equation's results."""
+    half = any(getattr(plain, "dtype", None) in HALF for plain in plains)
+    if all(operand.shared for operand in operands) and not half and not _rounds(eqn):
+        return plains
+    if _rounds(eqn):
+        return [operands[0].full]
+    if eqn.primitive.name == "convert_element_type" and half:
+        return [operands[0].full.astype(jnp.float32)]
+    if eqn.effects or any(map(_jax.is_operand, (*plains, *(x.plain for x in operands)))):
+        return [twin_of(plain).full for plain in plains]  # a Ref has no twin
+    if any(_jax.holds_jaxpr(param) for param in eqn.params.values()):
+        return _with_own_types(eqn, operands)
+    try:
+        params = {name: _wide(param) for name, param in eqn.params.items()}
+        fulls = _jax.bind(eqn, [operand.full for operand in operands], params)
+    except (TypeError, ValueError, NotImplementedError):
+        return _with_own_types(eqn, operands)
+    alike = all(full.shape == plain.shape for full, plain in zip(fulls, plains, strict=True))
+    return fulls if alike else [twin_of(plain).full for plain in plains]
+
+
+def _with_own_types(eqn: Any, operands: Sequence[Twin]) -> list[Any]:
+    """The equation as it stands, on twins in the types of the program."""
+    own = [
+        operand.full if operand.shared else jnp.asarray(operand.full).astype(operand.plain.dtype)
+        for operand in operands
+    ]
+    return [twin_of(result).full for result in _jax.bind(eqn, own)]
+
+
+def _rounds(eqn: Any) -> bool:
+    """True if an equation rounds float32 to the digits of half."""
+    if eqn.primitive.name != "reduce_precision":
+        return False
+    return any(
+        (info.nexp, info.nmant) == (eqn.params["exponent_bits"], eqn.params["mantissa_bits"])
+        for info in map(jnp.finfo, HALF)
+    )
+
+
+def _wide(param: Any) -> Any:
+    """A parameter of an equation, float32 where it names a half type or an algorithm of it."""
+    if isinstance(param, str):
+        return "float32" if param in map(str, HALF) else param
+    if isinstance(param, lax.DotAlgorithmPreset) and param.name.startswith(("BF16", "F16")):
+        return None
+    if isinstance(param, np.dtype) or (isinstance(param, type) and hasattr(param, "dtype")):
+        return np.dtype("float32") if jnp.dtype(param) in HALF else param
+    return param
+
+
+def rejoined(plain: Any, full: Any, aval: Any) -> tuple[Any, Any]:
+    """Both in the dtypes that a carry of this type has."""
+    dtype = aval.dtype
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        return plain, full
+    wide = jnp.dtype("float32") if dtype in HALF else dtype
+    return jnp.asarray(plain, dtype), jnp.asarray(full, wide)

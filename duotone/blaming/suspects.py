@@ -1,0 +1,356 @@
+"""From the rows of a run beside its float32 twin to what is to blame.
+
+::
+
+    first     of the sites at which an element is not finite while its twin is, the earliest
+    cause     the twin does not fit half: overflow, in the forward or the backward pass;
+              it fits: something before it became 0
+    pins      what makes or reads a half value whose twin does not fit
+    otherwise the first NaN of float32, and back from it to the site that it comes from
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from duotone import _jax
+from duotone.blaming.findings import BlameRecord, Suspect, Verdict
+from duotone.blaming.reference_run import MOVING, Site
+from duotone.blaming.reference_statistics import (
+    BAD,
+    COUNT,
+    ERROR,
+    FULL_TICK,
+    HIGH,
+    ITERATION,
+    LOW,
+    SIZE,
+    TICK,
+    UNDERFLOW,
+    ZERO,
+)
+from duotone.graph.graph import HALF_TYPES, Node
+from duotone.jaxpr.reading.operations import OWN_DOT
+from duotone.jaxpr.running.inside import node_marked, without_marks
+from duotone.ops.traits import Trait
+from duotone.policy.regions import LOSS_SCALE, without_regions
+
+MOST = 20
+"""Operations that each ranking holds."""
+_MATTERS = 0.01
+"""Share of elements that became 0 which is worth a pin."""
+Names = tuple[tuple[str, bool], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a step beside its twin.
+
+    Attributes:
+        sites: where values are made.
+        rows: what was noted, one row for each site.
+        readers: name stacks of the equations that read a site.
+        marked: painted programs, by the number in the marks.
+        arguments: name of each argument.
+        results: sites of the results.
+    """
+
+    sites: Sequence[Site]
+    rows: np.ndarray
+    readers: dict[int, set[Names]]
+    marked: Sequence[Any]
+    arguments: Sequence[str]
+    results: Sequence[int]
+
+    def node(self, names: Names) -> tuple[Any, Node] | None:
+        """The painted program and the node that a name stack marks."""
+        found = node_marked(name for name, _ in names)
+        if found is None:
+            return None
+        painted = self.marked[found[0]]
+        return painted, painted.built.graph.nodes[found[1]]
+
+    def twin(self, site: int) -> float:
+        """The greatest magnitude of a twin, 0 if it is not finite itself."""
+        low, high = self.rows[site, [LOW, HIGH]]
+        return float(max(abs(low), abs(high))) if np.isfinite([low, high]).all() else 0.0
+
+    def largest(self, site: int) -> float:
+        """The largest number of the dtype of a site if that is half, else infinity."""
+        half = HALF_TYPES.get(self.sites[site].dtype)
+        return math.inf if half is None else half.largest
+
+    def emptied(self, site: int) -> float:
+        """The share of elements that became 0."""
+        return float(self.rows[site, ZERO] / max(self.rows[site, COUNT], 1))
+
+    def error(self, site: int) -> float:
+        """The root mean square of the difference to a twin, relative to that of the twin."""
+        error, size = self.rows[site, [ERROR, SIZE]]
+        relative = math.sqrt(error / size) if 0 < size < math.inf and error >= 0 else 0.0
+        return relative if math.isfinite(relative) else 0.0
+
+    def backward(self, site: int) -> bool:
+        """True if a site stands in a backward pass."""
+        return any(name == "transpose" and by for name, by in self.sites[site].names)
+
+    def maker(self, site: int) -> int:
+        """The site whose value a cast to half rounds; the site itself if it is no such cast."""
+        found = self.sites[site]
+        if found.eqn is None or found.eqn.primitive.name != "convert_element_type":
+            return site
+        if found.dtype not in HALF_TYPES or len(found.reads) != 1:
+            return site
+        return found.reads[0]
+
+
+def blamed(run: Run, half: str) -> BlameRecord:
+    """Finds the operation to blame for what a run shows, and the cause.
+
+    Args:
+        run: the run.
+        half: the half type of the programs in it.
+    """
+    inputs = _bad_inputs(run)
+    scale, fitting = _scales(run)
+    first, culprit, pins = _first_bad(run), None, ()
+    if first is not None:
+        verdict = _cause(run, first, scale, fitting)
+        if verdict is Verdict.UNDERFLOW:
+            culprit = _emptied(run, first)
+        if verdict is not Verdict.LOSS_SCALE:
+            mended = scale is not None and fitting is not None and fitting >= 1
+            pins = _pins(run, first, culprit, mended=mended)
+    else:
+        verdict, first = _of_float32(run, inputs)
+    return BlameRecord(
+        verdict,
+        None if first is None else suspect(run, first),
+        None if culprit is None else suspect(run, culprit),
+        tuple(pins),
+        scale,
+        fitting,
+        inputs,
+        _ranked(run, "underflow"),
+        _ranked(run, "error"),
+        half,
+        HALF_TYPES[half].largest,
+        sum(site.eqn is not None for site in run.sites),
+    )
+
+
+def _bad_inputs(run: Run) -> tuple[str, ...]:
+    """Names of arguments that are not finite."""
+    found = (k for k, site in enumerate(run.sites) if site.eqn is None)
+    return tuple(
+        site.names[0][0]
+        for k in found
+        if (site := run.sites[k]) and not np.isfinite(run.rows[k, [LOW, HIGH]]).all()
+    )
+
+
+def _first_bad(run: Run) -> int | None:
+    """The site at which an element is first not finite while its twin is."""
+    bad = np.flatnonzero(run.rows[:, BAD] > 0)
+    return min(bad.tolist(), key=lambda k: (run.rows[k, TICK], k), default=None)
+
+
+def _scales(run: Run) -> tuple[float | None, float | None]:
+    """The loss scale, and the greatest power of two at which the backward pass fits."""
+    behind = [k for k in range(len(run.sites)) if run.backward(k)]
+    scaled = [k for k in behind if (LOSS_SCALE, False) in run.sites[k].names]
+    scale = max((run.twin(k) for k in scaled), default=0.0)
+    if not scale:
+        return None, None
+    over = max((run.twin(k) / run.largest(k) for k in behind), default=0.0)
+    fitting = scale if over <= 1 else 2.0 ** math.floor(math.log2(scale / over))
+    return scale, fitting
+
+
+def _cause(run: Run, first: int, scale: float | None, fitting: float | None) -> Verdict:
+    if run.twin(first) <= run.largest(first) and not _overflows_before(run, first):
+        return Verdict.UNDERFLOW if _emptied(run, first) is not None else Verdict.OVERFLOW
+    if not run.backward(first):
+        return Verdict.OVERFLOW
+    if scale is not None and fitting is not None and fitting >= 1:
+        return Verdict.LOSS_SCALE
+    return Verdict.BACKWARD
+
+
+def _overflows_before(run: Run, first: int) -> bool:
+    """True if the first operation, in float32 itself, reads numbers that are too large for half."""
+    return run.sites[first].dtype not in HALF_TYPES and any(
+        run.twin(k) > run.largest(k) for k in run.sites[first].reads
+    )
+
+
+def _emptied(run: Run, site: int) -> int | None:
+    """The nearest site before, by what reads what, at which numbers became 0."""
+    seen, layer = {site}, [site]
+    while layer:
+        lost = [k for k in layer if run.rows[k, ZERO] > 0]
+        if lost:
+            return max(lost, key=run.emptied)
+        layer = [k for s in layer for k in run.sites[s].reads if k not in seen]
+        seen.update(layer)
+    return None
+
+
+def _emptied_before(run: Run, site: int) -> set[int]:
+    """A site and those before it at which numbers became 0, with none between that kept them."""
+    found, ahead = {site}, [site]
+    while ahead:
+        for k in run.sites[ahead.pop()].reads:
+            if k not in found and run.emptied(k) > _MATTERS:
+                found.add(k)
+                ahead.append(k)
+    return found
+
+
+def _pins(run: Run, first: int, culprit: int | None, *, mended: bool) -> list[str]:
+    """Patterns of what makes or reads a half value that does not fit.
+
+    Args:
+        run: the run.
+        first: the site that is not finite first.
+        culprit: the one whose numbers became 0, if that is why.
+        mended: whether a lower loss scale mends the backward pass.
+    """
+    sites = [] if culprit is not None else [first]
+    sites += [] if culprit is None else sorted(_emptied_before(run, culprit))
+    for k in range(len(run.sites)):
+        if run.twin(k) > run.largest(k) and not (mended and run.backward(k)):
+            sites.append(k)
+    paths: dict[str, None] = {}
+    for k in sites:
+        for names in (run.sites[k].names, *sorted(run.readers.get(k, ()))):
+            found = run.node(names)
+            if found is not None and Trait.STRUCTURAL not in found[1].traits:
+                paths[_path(found[1])] = None
+    return [_escaped(path) for path in paths]
+
+
+def _path(node: Node) -> str:
+    return f"{node.scope}/{node.op}" if node.scope else node.op
+
+
+def _escaped(path: str) -> str:
+    """A pattern that matches a path."""
+    return (
+        path
+        if fnmatch.fnmatchcase(path, path)
+        else "".join(f"[{c}]" if c in "[" else c for c in path)
+    )
+
+
+def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
+    """The verdict on a run that half does not break: finite, or where float32 is not."""
+    bad = np.isfinite(run.rows[:, FULL_TICK])
+    nan = np.flatnonzero(np.isnan(run.rows[:, LOW])).tolist()
+    starts = nan or [k for k in run.results if k >= 0 and bad[k]]
+    if not starts:
+        return Verdict.FINITE, None
+    if inputs:
+        return Verdict.INPUT, next(k for k, s in enumerate(run.sites) if s.eqn is None and bad[k])
+    return Verdict.FLOAT32, _origin(run, bad, starts)
+
+
+def _origin(run: Run, bad: np.ndarray, starts: Sequence[int]) -> int:
+    """The site from which the earliest of some sites has numbers that are not finite.
+
+    Args:
+        run: the run.
+        bad: for each site, whether its twin is ever not finite.
+        starts: sites at which it is.
+    """
+
+    def moment(k: int) -> tuple[float, int]:
+        return float(run.rows[k, FULL_TICK]), k
+
+    found, seen = min(starts, key=moment), set[int]()
+    while True:
+        seen.add(found)
+        latest = moment(found)[0]
+        reads = set(run.sites[found].reads) - seen
+        before = [k for k in reads if bad[k] and moment(k)[0] <= latest]
+        if not before:
+            return found
+        found = min(before, key=moment)
+
+
+def suspect(run: Run, site: int) -> Suspect:
+    """The operation at a site, with what was noted there."""
+    made, row = run.maker(site), run.rows[site]
+    at = run.sites[made]
+    reader = ""
+    if made != site and (reads := run.node(run.sites[site].names)) is not None:
+        maker = run.node(at.names)
+        same = maker is not None and maker[1] is reads[1]
+        reader = "" if same else reads[1].op
+    operation, scope, source, rule = _described(run, at)
+    count = max(float(row[COUNT]), 1.0)
+    return Suspect(
+        operation,
+        scope,
+        source,
+        rule,
+        run.sites[site].dtype,
+        tuple(at.shape),
+        reader,
+        float(row[LOW]),
+        float(row[HIGH]),
+        int(row[BAD]),
+        int(row[ITERATION]) if run.sites[site].loop and row[BAD] else None,
+        float(row[UNDERFLOW]) / count,
+        run.error(site),
+        run.backward(site),
+    )
+
+
+def _described(run: Run, at: Site) -> tuple[str, str, str, str]:
+    """Operation, scope, source line and rule."""
+    if at.eqn is None:
+        return "argument", at.names[0][0], "", ""
+    found = run.node(at.names)
+    if found is not None:
+        painted, node = found
+        rule = str(painted.painting.rules[node.index])
+        return node.op, node.scope, _first_known(str(node.source), at), rule
+    own = str(at.eqn.primitive.name)
+    name = "dot_general" if own == OWN_DOT else own
+    scopes = without_regions(without_marks(name for name, by in at.names if not by))
+    return name, "/".join(scopes), _first_known(_jax.source_line(at.eqn), at), ""
+
+
+def _first_known(source: str, at: Site) -> str:
+    """A source line, or where JAX knows none that of the nearest equation around it."""
+    lines = (source, *map(_jax.source_line, reversed(at.around)))
+    return next((line for line in lines if line != _jax.NO_SOURCE), source)
+
+
+def _ranked(run: Run, by: str) -> tuple[Suspect, ...]:
+    """Operations by underflow or error, each once, most first."""
+    if by == "underflow":
+        size = run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
+    else:
+        size = np.array([run.error(k) for k in range(len(run.sites))])
+    moved = [k for k in run.results if k >= 0 and _moves(run.sites[k])]
+    size[moved] = 0
+    found: dict[Any, Suspect] = {}
+    for k in np.argsort(-size, kind="stable").tolist():
+        if size[k] <= 0 or len(found) == MOST:
+            break
+        one = suspect(run, k)
+        found.setdefault((one.path, one.source, one.reader, one.backward), one)
+    return tuple(found.values())
+
+
+def _moves(site: Site) -> bool:
+    """True if what makes a value only moves others."""
+    return site.eqn is not None and site.eqn.primitive.name in MOVING

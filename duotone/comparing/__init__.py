@@ -1,0 +1,1 @@
+"""``duotone.compare``: float32, the function as written, and duotone, side by side."""

@@ -1,0 +1,94 @@
+"""The batch among a function's arguments, and the largest one that fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from duotone.devices.mesh import sharding_of
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """The arguments of a function whose first axis is the batch.
+
+    Attributes:
+        positions: of those arguments.
+        size: examples in them.
+    """
+
+    positions: tuple[int, ...]
+    size: int
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Sizes to compile beside it, in the order in which they are tried."""
+        return (2 * self.size, self.size // 2) if self.size > 1 else (2 * self.size,)
+
+    def largest(self, memory: int, other: int, other_memory: int, limit: float) -> int | None:
+        """The largest batch that fits, if memory grows evenly with it; ``None`` if it does not.
+
+        Args:
+            memory: bytes that one call needs.
+            other: another size of the batch.
+            other_memory: bytes that it needs.
+            limit: bytes that there are.
+        """
+        each = (other_memory - memory) / (other - self.size)
+        if each <= 0:
+            return None
+        return max(int(self.size + (limit - memory) / each), 0)
+
+    def resized(self, args: tuple[Any, ...], size: int) -> tuple[Any, ...]:
+        """The arguments with so many examples, as shapes."""
+        return tuple(
+            jax.tree.map(functools.partial(_resized, size=size), arg)
+            if position in self.positions
+            else arg
+            for position, arg in enumerate(args)
+        )
+
+
+def batch_of(args: tuple[Any, ...], given: int | Sequence[int]) -> Batch:
+    """The batch among a function's arguments.
+
+    Args:
+        args: the arguments.
+        given: positions of those whose arrays all have the batch as first axis.
+
+    Raises:
+        ArgumentTypeError: ``given`` holds no integers.
+        ArgumentError: there is no such argument, or its arrays have not one first axis.
+    """
+    positions = (given,) if isinstance(given, int) else tuple(given)
+    if not positions or not all(type(position) is int for position in positions):
+        raise ArgumentTypeError(
+            f"compare: batch is {shown(given)}; pass the positions of the arguments whose first "
+            "axis is the batch, as batch=2 or batch=(1, 2)"
+        )
+    sizes = set()
+    for position in positions:
+        if not 0 <= position < len(args):
+            raise ArgumentError(
+                f"compare: batch names argument {position}, and there are {len(args)}, counted "
+                "from 0"
+            )
+        leaves = jax.tree.leaves(args[position])
+        sizes |= {leaf.shape[0] if getattr(leaf, "ndim", 0) else None for leaf in leaves}
+    if len(sizes) != 1 or None in sizes:
+        found = ", ".join(map(str, sorted(sizes, key=str))) or "no arrays"
+        raise ArgumentError(
+            f"compare: the arrays of batch={shown(given)} have not one first axis ({found}); name "
+            "the arguments whose arrays all begin with the batch"
+        )
+    return Batch(positions, sizes.pop())
+
+
+def _resized(leaf: Any, size: int) -> jax.ShapeDtypeStruct:
+    shape = (size, *leaf.shape[1:])
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding_of(leaf))

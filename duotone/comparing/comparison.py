@@ -1,0 +1,219 @@
+"""Programs side by side on several devices, as data: what ``duotone.compare`` returns.
+
+Made by :mod:`duotone.comparing.compare`, shown by :mod:`duotone.comparing.comparison_view`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from duotone.cost.compiled_record import Kernel, ProgramCost
+from duotone.cost.roofline import time_by
+from duotone.devices.specifications import Target
+from duotone.errors import ArgumentError, shown
+
+FLOAT32, WRITTEN, DUOTONE = "float32", "as written", "duotone"
+FORMS = (FLOAT32, WRITTEN, DUOTONE)
+"""The forms of a function that are compared."""
+_DEAREST = 3
+ESTIMATE = (
+    "estimated, nothing was compiled. Time, bytes and kernels are those of a model of what a "
+    "compiler fuses. Bounds of the time: least, dots and convolutions alone at the device's peak; "
+    "most, each operation a kernel of its own. Memory is that of arguments and results alone."
+)
+EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
+SHARDED = (
+    "it is sharded over several devices; only a compiler divides it, so the estimate is that of "
+    "one device that does all."
+)
+NO_TIME = "nothing is known of its speed, so there is no time."
+LARGEST = {
+    True: "the largest batch is where memory, which two sizes show to grow evenly, is full.",
+    False: "the largest batch is told by a compiler only.",
+}
+"""Notes on the figures; the last one by whether they are exact."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One form of the function on one target.
+
+    Attributes:
+        target: name of the target.
+        device: in its maker's words.
+        form: ``"float32"``: with duotone off; ``"as written"``: as it is; ``"duotone"``: with
+            ``duotone.autocast``.
+        same_as: another form that is the same program, whose figures these are; empty for none.
+        exact: whether it was compiled. If not, ``seconds``, ``bytes``, ``kernel_count`` and
+            ``dearest`` are an estimate, and ``memory`` is that of arguments and results alone.
+        half: the half type of ``"duotone"``; empty where none is fast and for other forms.
+        seconds: roofline; 0 where nothing is known of the device.
+        least_seconds: bound of an estimate: dots and convolutions alone. ``None`` where compiled.
+        most_seconds: bound of an estimate: each operation is a kernel of its own; likewise.
+        speedup: ``seconds`` of ``"float32"`` over its own; ``None`` where nothing is known.
+        bytes: moved between kernels and memory.
+        flops: of dots and convolutions.
+        half_flops_share: of them, with two half operands.
+        kernel_count: kernels that run.
+        casts: conversions between float32 and half that run.
+        memory: bytes that one call needs.
+        fits: whether they fit into the device's memory; ``None`` where that is not known: nothing
+            is known of the device, or it was not compiled and arguments and results fit.
+        time_by: shares of ``seconds`` by ``"dots"``, ``"bandwidth"``, ``"links"`` (of several
+            devices) and ``"launches"``.
+        dearest: the three kernels, or operations, that take most seconds in all their runs.
+        devices: that run it; above 1 all figures are those of one of them, on its part of the
+            arrays. 1 of an estimate.
+        largest_batch: that fits into the device's memory; ``None`` where nobody asked or knows.
+        sent: bytes that one device sends to others, by kind of collective: ``"all-gather"``, ….
+    """
+
+    target: str
+    device: str
+    form: str
+    same_as: str
+    exact: bool
+    half: str
+    seconds: float
+    least_seconds: float | None
+    most_seconds: float | None
+    speedup: float | None
+    bytes: int
+    flops: float
+    half_flops_share: float
+    kernel_count: int
+    casts: int
+    memory: int
+    fits: bool | None
+    time_by: Mapping[str, float]
+    dearest: tuple[Kernel, ...]
+    devices: int
+    sent: Mapping[str, int]
+    largest_batch: int | None = None
+
+    @property
+    def bounded_by(self) -> str:
+        """The key of ``time_by`` that most seconds go by; empty if there is none."""
+        return max(self.time_by, key=lambda name: self.time_by[name], default="")
+
+
+def make_row(
+    cost: ProgramCost,
+    target: Target,
+    form: str,
+    half: str,
+    bounds: tuple[float, float] | None,
+) -> ComparisonRow:
+    """A row without its speed-up.
+
+    Args:
+        cost: of the program, compiled or estimated.
+        target: the device.
+        form: one of :data:`FORMS`.
+        half: the half type, or empty.
+        bounds: least and most seconds of an estimate; ``None`` where it was compiled.
+    """
+    fits = cost.peak_bytes <= target.memory if target.memory else None
+    exact = bounds is None
+    least, most = bounds or (None, None)
+    by = "seconds" if target.bandwidth else "bytes"
+    sent: Counter[str] = Counter()
+    for collective in cost.collectives:
+        sent[collective.kind] += collective.total_bytes
+    return ComparisonRow(
+        target=target.name,
+        device=cost.device,
+        form=form,
+        same_as="",
+        exact=exact,
+        half=half,
+        seconds=cost.seconds,
+        least_seconds=least,
+        most_seconds=most,
+        speedup=None,
+        bytes=cost.bytes,
+        flops=cost.total_flops,
+        half_flops_share=cost.half_flops_share,
+        kernel_count=cost.kernel_count,
+        casts=cost.casts,
+        memory=cost.peak_bytes,
+        fits=fits if exact or fits is False else None,
+        time_by=time_by(cost.kernels, target),
+        dearest=cost.largest(_DEAREST, by),
+        devices=cost.devices,
+        sent=dict(sent),
+    )
+
+
+def with_speedups(rows: list[ComparisonRow]) -> list[ComparisonRow]:
+    """The rows of one target with their speed-ups over that of float32."""
+    full = next(row.seconds for row in rows if row.form == FLOAT32)
+    return [
+        dataclasses.replace(row, speedup=full / row.seconds if row.seconds else None)
+        for row in rows
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class SideBySide:
+    """A function in several forms on several targets.
+
+    Attributes:
+        function: its name.
+        rows: by target, as they were asked for, and form: float32, as written, duotone.
+        notes: what the figures are, what they leave out and what could not be known, a line each.
+    """
+
+    function: str
+    rows: tuple[ComparisonRow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        return tuple(dict.fromkeys(row.target for row in self.rows))
+
+    def row(self, target: str, form: str = DUOTONE) -> ComparisonRow:
+        """One row.
+
+        Args:
+            target: name of the target, in any case.
+            form: ``"float32"``, ``"as written"`` or ``"duotone"``.
+
+        Raises:
+            ArgumentError: there is no such row.
+        """
+        for row in self.rows:
+            if (row.target, row.form) == (str(target).lower(), form):
+                return row
+        if form not in FORMS:
+            raise ArgumentError(f"row: form is {shown(form)}; it takes {_listed(FORMS)}")
+        raise ArgumentError(f"row: target is {shown(target)}; there are {_listed(self.targets)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: ``{"function": …, "rows": […], "notes": […]}``."""
+        rows = []
+        for row in self.rows:
+            data = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
+            data |= {"time_by": dict(row.time_by), "sent": dict(row.sent)}
+            data["dearest"] = [dataclasses.asdict(kernel) for kernel in row.dearest]
+            rows.append({**data, "bounded_by": row.bounded_by})
+        return {"function": self.function, "rows": rows, "notes": list(self.notes)}
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """:meth:`to_dict` as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def page_section(self) -> dict[str, Any]:
+        """The record as a section of the report page."""
+        from duotone.comparing.comparison_page import comparison_section
+
+        return comparison_section(self)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names))

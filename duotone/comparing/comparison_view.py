@@ -1,0 +1,139 @@
+"""A comparison as text: a table for each target, its dearest kernels, and what the figures are."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from duotone.comparing.comparison import DUOTONE, ComparisonRow, SideBySide
+from duotone.cost.compiled_record import Kernel
+from duotone.text.columns import columns
+from duotone.text.lines import Lines
+from duotone.text.numbers import amount
+from duotone.text.source_lines import short_source
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+class ComparisonView(Lines):
+    """A comparison as a rich renderable for people.
+
+    Args:
+        seen: the comparison.
+    """
+
+    widest = 80
+
+    def __init__(self, seen: SideBySide) -> None:
+        self._seen = seen
+
+    def _lines(self, width: int) -> Iterator[str]:
+        yield f"{self._seen.function}: float32, as written and with duotone"
+        for target in self._seen.targets:
+            yield ""
+            yield from _table([row for row in self._seen.rows if row.target == target], width)
+        for note in self._seen.notes:
+            yield ""
+            yield from textwrap.wrap(note, width)
+
+
+def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
+    """One target: its forms, and the dearest kernels of the last one."""
+    first = rows[0]
+    several = f" for {first.devices} devices; of each:" if first.devices > 1 else ""
+    made = "compiled" if first.exact else "estimated"
+    yield f"{first.target} ({first.device}), {made}{several}"
+    bounds = ("", "") if first.exact else ("least", "most")
+    heads = ("speed-up", "bytes", "memory", "half", "bounded by")
+    yield _cells(width, "", bounds[0], "time", bounds[1], *heads)
+    for row in rows:
+        yield _row(row, width)
+    yield from _sent(rows, width)
+    known = [row for row in rows if row.largest_batch is not None and not row.same_as]
+    if known:
+        told = [f"{row.form} {row.largest_batch}" for row in known]
+        yield f"largest batch, about: {', '.join(told)}"
+    mixed = next(row for row in rows if row.form == DUOTONE)
+    half = f" ({mixed.half})" if mixed.half else ", which finds no half type that is fast here"
+    yield f"dearest of duotone{half}"
+    for kernel in mixed.dearest:
+        yield _kernel(kernel, mixed, width)
+
+
+def _row(row: ComparisonRow, width: int) -> str:
+    if row.same_as:
+        return columns(width, (row.form, 10), (f"the same as {row.same_as}", 0))
+    most = row.bounded_by
+    by = f"{most} {row.time_by[most]:.0%}" if most else ""
+    return _cells(
+        width,
+        row.form,
+        duration(row.least_seconds or 0.0),
+        duration(row.seconds),
+        duration(row.most_seconds or 0.0),
+        "" if row.speedup is None else f"{row.speedup:.2f}x",
+        amount(row.bytes, "B"),
+        amount(row.memory, "B") + ("!" if row.fits is False else ""),
+        f"{row.half_flops_share:.0%}" if row.flops else "",
+        by,
+    )
+
+
+def _sent(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
+    """The bytes that a device sends in each form, by kind of collective; nothing for one device."""
+    if not any(row.sent for row in rows):
+        return
+    yield columns(width, ("", 10), ("sends", -8))
+    for row in rows:
+        if not row.same_as:
+            kinds = sorted(row.sent.items(), key=lambda kind: -kind[1])
+            told = ", ".join(f"{kind} {amount(sent, 'B')}" for kind, sent in kinds)
+            total = amount(sum(row.sent.values()), "B")
+            yield columns(width, (row.form, 10), (total, -8), (told, 0))
+
+
+def _cells(width: int, *cells: str) -> str:
+    form, least, time, most, speedup, moved, memory, half, by = cells
+    return columns(
+        width,
+        (form, 10),
+        (least, -7),
+        (time, -7),
+        (most, -7),
+        (speedup, -8),
+        (moved, -7),
+        (memory, -8),
+        (half, -4),
+        (by, 0),
+    )
+
+
+def _kernel(kernel: Kernel, row: ComparisonRow, width: int) -> str:
+    share = kernel.total_seconds / row.seconds if row.seconds else 0.0
+    return columns(
+        width,
+        (f"{share:.0%}" if row.seconds else "", -5),
+        (duration(kernel.total_seconds) or amount(kernel.total_bytes, "B"), -8),
+        (f"{kernel.runs} x", -6),
+        (f"{kernel.op} {kernel.dtype}".rstrip(), 28),
+        (_source(kernel.source, width - 51), 0),
+    )
+
+
+def _source(source: str, size: int) -> str:
+    """A source line, or the end of a compiler's name stack."""
+    short = short_source(source)
+    return short if len(short) <= size else f"…{short[1 - size :]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three digits; empty for none.
+
+    Example:
+        >>> duration(0.00312), duration(0.0)
+        ('3.12 ms', '')
+    """
+    if not seconds:
+        return ""
+    size, unit = next((s for s in _SECONDS if seconds >= s[0]), _SECONDS[-1])
+    return f"{seconds / size:.3g} {unit}"

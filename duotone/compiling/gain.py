@@ -1,0 +1,117 @@
+"""Worth: a run as a loop, and whether the loop would cost more than it saves.
+
+To decline for one reason more, add it to :func:`why_not`; a person reads the sentence in ``duotone
+clusters``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from duotone.compiling.copies import Copies
+from duotone.compiling.listing import Listing, aval_bytes
+from duotone.compiling.sources import Source
+
+LEAST_GAIN = 64
+"""Equations that a loop must leave out: the compiler takes about a millisecond for each, a loop
+about a microsecond an iteration."""
+_FRESH_SHARE = 1 / 64
+"""Bytes stacked anew for each copy, over the bytes that a copy reads and writes."""
+_FRESH_BYTES = 1024
+"""Bytes for each copy that may be stacked anew whatever a copy costs."""
+_KEPT_SHARE = 1 / 8
+"""Bytes stacked that nobody reads, over the bytes that a copy reads and writes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loop:
+    """A run that becomes a loop.
+
+    Attributes:
+        number: of the step, in the keys of its stacks.
+        copies: the run.
+        reverse: True if the loop goes through its stacked operands backwards.
+        sources: of each slot that differs from copy to copy, by its place among the slots.
+        windows: slices that go along an axis of one array: equation of a copy, and the axis, first
+            index and step in the order of the stack.
+        early: equations of a copy that are made for all copies before the loop.
+        kept: results of a copy that are read behind the loop, each with the copies that are read.
+    """
+
+    number: int
+    copies: Copies
+    reverse: bool
+    sources: dict[int, Source]
+    windows: dict[int, tuple[int, int, int]]
+    early: frozenset[int]
+    kept: dict[int, tuple[int, ...]]
+
+    def index(self, copy: int) -> int:
+        """Where a copy stands in the stacks of the loop."""
+        return self.copies.count - 1 - copy if self.reverse else copy
+
+
+def why_not(listing: Listing, loop: Loop) -> str:
+    """Why a loop would cost more than it saves; empty if it would not."""
+    copies = loop.copies
+    model = listing.eqns[copies.model : copies.model + copies.period]
+    if len(loop.early) < copies.period:
+        saved = sum(listing.weights[copies.model : copies.model + copies.period])
+        if saved * (copies.count - 1) < LEAST_GAIN:
+            return f"only {saved * (copies.count - 1)} operations would be left out"
+    linked = any(slot.kind in ("carried", "each") for slot in copies.slots)
+    if not linked and not copies.moving and not any(eqn.effects for eqn in model):
+        return "all copies calculate the same, which the compiler sees for itself"
+    fresh = fresh_bytes(listing, loop)
+    traffic = sum(_size(atom) for eqn in model for atom in (*eqn.invars, *eqn.outvars))
+    if fresh > copies.count * max(_FRESH_BYTES, traffic * _FRESH_SHARE):
+        return (
+            f"{_megabytes(fresh)} of operands differ from copy to copy (weights?) and would "
+            f"have to be stacked at every call, where a copy moves {_megabytes(traffic)}"
+        )
+    unread = _unread_bytes(listing, loop)
+    if unread > copies.count * max(_FRESH_BYTES, traffic * _KEPT_SHARE):
+        return f"{_megabytes(unread)} would be kept that nothing reads"
+    return ""
+
+
+def fresh_bytes(listing: Listing, loop: Loop) -> int:
+    """Bytes that are stacked for a loop and stand in no stack before."""
+    return sum(
+        source.fresh * listing.bytes_of(source.values[0])
+        for source in loop.sources.values()
+        if source.fresh > 2
+    )
+
+
+def _unread_bytes(listing: Listing, loop: Loop) -> int:
+    base, count, unread = int(listing.first[loop.copies.start]), loop.copies.count, 0
+    for offset, copies in loop.kept.items():
+        few = min(copies) >= count - depth(listing, loop.copies, offset)
+        if not few:
+            unread += (count - len(copies)) * listing.bytes_of(base + offset)
+    return unread
+
+
+def depth(listing: Listing, copies: Copies, offset: int) -> int:
+    """How many of the last copies hand a result on without a stack.
+
+    As many as it is carried for; 1 if the loop can carry it for the last copy alone, beginning with
+    zeros, which keys of random numbers have none of.
+    """
+    distances = [s.distance for s in copies.slots if s.kind == "carried" and s.offset == offset]
+    aval = listing.atoms[int(listing.first[copies.start]) + offset].aval
+    extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+    return max([0 if extended else 1, *distances])
+
+
+def _size(atom: Any) -> int:
+    return aval_bytes(atom.aval)
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:.3g} MB"

@@ -1,0 +1,271 @@
+"""Loops: a run of a plan as one ``lax.scan``.
+
+What a loop carries are *registers*: the value that a copy hands to the next one, and behind it
+those handed on before, where a copy reads from further back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from duotone import _jax
+from duotone.compiling.copies import slots_of
+from duotone.compiling.listing import Listing
+from duotone.compiling.loop_plan import Loop
+from duotone.compiling.sources import Source, StackKey
+
+Finish = Callable[[Callable[..., Any], Loop, Any, Any], Callable[..., Any]]
+"""Takes the body of a loop, the loop, what it begins with and what it goes through; returns the
+body that is bound."""
+
+
+class Values(Protocol):
+    """The values and stacks of a program that is carried out."""
+
+    listing: Listing
+    values: dict[int, Any]
+    stacks: dict[StackKey, Any]
+
+    def read(self, value: int) -> Any:
+        """A value by its number."""
+        ...
+
+    def stacked(self, source: Source) -> Any:
+        """The stacked array of a source."""
+        ...
+
+
+class LoopRun:
+    """One loop."""
+
+    def __init__(
+        self, run: Values, loop: Loop, wanted: frozenset[StackKey], finish: Finish
+    ) -> None:
+        self.run, self.loop, self.listing = run, loop, run.listing
+        self.wanted, self.finish = wanted, finish
+        copies = loop.copies
+        self.slots = list(slots_of(self.listing, copies))
+        self.base = int(self.listing.first[copies.start])
+        self.model = int(self.listing.first[copies.model])
+        self.made = int(self.listing.first[copies.start + copies.period]) - self.base
+        self.chains: dict[tuple[int, ...], int] = {}  # offset, first values: place among registers
+        self.reads: dict[int, int] = {}  # slot: register
+        self.registers: list[tuple[int, int]] = []  # offset, the register before or -1
+        self.first: list[Any] = []
+        self._find_registers()
+        self.lasting = [
+            offset
+            for offset, used in loop.kept.items()
+            if used == (copies.count - 1,)
+            and not any(made == offset for made, _ in self.registers)
+            and (loop.number, "out", offset) not in self.wanted
+            and (loop.number, "early", offset) not in self.wanted
+        ]
+
+    def _find_registers(self) -> None:
+        place = 0
+        for _, slots in self.slots:
+            for slot in slots:
+                if slot.kind == "carried":
+                    self.reads[place] = self._chain(slot.offset, slot.values)
+                place += 1
+
+    def _chain(self, offset: int, values: tuple[int, ...]) -> int:
+        """The register that holds what was made ``len(values)`` copies ago."""
+        before = -1
+        for depth in range(1, len(values) + 1):
+            key = (offset, depth, *values[len(values) - depth :])
+            if key not in self.chains:
+                self.chains[key] = len(self.registers)
+                self.registers.append((offset, before))
+                self.first.append(self.run.read(values[len(values) - depth]))
+            before = self.chains[key]
+        return before
+
+    def __call__(self) -> None:
+        """Binds the loop; its results stand among the values and stacks of the program."""
+        loop, wanted = self.loop, self.wanted
+        each = {place: self.run.stacked(source) for place, source in loop.sources.items()}
+        self.fixed: dict[int, Any] = {}
+        early = self._early(each)
+        outs = [key[2] for key in sorted(wanted) if key[:2] == (loop.number, "out")]
+        ins = [key[2] for key in sorted(wanted) if key[:2] == (loop.number, "in")]
+        for offset in early:
+            self.run.stacks[loop.number, "early", offset] = early[offset]
+        if len(loop.early) == loop.copies.period:
+            return
+        self._hoist()
+        moving = self._moving()
+        carry, stacks = self._scan(each, early, moving, outs, ins)
+        for kind, offsets in (("out", outs), ("in", ins)):
+            for offset in offsets:
+                self.run.stacks[loop.number, kind, offset] = stacks.pop(0)
+        self._hand_on(carry)
+
+    def _early(self, each: dict[int, Any]) -> dict[int, Any]:
+        """The stacks of what is made for all copies before the loop, by offset."""
+        stacks: dict[int, Any] = {}
+        place = 0
+        for position, slots in self.slots:
+            if position in self.loop.early:
+                eqn = self.listing.eqns[self.loop.copies.model + position]
+                offset = self.listing.results(self.loop.copies.model + position)[0] - self.model
+                if position in self.loop.windows:
+                    array = self.run.read(slots[0].values[0])
+                    stacks[offset] = _windows(array, self.loop, position)
+                else:
+                    slot = slots[0]
+                    stack = each[place] if slot.kind == "each" else stacks[slot.offset]
+                    stacks[offset] = jax.vmap(lambda x, eqn=eqn: _jax.bind_again(eqn, [x])[0])(
+                        stack
+                    )
+            place += len(slots)
+        return stacks
+
+    def _hoist(self) -> None:
+        """Makes what is the same in all copies once, where that takes no memory."""
+        for position, slots in self.slots:
+            eqn = self.listing.eqns[self.loop.copies.model + position]
+            known = all(
+                s.kind == "same" or (s.kind == "inside" and s.offset in self.fixed) for s in slots
+            )
+            if (
+                not known
+                or eqn.effects
+                or position in self.loop.early
+                or position in self.loop.copies.moving
+            ):
+                continue
+            if sum(v.aval.size for v in eqn.outvars) > sum(a.aval.size for a in eqn.invars):
+                continue
+            operands = [
+                self.run.read(s.values[0]) if s.kind == "same" else self.fixed[s.offset]
+                for s in slots
+            ]
+            results = self.listing.results(self.loop.copies.model + position)
+            made = _jax.bind_again(eqn, operands)
+            self.fixed.update(zip([value - self.model for value in results], made, strict=True))
+
+    def _moving(self) -> dict[int, Any]:
+        order = slice(None, None, -1 if self.loop.reverse else 1)
+        return {
+            position: np.ascontiguousarray(rows[order]).astype(np.int32)
+            for position, rows in self.loop.copies.moving.items()
+            if position not in self.loop.early
+        }
+
+    def _scan(
+        self,
+        each: dict[int, Any],
+        early: dict[int, Any],
+        moving: dict[int, Any],
+        outs: list[int],
+        ins: list[int],
+    ) -> tuple[list[Any], list[Any]]:
+        loop = self.loop
+        read_early = self._offsets_read() & set(early)
+        early = {offset: early[offset] for offset in sorted(read_early)}
+        used = self._slots_bound()
+        xs = ({place: each[place] for place in each if place in used}, early, moving)
+        avals = {offset: self.listing.atoms[self.model + offset].aval for offset in self.lasting}
+        unset = [jnp.zeros(avals[offset].shape, avals[offset].dtype) for offset in self.lasting]
+        init = [*self.first, *unset]
+
+        def body(carry: list[Any], x: Any) -> tuple[list[Any], list[Any]]:
+            made = self._copy(carry, *x)
+            after = [
+                made[offset] if before < 0 else carry[before] for offset, before in self.registers
+            ]
+            after += [made[offset] for offset in self.lasting]
+            ys = [made[offset] for offset in outs] + [carry[self.reads[place]] for place in ins]
+            return after, ys
+
+        return lax.scan(
+            self.finish(body, loop, init, xs),
+            init,
+            xs,
+            length=loop.copies.count,
+            reverse=loop.reverse,
+        )
+
+    def _offsets_read(self) -> set[int]:
+        found = {offset for offset, _ in self.registers} | set(self.lasting)
+        for position, slots in self.slots:
+            if position not in self.loop.early:
+                found |= {slot.offset for slot in slots if slot.kind == "inside"}
+        return found
+
+    def _slots_bound(self) -> set[int]:
+        found, place = set(), 0
+        for position, slots in self.slots:
+            if position not in self.loop.early:
+                found |= set(range(place, place + len(slots)))
+            place += len(slots)
+        return found
+
+    def _copy(self, carry: list[Any], each: Any, early: Any, moving: Any) -> dict[int, Any]:
+        """The results of one copy, by offset."""
+        made = {**self.fixed, **early}
+        place = 0
+        for position, slots in self.slots:
+            places = range(place, place + len(slots))
+            place += len(slots)
+            results = self.listing.results(self.loop.copies.model + position)
+            offsets = [value - self.model for value in results]
+            if position in self.loop.early or (offsets and offsets[0] in made):
+                continue
+            operands = []
+            for at, slot in zip(places, slots, strict=True):
+                if slot.kind == "inside":
+                    operands.append(made[slot.offset])
+                elif slot.kind == "carried":
+                    operands.append(carry[self.reads[at]])
+                else:
+                    operands.append(
+                        each[at] if slot.kind == "each" else self.run.read(slot.values[0])
+                    )
+            eqn = self.listing.eqns[self.loop.copies.model + position]
+            if position in moving:
+                outs = [_moved(eqn, operands, moving[position])]
+            else:
+                outs = _jax.bind_again(eqn, operands)
+            made.update(zip(offsets, outs, strict=True))
+        return made
+
+    def _hand_on(self, carry: list[Any]) -> None:
+        """Writes what the last copies made and the loop carried out."""
+        last = self.base + (self.loop.copies.count - 1) * self.made
+        depths: dict[int, int] = {}
+        for place, (offset, before) in enumerate(self.registers):
+            depths[place] = depths[before] + 1 if before >= 0 else 0
+            self.run.values[last - depths[place] * self.made + offset] = carry[place]
+        for offset, array in zip(self.lasting, carry[len(self.registers) :], strict=True):
+            self.run.values[last + offset] = array
+
+
+def _windows(array: Any, loop: Loop, position: int) -> Any:
+    """Slices of one index each along an axis, stacked."""
+    axis, start, step = loop.windows[position]
+    count = loop.copies.count
+    low, high = sorted((start, start + step * (count - 1)))
+    stack = lax.slice_in_dim(array, low, high + 1, stride=abs(step), axis=axis)
+    stack = lax.expand_dims(jnp.moveaxis(stack, axis, 0), (axis + 1,))
+    return stack if step > 0 else lax.rev(stack, (0,))
+
+
+def _moved(eqn: _jax.Eqn, operands: list[Any], start: Any) -> Any:
+    """A ``slice`` or ``pad`` at an index that is only known in the loop."""
+    indices = [start[axis] for axis in range(start.shape[0])]
+    shape = eqn.outvars[0].aval.shape
+    if eqn.primitive.name == "slice":
+        return lax.dynamic_slice(operands[0], indices, shape)
+    array, around = operands
+    return lax.dynamic_update_slice(
+        lax.broadcast(lax.convert_element_type(around, array.dtype), shape), array, indices
+    )

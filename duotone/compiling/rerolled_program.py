@@ -1,0 +1,198 @@
+"""Program: carries a plan out, equation by equation and loop by loop.
+
+Bodies of loops, and programs inside of ``jit``, ``scan``, ``while`` and ``cond``, are planned and
+carried out alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from duotone import _jax
+from duotone.compiling.edges import evened
+from duotone.compiling.listing import LITERALS, Listing, list_program
+from duotone.compiling.loop_plan import Join, Line, Loop, Plan, make_plan
+from duotone.compiling.recomputed import remade
+from duotone.compiling.rerolled_loops import LoopRun
+from duotone.compiling.sources import Piece, Source, StackKey
+
+Lines = list[Line]
+_LEAST_INSIDE = 64
+"""Equations from which on a nested program is looked at."""
+
+
+def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..., list[Any]]:
+    """A program whose repeated parts are loops.
+
+    Args:
+        jaxpr: the program.
+        lines: what became of each run is added here while the program runs.
+        depth: how many loops of ours it stands in.
+
+    Returns:
+        Takes the arguments of the program as arrays; returns its results.
+    """
+    plan = best_plan(list_program(jaxpr))
+
+    def run(*arguments: Any) -> list[Any]:
+        lines.extend(dataclasses.replace(line, depth=depth) for line in plan.lines)
+        return _Run(plan, lines, depth)(arguments)
+
+    return run
+
+
+def best_plan(listing: Listing) -> Plan:
+    """The plan of a program, or of one that does the same: repeats itself more, stacks less.
+
+    Args:
+        listing: the program.
+    """
+    plan = make_plan(listing)
+    if plan.changes and (more := evened(plan.listing, plan.loops)) is not None:
+        other = make_plan(more)
+        if other.operations < plan.operations:
+            plan = other
+    if len(plan.loops) > 1 and (less := remade(plan.listing, plan.loops)) is not None:
+        other = make_plan(less)
+        alike = [loop.copies.count for loop in other.loops] == [
+            loop.copies.count for loop in plan.loops
+        ]
+        if alike and other.stacked_bytes < plan.stacked_bytes:
+            plan = other
+    return plan
+
+
+class _Run:
+    """One run through a plan: values by number, and stacks."""
+
+    def __init__(self, plan: Plan, lines: Lines, depth: int) -> None:
+        self.plan, self.listing = plan, plan.listing
+        self.lines, self.depth = lines, depth
+        self.values: dict[int, Any] = {}
+        self.stacks: dict[StackKey, Any] = {}
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        jaxpr = self.listing.jaxpr
+        known = (*_jax.consts_of(jaxpr), *arguments)
+        self.values.update({-1 - place: array for place, array in enumerate(known)})
+        for step in self.plan.steps:
+            if isinstance(step, Loop):
+                LoopRun(self, step, self.plan.wanted, self._finished)()
+            elif isinstance(step, Join):
+                self._join(step)
+            else:
+                self._bind(step)
+        return [self.read(value) for value in self.listing.outputs]
+
+    def read(self, value: int) -> Any:
+        """A value, taken from a stack if it stands in none but that."""
+        if value <= LITERALS:
+            return self.listing.atoms[value].val
+        if value not in self.values:
+            for stack, index in self.plan.places.get(value, ()):
+                if stack in self.stacks:
+                    self.values[value] = lax.index_in_dim(self.stacks[stack], index, keepdims=False)
+                    break
+        return self.values[value]
+
+    def _bind(self, position: int) -> None:
+        eqn = self.listing.eqns[position]
+        operands = [self.read(value) for value in self.listing.reads(position)]
+        results = bind_rolled(eqn, operands, self.lines, self.depth)
+        self.values.update(zip(self.listing.results(position), results, strict=True))
+        key = (position, "split", 0)
+        if key in self.plan.wanted:
+            self.stacks[key] = jnp.moveaxis(operands[0], eqn.params["axis"], 0)
+
+    def _join(self, join: Join) -> None:
+        eqn = self.listing.eqns[join.position]
+        stack = self.stacked(join.source)
+        if eqn.primitive.name == "stack":
+            result = jnp.moveaxis(stack, 0, eqn.params["axis"])
+        else:
+            axis, shape = eqn.params["dimension"], eqn.outvars[0].aval.shape
+            result = jnp.moveaxis(stack, 0, axis).reshape(shape)
+        self.values[self.listing.results(join.position)[0]] = result
+
+    def stacked(self, source: Source) -> Any:
+        """The stacked array of a source."""
+        if not source.pieces:
+            atoms = [self.listing.atoms[value] for value in source.values]
+            numbers = np.stack([np.asarray(atom.val, atom.aval.dtype) for atom in atoms])
+            return _jax.convert(numbers, numbers.dtype, atoms[0].aval.weak_type)
+        pieces = [self._piece(piece) for piece in source.pieces]
+        return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
+
+    def _piece(self, piece: Piece) -> Any:
+        if piece.stack is None:
+            aval = self.listing.atoms[piece.start].aval
+            value = self.read(piece.start)
+            if isinstance(value, np.ndarray | np.generic | float | int | complex):
+                value = jnp.asarray(value, aval.dtype)
+            return lax.expand_dims(value, (0,))
+        stack = self.stacks[piece.stack]
+        low = piece.start if piece.step > 0 else piece.start - piece.length + 1
+        if piece.length < stack.shape[0]:
+            stack = lax.slice_in_dim(stack, low, low + piece.length)
+        return stack if piece.step > 0 else lax.rev(stack, (0,))
+
+    def _finished(
+        self, body: Callable[..., Any], loop: Loop, init: Any, xs: Any
+    ) -> Callable[..., Any]:
+        """The body of a loop, its own repeated parts loops as well."""
+        if loop.copies.period < _LEAST_INSIDE:
+            return body
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
+        jaxpr, shape = jax.make_jaxpr(body, return_shape=True)(init, one)
+        again = rolled(jaxpr, self.lines, self.depth + 1)
+        tree = jax.tree.structure(shape)
+        return lambda carry, x: jax.tree.unflatten(tree, again(*jax.tree.leaves((carry, x))))
+
+
+def bind_rolled(eqn: _jax.Eqn, operands: list[Any], lines: Lines, depth: int) -> list[Any]:
+    """Binds an equation; programs inside of it are rolled."""
+    names = _INSIDE.get(eqn.primitive.name)
+    if names is None:
+        return _jax.bind_again(eqn, operands)
+    params = dict(eqn.params)
+    for name in names:
+        programs = params[name]
+        if isinstance(programs, (tuple, list)):
+            params[name] = type(programs)([_rolled_inside(p, lines, depth) for p in programs])
+        else:
+            params[name] = _rolled_inside(programs, lines, depth)
+    if all(params[name] is eqn.params[name] for name in names):
+        return _jax.bind_again(eqn, operands)
+    with _jax.EquationContext(eqn):
+        return _jax.bind(eqn, operands, params)
+
+
+_INSIDE = {
+    "jit": ("jaxpr",),
+    "pjit": ("jaxpr",),
+    "scan": ("jaxpr",),
+    "cond": ("branches",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "custom_jvp_call": ("call_jaxpr",),  # its rule stays, for whoever differentiates
+}
+"""Primitives that call programs, and the parameters that hold these."""
+
+
+def _rolled_inside(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int) -> _jax.ClosedJaxpr:
+    """A nested program, rolled; the same object if nothing becomes a loop."""
+    opened = _jax.open_jaxpr(jaxpr)
+    mine: Lines = []
+    new = jax.make_jaxpr(rolled(jaxpr, mine, depth))(*[var.aval for var in opened.invars])
+    lines += mine
+    same = all(
+        _jax.same_type(a.aval, b.aval)
+        for a, b in zip(opened.outvars, _jax.open_jaxpr(new).outvars, strict=True)
+    )
+    return new if same and any(line.rolled for line in mine) else jaxpr

@@ -1,0 +1,1 @@
+"""The cost of a program on a device, compiled or estimated: bytes, FLOPs, memory, time."""

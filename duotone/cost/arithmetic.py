@@ -1,0 +1,212 @@
+"""FLOPs of the dots and convolutions of a compiled program, and the types they run in.
+
+Three forms stand in programs: ``dot`` and ``convolution`` (inside fusions too; a TPU makes dots
+convolutions) and calls of cuBLAS and cuDNN.
+
+A dot does ``2 × result × contracted`` operations. A convolution does ``2 × outputs × kernel /
+output features``, where outputs are those of the *forward* convolution: in cuDNN's calls for
+gradients they are an operand.
+
+References:
+    XLA, ``xla/service/hlo_cost_analysis.cc``: ``GetDotFlops``, ``GetConvolutionFlops``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from duotone.cost.hlo import Array, Computation, Instruction, Program, bits_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dot:
+    """One dot or convolution.
+
+    Attributes:
+        types: of operands and result, ``"f16×f16→f32"``; with the type that products are made in
+            where the program names one: ``"f32×f32→f32 as tf32"``.
+        flops: operations.
+        math: the type that products are made in: ``f16``, ``tf32`` …; ``"default"`` for float32
+            operands of which the program asks no precision.
+        passes: how often the products are made, for more precision than ``math`` has.
+    """
+
+    types: str
+    flops: float
+    math: str
+    passes: int = 1
+
+
+def dots_of(instruction: Instruction, computation: Computation, program: Program) -> Iterator[Dot]:
+    """The dots of an instruction, those of the fusion that it runs included.
+
+    Args:
+        instruction: one of ``computation``.
+        computation: where it stands.
+        program: where the computations that it calls stand.
+    """
+    for nested, inner in program.inside(instruction, computation):
+        if flops := _flops(nested, inner):
+            yield _dot(nested, inner, flops)
+
+
+def _dot(instruction: Instruction, computation: Computation, flops: float) -> Dot:
+    lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
+    result = instruction.arrays[0]
+    types = f"{lhs.dtype}×{rhs.dtype}→{result.dtype}"
+    wider = max((lhs.dtype, rhs.dtype), key=bits_of)
+    if algorithm := _ALGORITHM.search(instruction.attributes):
+        named, passes = algorithm[1].lower(), int(algorithm[2] or 1)
+        return Dot(f"{types} as {named}", flops, named, passes)
+    if wider == "f32" and not _HIGHEST.search(instruction.attributes):
+        return Dot(types, flops, "default")
+    return Dot(types, flops, wider)
+
+
+_ALGORITHM = re.compile(
+    r'algorithm(?:=|":"alg_)dot_(bf16|f16|tf32|f32|f64)_[a-z0-9]+_[a-z0-9]+?(?:_x(\d))?\b', re.I
+)
+"""How a program names a dot algorithm: an attribute, or a setting of cuBLAS."""
+_HIGHEST = re.compile(r'operand_precision(?:=\{|":\[")highest', re.I)
+
+
+def _flops(instruction: Instruction, computation: Computation) -> float:
+    target = instruction.target if instruction.opcode == "custom-call" else ""
+    if instruction.opcode == "dot":
+        dimensions = instruction.numbers("lhs_contracting_dims")
+    elif target.startswith("__cublas$"):
+        dimensions = _library_contraction(instruction)
+    elif target.startswith("__cudnn$fmha"):
+        return _attention_flops(instruction, computation, target)
+    elif instruction.opcode == "convolution" or target.startswith("__cudnn$conv"):
+        return _convolution_flops(instruction, computation, target)
+    else:
+        return 0.0
+    lhs = computation.operand(instruction, 0).arrays[0]
+    contracted = math.prod(lhs.shape[d] for d in dimensions)
+    return 2.0 * instruction.arrays[0].size * contracted
+
+
+def _library_contraction(instruction: Instruction) -> tuple[int, ...]:
+    config = backend_config(instruction)
+    numbers = config.get("gemm_backend_config", config).get("dot_dimension_numbers", {})
+    return tuple(int(d) for d in numbers.get("lhs_contracting_dimensions", ()))
+
+
+def _attention_flops(instruction: Instruction, computation: Computation, target: str) -> float:
+    """A fused attention does two dots like its first; its derivative five (one of them again)."""
+    config = backend_config(instruction).get("cudnn_fmha_backend_config", {})
+    backward = "Backward" in target
+    # The dot in which queries (of the derivative: cotangents) meet keys (values).
+    name = "bmm2_grad_gemm2" if backward else "bmm1"
+    numbers = config.get(f"{name}_dot_dimension_numbers", {})
+    query, key = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
+    taken = numbers.get("rhs_contracting_dimensions", ()), numbers.get("rhs_batch_dimensions", ())
+    shared = {int(d) for names in taken for d in names}
+    own = math.prod(size for d, size in enumerate(key.shape) if d not in shared)
+    return (5 if backward else 2) * 2.0 * query.size * own
+
+
+def _convolution_flops(instruction: Instruction, computation: Computation, target: str) -> float:
+    lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
+    result = instruction.arrays[0]
+    kernel, outputs = rhs, result
+    if "BackwardInput" in target:
+        outputs = lhs
+    elif "BackwardFilter" in target:
+        kernel, outputs = result, rhs
+    features = _output_features(instruction, kernel)
+    share = 1 / _dilation(instruction) if target else _share_of_products(instruction, lhs, result)
+    return 2.0 * outputs.size * kernel.size / max(features, 1) * share
+
+
+def _output_features(instruction: Instruction, kernel: Array) -> int:
+    """Size of the dimension ``o`` of the kernel in ``dim_labels=b01f_01io->b01f``."""
+    found = re.search(r"_(\w+)->", instruction.attribute("dim_labels"))
+    if not found or "o" not in found[1]:
+        return 1
+    return kernel.shape[found[1].index("o")]
+
+
+def _dilation(instruction: Instruction) -> int:
+    """How many of the multiplications are with the zeros of a dilated operand: one in so many."""
+    return math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
+
+
+def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> float:
+    """How many products are with elements, not with padding or the zeros of a dilated operand.
+
+    A TPU's compiler writes a pointwise convolution with the kernel as the one element of a padded
+    image, over which the image slides as the window: nearly all of it is padding then.
+    """
+    window = instruction.attribute("window")
+    labels = re.search(r"(\w+)_\w+->(\w+)", instruction.attribute("dim_labels"))
+    sizes = _window_numbers(window, "size")
+    if labels is None or not sizes:
+        return 1.0
+    ones = [1] * len(sizes)
+    strides = _window_numbers(window, "stride") or ones
+    dilations = _window_numbers(window, "lhs_dilate") or ones
+    apart = _window_numbers(window, "rhs_dilate") or ones
+    pads = re.search(r"pad=([\dx_-]+)", window)
+    before = [int(pair.split("_")[0]) for pair in pads[1].split("x")] if pads else [0] * len(sizes)
+    share = 1.0
+    for axis, size in enumerate(sizes):
+        inside = lhs.shape[labels[1].index(str(axis))]
+        outside = result.shape[labels[2].index(str(axis))]
+        meet = _solutions(
+            before[axis],
+            (outside, strides[axis]),
+            (size, apart[axis]),
+            (inside, -dilations[axis]),
+        )
+        share *= meet / (outside * size)
+    return share
+
+
+def _solutions(total: int, *terms: tuple[int, int]) -> int:
+    """In how many ways three terms make ``total``, each a factor times a number below a bound.
+
+    The two numbers with the lowest bounds are tried; the third follows. An image is as long as its
+    result, or as a window that is itself an image: one of the three is short.
+
+    Args:
+        total: the sum.
+        terms: bound and factor of each number.
+    """
+    (low, by_low), (middle, by_middle), (high, by_high) = sorted(terms)
+    rest = total - np.arange(low)[:, None] * by_low - np.arange(middle) * by_middle
+    third = rest // by_high
+    return int(np.sum((rest % by_high == 0) & (third >= 0) & (third < high)))
+
+
+def _window_numbers(window: str, name: str) -> list[int]:
+    """One number for each axis of a window, as in ``stride=2x2``."""
+    found = re.search(rf"\b{name}=([\dx]+)", window)
+    return [int(n) for n in found[1].split("x")] if found else []
+
+
+def backend_config(instruction: Instruction) -> dict:
+    """The compiler's own attributes of an instruction; empty if there are none it can read."""
+    start = instruction.attributes.find("backend_config=")
+    if start < 0:
+        return {}
+    return _json_at(instruction.attributes[start + len("backend_config=") :])
+
+
+@functools.lru_cache(maxsize=4096)
+def _json_at(text: str) -> dict:
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text)
+        if isinstance(found, str):
+            found = json.loads(found)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

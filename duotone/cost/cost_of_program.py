@@ -1,0 +1,214 @@
+"""From a compiled program to its cost.
+
+One walk over the program: a loop's body counts as often as it runs, a branch as its most
+expensive form, an asynchronous pair once. Each instruction that remains is a kernel, whose seconds
+are those of :mod:`duotone.cost.roofline`.
+
+It takes text, so it needs no device and no JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+
+from duotone.cost.arithmetic import Dot, dots_of
+from duotone.cost.collectives import sendings_of
+from duotone.cost.compiled_record import Collective, Kernel
+from duotone.cost.hlo import Computation, Instruction, Program
+from duotone.cost.roofline import kernel_seconds, peak_of
+from duotone.cost.traffic import bytes_moved, is_free
+from duotone.cost.trips import Trips, written_trips
+from duotone.devices.specifications import Target
+
+_HALF = frozenset({"f16", "bf16"})
+_FULL = frozenset({"f32", "f64"})
+_BODIES = frozenset({"call", "async-start"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums over the kernels of a program; fields as in ``ProgramCost``."""
+
+    bytes: int
+    flops: dict[str, float]
+    dots: dict[str, int]
+    kernel_count: int
+    casts: int
+    seconds: float
+    kernels: tuple[Kernel, ...]
+    notes: tuple[str, ...]
+    devices: int
+    collectives: tuple[Collective, ...]
+
+
+def cost_of(program: Program, target: Target) -> Totals:
+    """Counts what a program moves and calculates.
+
+    Args:
+        program: parsed by :func:`duotone.cost.hlo.parse`.
+        target: whose bandwidth and peaks make the seconds.
+    """
+    walk = _Walk(program, target)
+    kernels = tuple(walk.kernels(program.entry, 1))
+    flops: Counter[str] = Counter()
+    dots: Counter[str] = Counter()
+    for types, runs, operations in walk.dots:
+        flops[types] += operations * runs  # pyright: ignore[reportArgumentType]
+        dots[types] += runs
+    return Totals(
+        bytes=sum(kernel.total_bytes for kernel in kernels),
+        flops=dict(flops),
+        dots=dict(dots),
+        kernel_count=sum(kernel.runs for kernel in kernels),
+        casts=sum(kernel.casts * kernel.runs for kernel in kernels),
+        seconds=sum(kernel.total_seconds for kernel in kernels),
+        kernels=kernels,
+        notes=tuple(dict.fromkeys(walk.notes)),
+        devices=program.partitions,
+        collectives=tuple(walk.collectives),
+    )
+
+
+class _Walk:
+    """The walk over a program, with what it collects on the way."""
+
+    def __init__(self, program: Program, target: Target) -> None:
+        self.program, self.target = program, target
+        self.trips = Trips(program)
+        self.notes: list[str] = []
+        self.dots: list[tuple[str, int, float]] = []
+        self.collectives: list[Collective] = []
+        self._channels: set[str] = set()
+
+    def kernels(self, computation: Computation, runs: int) -> Iterator[Kernel]:
+        """The kernels of a computation that runs ``runs`` times."""
+        for instruction in computation.instructions.values():
+            op = instruction.opcode
+            if op == "while":
+                yield from self._loop(instruction, computation, runs)
+            elif op == "conditional":
+                yield from self._dearest_branch(instruction, runs)
+            elif op in _BODIES and instruction.called:
+                for name in instruction.called:
+                    yield from self.kernels(self.program.computations[name], runs)
+            elif not (is_free(instruction) or op.endswith(("-start", "-update")) or _ends(op)):
+                yield self._kernel(instruction, computation, runs)
+            elif _ends(op):
+                yield from self._finished(instruction, computation, runs)
+
+    def _loop(self, loop: Instruction, computation: Computation, runs: int) -> Iterator[Kernel]:
+        """The kernels of a loop; its condition runs where the compiler knows no trip count."""
+        body, condition = (
+            self.program.computations[loop.attribute(key).lstrip("%")]
+            for key in ("body", "condition")
+        )
+        trips = self.trips.of(loop, computation)
+        if trips is None:
+            trips = 1
+            self.notes.append(f"how often {loop.name} runs is not known: counted once")
+        if written_trips(loop) is None:
+            yield from self.kernels(condition, runs * (trips + 1))
+        yield from self.kernels(body, runs * trips)
+
+    def _finished(self, done: Instruction, computation: Computation, runs: int) -> Iterator[Kernel]:
+        """The kernel of an asynchronous pair such as ``copy-start``, ``copy-done``."""
+        start = computation.operand(done, 0)
+        while start.opcode.endswith("-update"):
+            start = computation.operand(start, 0)
+        if start.opcode in _BODIES or not start.opcode.endswith("-start"):
+            return
+        op = start.opcode.removesuffix("-start")
+        joined = dataclasses.replace(
+            start, name=done.name, opcode=op, arrays=done.arrays, is_tuple=done.is_tuple
+        )
+        yield self._kernel(joined, computation, runs)
+
+    def _kernel(self, instruction: Instruction, computation: Computation, runs: int) -> Kernel:
+        operands = [computation.instructions[name] for name in instruction.operands]
+        read, written = bytes_moved(instruction, operands, self.program)
+        dots = list(dots_of(instruction, computation, self.program))
+        self.dots += [(dot.types, runs, dot.flops) for dot in dots]
+        moved = round(read + written)
+        sent = self._sent(instruction, computation, runs)
+        return Kernel(
+            name=instruction.name,
+            op=_kind(instruction, dots),
+            bytes=moved,
+            flops=sum(dot.flops for dot in dots),
+            dtype=", ".join(dict.fromkeys(dot.types for dot in dots)),
+            seconds=self._seconds(moved, dots, sent),
+            runs=runs,
+            source=instruction.source or self._source_inside(instruction),
+            casts=self._casts(instruction, computation),
+            sent=sent,
+        )
+
+    def _sent(self, instruction: Instruction, computation: Computation, runs: int) -> int:
+        """Bytes that one run sends; of a collective that stands in pieces, the first sends all."""
+        total = 0
+        for sending in sendings_of(instruction, computation, self.program):
+            apart = self.target.platform != "tpu"  # channels of `shard_map` all have one number
+            if sending.channel in self._channels and not apart:
+                continue
+            self._channels |= {sending.channel} - {""}
+            kind, dtype, devices, sent, _ = dataclasses.astuple(sending)
+            source = instruction.source or self._source_inside(instruction)
+            self.collectives.append(Collective(kind, dtype, devices, sent, runs, source))
+            total += sent
+        return total
+
+    def _seconds(self, moved: int, dots: list[Dot], sent: int) -> float:
+        if not self.target.bandwidth:
+            return 0.0
+        calculating = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
+        return kernel_seconds(self.target, moved, calculating, sent)
+
+    def _source_inside(self, instruction: Instruction) -> str:
+        """The source of a fusion's root, for fusions that the compiler gave none."""
+        if instruction.opcode != "fusion":
+            return ""
+        inside = self.program.computations[instruction.called[0]]
+        sources = [i.source for i in reversed(tuple(inside.instructions.values())) if i.source]
+        return sources[0] if sources else ""
+
+    def _casts(self, instruction: Instruction, computation: Computation) -> int:
+        """Conversions between float32 and half in an instruction; not those of constants."""
+        if instruction.opcode == "convert":
+            given = computation.operand(instruction, 0)
+            pair = {instruction.arrays[0].dtype, given.arrays[0].dtype}
+            while given.opcode in ("broadcast", "bitcast", "reshape"):
+                given = computation.operand(given, 0)
+            counts = pair & _HALF and pair & _FULL and given.opcode != "constant"
+            return int(bool(counts))
+        if instruction.opcode != "fusion":
+            return 0
+        inside = self.program.computations[instruction.called[0]]
+        return sum(self._casts(nested, inside) for nested in inside.instructions.values())
+
+    def _dearest_branch(self, instruction: Instruction, runs: int) -> Iterator[Kernel]:
+        choices = []
+        for name in instruction.called:
+            before, sent = len(self.dots), len(self.collectives)
+            kernels = list(self.kernels(self.program.computations[name], runs))
+            choices.append((kernels, self.dots[before:], self.collectives[sent:]))
+            del self.dots[before:], self.collectives[sent:]
+        kernels, dots, collectives = max(choices, key=lambda c: sum(k.total_bytes for k in c[0]))
+        self.dots += dots
+        self.collectives += collectives
+        if len(choices) > 1:
+            self.notes.append("of a branch, the form that moves most bytes is counted")
+        yield from kernels
+
+
+def _ends(op: str) -> bool:
+    return op.endswith("-done")
+
+
+def _kind(instruction: Instruction, dots: list[Dot]) -> str:
+    if instruction.opcode == "fusion" and dots:
+        return "fusion(dot)"
+    if instruction.opcode == "custom-call":
+        return instruction.target or "custom-call"
+    return instruction.opcode

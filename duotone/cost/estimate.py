@@ -1,0 +1,183 @@
+"""From the record of a traced program to its cost without a compiler: an estimate between bounds.
+
+A compiler fuses operations into kernels; nobody else knows which. So there are three:
+
+- *least*: the dots and convolutions alone, at the peak of their type. No program takes less.
+- *estimate*: the kernels that :mod:`duotone.cost.fused` makes of it.
+- *most*: each operation is a kernel of its own, which reads its operands from memory and writes its
+  results there; so is each cast. A compiled program has fewer kernels and moves fewer bytes.
+
+What it cannot know: how often a loop runs whose number is not in the program (once is counted),
+which branch is taken (all are counted), the FLOPs of ragged dots and of custom calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from duotone.cost.compiled_record import Kernel, ProgramCost
+from duotone.cost.fused import Fusion, bits_of, cast_bytes, is_view, result_dtype
+from duotone.cost.roofline import kernel_seconds, peak_of
+from duotone.devices.specifications import Target
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
+from duotone.precision.record import CastRecord, OperationRecord, Record
+
+_DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
+_NAME = re.compile(r"^(bfloat|float|int|uint|complex)(\d+)(?:_(\w+))?$")
+_LETTER = {"bfloat": "bf", "float": "f", "int": "s", "uint": "u", "complex": "c"}
+_ALGORITHM = re.compile(r"\b(BF16|F16|TF32|F32|F64)_(?:BF16|F16|TF32|F32|F64)_\w+?(?:_X(\d))?\b")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bound:
+    """The cost of one call, between bounds.
+
+    Attributes:
+        estimate: as the record of a compiled program. Its memory is that of arguments and results
+            alone.
+        least_seconds: of the dots alone; 0 where nothing is known of the device.
+        most_seconds: of a program in which each operation is a kernel; likewise.
+    """
+
+    estimate: ProgramCost
+    least_seconds: float
+    most_seconds: float
+
+
+def bound_of(record: Record, target: Target, arguments: int, results: int, donated: int) -> Bound:
+    """The cost of a program, between bounds.
+
+    Args:
+        record: of the program as painted for the target.
+        target: whose bandwidth and peaks make the seconds.
+        arguments: bytes of the arguments.
+        results: bytes of the results.
+        donated: of them, what may reuse donated arguments.
+    """
+    half = record.summary.half_dtype
+    flops: Counter[str] = Counter()
+    dots: Counter[str] = Counter()
+    least = 0.0
+    for operation in record.operations:
+        types, seconds = _dot(operation, target, half)
+        if types:
+            flops[types] += operation.flops  # pyright: ignore[reportArgumentType]
+            dots[types] += operation.runs
+            least += seconds * operation.runs
+    kernels = _grouped(kernels_of(record, target))
+    most = [
+        (_kernel(o, 0 if is_view(o, half) else o.bytes // o.runs, target, half), o.runs)
+        for o in record.operations
+        if o.runs
+    ] + [(_cast(cast, target), cast.runs) for cast in record.casts]
+    estimate = ProgramCost(
+        target=target.name,
+        device=target.description,
+        compiled_on_device=False,
+        bytes=sum(kernel.total_bytes for kernel in kernels),
+        flops=dict(flops),
+        dots=dict(dots),
+        kernel_count=sum(kernel.runs for kernel in kernels),
+        casts=sum(cast.runs for cast in record.casts),
+        seconds=sum(kernel.total_seconds for kernel in kernels),
+        compiler_seconds=None,
+        argument_bytes=arguments,
+        output_bytes=results,
+        alias_bytes=donated,
+        temporary_bytes=0,
+        compile_seconds=0.0,
+        kernels=kernels,
+    )
+    return Bound(estimate, least, sum(kernel.seconds * runs for kernel, runs in most))
+
+
+def kernels_of(
+    record: Record, target: Target
+) -> Iterator[tuple[Kernel, OperationRecord | CastRecord]]:
+    """The kernels of the estimate, in program order, and what each is named by.
+
+    Args:
+        record: of the program as painted for the target.
+        target: whose bandwidth and peaks make the seconds.
+    """
+    fusion, half = Fusion(record), record.summary.half_dtype
+    for operation, moved in fusion.kernels():
+        kernel = _kernel(operation, moved, target, half)
+        if kernel.bytes or kernel.flops:
+            yield dataclasses.replace(kernel, runs=operation.runs), operation
+    for cast in fusion.casts():
+        if (kernel := _cast(cast, target)).bytes:
+            yield dataclasses.replace(kernel, runs=cast.runs), cast
+
+
+def _grouped(found: Iterable[tuple[Kernel, object]]) -> tuple[Kernel, ...]:
+    """Equal kernels, of several layers on one line, are one."""
+    runs: Counter[Kernel] = Counter()
+    for kernel, _ in found:
+        runs[dataclasses.replace(kernel, runs=1)] += kernel.runs
+    return tuple(dataclasses.replace(kernel, runs=count) for kernel, count in runs.items())
+
+
+def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -> Kernel:
+    """One run of the kernel that an operation names."""
+    types, calculating = _dot(operation, target, half)
+    free = not moved and not types
+    return Kernel(
+        name=operation.operation,
+        op=operation.operation,
+        bytes=moved,
+        flops=operation.flops / operation.runs if types else 0.0,
+        dtype=types,
+        seconds=0.0 if free else kernel_seconds(target, moved, calculating),
+        runs=1,
+        source=operation.source,
+    )
+
+
+def _cast(cast: CastRecord, target: Target) -> Kernel:
+    """One run of a cast, of which nobody knows the line."""
+    moved = cast_bytes(cast)
+    seconds = kernel_seconds(target, moved, 0.0)
+    return Kernel(f"cast to {cast.to}", "cast", moved, 0.0, "", seconds, 1, "", casts=1)
+
+
+def _dot(operation: OperationRecord, target: Target, half: str) -> tuple[str, float]:
+    """Types of a dot or convolution, and seconds that one run calculates; none of others."""
+    if operation.operation not in _DOTS or len(operation.operands) < 2 or not operation.runs:
+        return "", 0.0
+    lhs, rhs = (short_name(dtype) for dtype in operation.operands[:2])
+    types = f"{lhs}×{rhs}→{short_name(result_dtype(operation, half))}"
+    named, passes = _math(operation)
+    if named not in ("default", lhs, rhs):
+        types += f" as {named}"
+    if not target.bandwidth:
+        return types, 0.0
+    return types, operation.flops / operation.runs * passes / peak_of(target, named)
+
+
+def _math(operation: OperationRecord) -> tuple[str, int]:
+    """The type that products are made in, and how often they are."""
+    if found := _ALGORITHM.search(operation.fixed):
+        return found[1].lower(), int(found[2] or 1)
+    wider = short_name(max(operation.operands[:2], key=bits_of))
+    if wider == "f32" and "HIGHEST" not in operation.fixed:
+        return "default", 1
+    return wider, 1
+
+
+def short_name(dtype: str) -> str:
+    """The name of a dtype in compiled programs.
+
+    Example:
+        >>> short_name("bfloat16"), short_name("int32"), short_name("float8_e4m3fn")
+        ('bf16', 's32', 'f8e4m3fn')
+    """
+    found = _NAME.match(dtype)
+    if found is None:
+        return dtype
+    return f"{_LETTER[found[1]]}{found[2]}{found[3] or ''}"

@@ -1,0 +1,184 @@
+"""From the record of a traced program to the kernels that a compiler would probably make of it.
+
+A model of fusion, not a compiler: what follows element by element, moves elements or repeats them
+is calculated inside of the kernel that reads it, unless it must be in memory. In memory is::
+
+    what any other operation makes: dots, convolutions, reductions, gathers, scatters, sorts, …
+    of the rest (fusible):
+        what an operation reads that fuses nothing into itself (dots, …), as that reads it
+        what crosses the boundary of a loop, or leaves the program
+        what its readers would calculate again for more bytes than one copy costs
+
+Each value in memory is made by one kernel, which reads those values in memory that it follows from.
+A cast runs inside of such a kernel too, but for one of an argument, or of the result of a dot, that
+a dot reads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Iterator, Mapping
+
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
+from duotone.precision.record import CastRecord, OperationRecord, Record
+
+RESHAPED = frozenset({"reshape", "squeeze", "expand_dims"})
+"""Operations that compilers turn into another view of the same bytes."""
+_FUSIBLE = RESHAPED | frozenset(
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type "
+    "broadcast_in_dim cbrt ceil clamp concatenate convert_element_type copy cos cosh digamma div "
+    "eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow iota is_finite le lgamma log log1p "
+    "logistic lt max min mul name ne neg nextafter not or pad population_count pow random_bits "
+    "random_unwrap random_wrap real rem rev round rsqrt select_n shift_left "
+    "shift_right_arithmetic shift_right_logical sign sin sinh slice sqrt square stop_gradient sub "
+    "tan tanh threefry2x32 transpose xor".split()
+)
+_REDUCTIONS = frozenset(
+    "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor "
+    "reduce_precision".split()
+)
+"""Operations that fuse into themselves what they read."""
+_PICKED = frozenset({"gather", "slice", "dynamic_slice"})
+"""Operations that read as much as they write."""
+_IN_PLACE = names_with(TRAITS, Trait.UPDATES)
+_NUMBER = re.compile(r"\d+")
+_WIDENED = 4 + 2
+"""Bytes of one element of a cast between float32 and half, read and written."""
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of one element.
+
+    Example:
+        >>> bits_of("bfloat16"), bits_of("bool")
+        (16, 8)
+    """
+    found = _NUMBER.search(dtype)
+    return max(int(found[0]), 8) if found else 8
+
+
+def result_dtype(operation: OperationRecord, half: str) -> str:
+    """The dtype in which the first result is kept."""
+    kept_half = operation.stored == "half" and operation.dtype == "float32"
+    return half if kept_half else operation.dtype
+
+
+def is_view(operation: OperationRecord, half: str) -> bool:
+    """True if the result is the operand's bytes: another shape, a cast to the type that it has."""
+    same = operation.operands == (result_dtype(operation, half),)
+    return operation.operation in RESHAPED or (
+        operation.operation == "convert_element_type" and same
+    )
+
+
+def elements(shape: tuple[str, ...]) -> int:
+    """Elements of a shape; a dimension that is not known counts once."""
+    return math.prod(int(dimension) if dimension.isdigit() else 1 for dimension in shape)
+
+
+def cast_bytes(cast: CastRecord) -> int:
+    """Bytes that one cast reads and writes, in a kernel of its own."""
+    return elements(cast.shape) * _WIDENED
+
+
+def own_bytes(operation: OperationRecord, half: str) -> int:
+    """Bytes that one run of an operation moves which fuses nothing into itself."""
+    moved = operation.bytes // operation.runs
+    made = elements(operation.shape) * bits_of(result_dtype(operation, half)) // 8
+    name = operation.operation
+    if name in _PICKED:
+        return min(moved, 2 * made)
+    if name in _IN_PLACE:
+        # Only what is changed is read and written; the operand is as large as the result.
+        return max(moved - 2 * made, 0) * 2
+    return moved
+
+
+class Fusion:
+    """The kernels of a program, by the model of this file."""
+
+    def __init__(self, record: Record) -> None:
+        self._half = record.summary.half_dtype
+        self._operations = {o.index: o for o in record.operations if o.runs}
+        self._casts = record.casts
+        self._readers: dict[int, list[OperationRecord]] = {}
+        for operation in self._operations.values():
+            for maker in operation.reads:
+                self._readers.setdefault(maker, []).append(operation)
+        self._follows: dict[int, Mapping[Hashable, int]] = {}
+        self._kept: set[int] = set()
+
+    def kernels(self) -> Iterator[tuple[OperationRecord, int]]:
+        """The operation that each kernel is named by, and the bytes that one run of it moves."""
+        for index, operation in self._operations.items():
+            name = operation.operation
+            if name in _FUSIBLE:
+                read = self._read(operation)
+                self._follows[index] = read
+                made = self._made(operation)
+                if self._in_memory(operation, sum(read.values()), made):
+                    self._kept.add(index)
+                    if not is_view(operation, self._half) or len(read) != 1:
+                        yield operation, sum(read.values()) + made
+            elif name in _REDUCTIONS:
+                yield operation, sum(self._read(operation).values()) + self._made(operation)
+            else:
+                yield operation, own_bytes(operation, self._half)
+
+    def casts(self) -> Iterator[CastRecord]:
+        """The casts that are kernels of their own."""
+        for cast in self._casts:
+            makers = [self._operations[i] for i in cast.sources if i in self._operations]
+            inside = any(o.operation in _FUSIBLE | _REDUCTIONS for o in makers)
+            read_by = [self._operations[i] for i in cast.targets if i in self._operations]
+            if not inside and any(not self._fuses(o) for o in read_by):
+                yield cast
+
+    def _fuses(self, reader: OperationRecord) -> bool:
+        """True if an operation calculates what it reads in its own kernel."""
+        return reader.operation in _FUSIBLE or reader.operation in _REDUCTIONS
+
+    def _made(self, operation: OperationRecord) -> int:
+        """Bytes of the result as it is kept: half where all who read it from memory read half."""
+        kept = elements(operation.shape) * bits_of(result_dtype(operation, self._half)) // 8
+        readers = self._readers.get(operation.index, ())
+        if (
+            operation.dtype == "float32"
+            and readers
+            and all(reader.paint == "half" and not self._fuses(reader) for reader in readers)
+        ):
+            return kept // 2 if kept == 4 * elements(operation.shape) else kept
+        return kept
+
+    def _read(self, operation: OperationRecord) -> dict[Hashable, int]:
+        """Bytes of the values in memory that an operation follows from, each once."""
+        found: dict[Hashable, int] = {}
+        for index in operation.reads:
+            maker = self._operations.get(index)
+            if maker is None:
+                continue
+            inside = index in self._follows and index not in self._kept
+            if inside and maker.index < operation.index and maker.runs == operation.runs:
+                found.update(self._follows[index])
+            else:
+                found[index] = self._made(maker)
+        found |= {("given", number): size for number, size in operation.given}
+        if operation.operation in _PICKED:
+            made = self._made(operation)
+            return {index: min(size, made) for index, size in found.items()}
+        return found
+
+    def _in_memory(self, operation: OperationRecord, read: int, made: int) -> bool:
+        readers = self._readers.get(operation.index, [])
+        if not readers or any(
+            not self._fuses(reader)
+            or reader.index <= operation.index
+            or reader.runs != operation.runs
+            for reader in readers
+        ):
+            return True
+        again = len(readers) * read
+        return again > read + made + len(readers) * made

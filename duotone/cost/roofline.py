@@ -1,0 +1,89 @@
+"""The roofline of a device: how long one kernel takes there at least, and what it waits for.
+
+::
+
+    seconds = max(bytes / bandwidth, sum over dots of flops / peak of their type,
+                  bytes sent to other devices / link) + launch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from duotone.cost.compiled_record import Kernel
+from duotone.devices.specifications import Target
+
+DOTS, BANDWIDTH, LINKS, LAUNCHES = "dots", "bandwidth", "links", "launches"
+"""The kinds of limits that a kernel's time goes by."""
+_EQUAL = 1e-6
+"""The relative difference of times that are as good as equal; a kernel's bytes are rounded."""
+
+
+def peak_of(target: Target, math: str) -> float:
+    """FLOP/s of dots.
+
+    Args:
+        target: the device.
+        math: the type that products are made in: ``f16``, ``tf32``, ``f8e4m3fn`` …; ``"default"``
+            for float32 operands of which the program asks no precision: by default JAX makes their
+            products in TF32, on TPUs in bfloat16.
+
+    Example:
+        >>> from duotone.devices.specifications import find_target
+        >>> peak_of(find_target("a100"), "default") / 1e12
+        156.0
+    """
+    if math == "default":
+        math = "bf16" if target.platform == "tpu" else "tf32"
+    elif math.startswith("f8"):
+        math = "f8"
+    return target.peak.get(math, target.peak["f32"])
+
+
+def kernel_seconds(target: Target, moved: float, calculating: float, sent: float = 0.0) -> float:
+    """Seconds of one run of a kernel; 0 where nothing is known of the device.
+
+    Args:
+        target: the device.
+        moved: bytes between the kernel and memory.
+        calculating: seconds that its dots take at the peak of their type.
+        sent: bytes to other devices.
+    """
+    if not target.bandwidth:
+        return 0.0
+    return max(moved / target.bandwidth, calculating, _sending(target, sent)) + target.launch
+
+
+def _sending(target: Target, sent: float) -> float:
+    """Seconds in which bytes are sent; none where nothing is known of the links."""
+    return sent / target.link if target.link else 0.0
+
+
+def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
+    """Where the seconds of a program go: each kernel's launches, and what the rest waits for.
+
+    Args:
+        kernels: with seconds by :func:`kernel_seconds`.
+        target: the device that they are for.
+
+    Returns:
+        Shares of the whole, 0 to 1, by :data:`DOTS`, :data:`BANDWIDTH`, :data:`LINKS` (if devices
+        send anything) and :data:`LAUNCHES`; empty where nothing is known of the device.
+    """
+    spent = {DOTS: 0.0, BANDWIDTH: 0.0, LAUNCHES: 0.0}
+    if not target.bandwidth:
+        return {}
+    for kernel in kernels:
+        launching = target.launch * kernel.runs
+        working = kernel.total_seconds - launching
+        moving = kernel.total_bytes / target.bandwidth
+        spent[LAUNCHES] += launching
+        sending = _sending(target, kernel.sent * kernel.runs)
+        if working <= moving * (1 + _EQUAL):
+            spent[BANDWIDTH] += working
+        elif working <= sending * (1 + _EQUAL):
+            spent[LINKS] = spent.get(LINKS, 0.0) + working
+        else:
+            spent[DOTS] += working
+    total = sum(spent.values())
+    return {name: seconds / total for name, seconds in spent.items()} if total else {}

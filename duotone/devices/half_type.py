@@ -1,0 +1,156 @@
+"""Which half type, if any, is faster than float32 on a device.
+
+A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set. Who
+calls this: ``duotone.transforms.mixed_function`` where the user names no dtype.
+
+References:
+    NVIDIA, "CUDA C++ Programming Guide", compute capabilities: float16 Tensor Cores from 7.0,
+    bfloat16 Tensor Cores from 8.0.
+    CPUs: measured, see ``docs/measured.md``, "Half on CPUs".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import platform
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from duotone.devices.assumed import assumed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HalfChoice:
+    """An answer.
+
+    Attributes:
+        dtype: ``"float16"``, ``"bfloat16"``, or ``None`` where half is not faster.
+        reason: one sentence, for logs.
+    """
+
+    dtype: str | None
+    reason: str
+
+
+FAST_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+"""CPU flags, as ``/proc/cpuinfo`` names them, with which bfloat16 dots are faster than float32."""
+
+
+def choose_half(
+    backend: str,
+    *,
+    compute_capability: str = "",
+    cpu_flags: Collection[str] = (),
+) -> HalfChoice:
+    """Chooses a half type.
+
+    Args:
+        backend: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
+        compute_capability: of a GPU, as JAX gives it: ``"8.0"`` (NVIDIA) or ``"gfx942"`` (AMD).
+        cpu_flags: of a CPU, as ``/proc/cpuinfo`` names them.
+
+    Returns:
+        The faster half type, or none.
+
+    Example:
+        >>> choose_half("gpu", compute_capability="7.5").dtype
+        'float16'
+    """
+    if backend == "tpu":
+        return HalfChoice("bfloat16", "TPUs multiply in bfloat16")
+    if backend in ("gpu", "cuda", "rocm"):
+        return _choose_gpu(compute_capability)
+    if backend == "cpu":
+        if "bf16" in cpu_flags:
+            return HalfChoice(None, "bfloat16 was not measured on this kind of CPU (Arm)")
+        if not FAST_CPU_FLAGS & set(cpu_flags):
+            return HalfChoice(None, "this CPU has no bfloat16 instructions")
+        return HalfChoice("bfloat16", "this CPU has bfloat16 instructions")
+    return HalfChoice(None, f"nothing is known of platform {backend!r}")
+
+
+def _choose_gpu(capability: str) -> HalfChoice:
+    if capability.startswith("gfx"):
+        if capability.startswith(("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")):
+            return HalfChoice("bfloat16", f"AMD {capability} has bfloat16 matrix cores")
+        return HalfChoice(None, f"AMD {capability} has no bfloat16 matrix cores")
+    try:
+        number = tuple(int(part) for part in capability.split("."))
+    except ValueError:
+        return HalfChoice(None, f"unknown compute capability {capability!r}")
+    if number >= (8, 0):
+        return HalfChoice("bfloat16", f"compute capability {capability} has bfloat16 Tensor Cores")
+    if number >= (7, 0):
+        return HalfChoice("float16", f"compute capability {capability} has float16 Tensor Cores")
+    return HalfChoice(None, f"compute capability {capability} has no Tensor Cores")
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """The flags of this machine's CPU; empty where the system does not say."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.system() != "Linux" or not cpuinfo.exists():
+        return frozenset()
+    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def default_device() -> Any:
+    """JAX's default device."""
+    default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(default, str):
+        return jax.local_devices(backend=default)[0]
+    return default if isinstance(default, jax.Device) else jax.local_devices()[0]
+
+
+def device_in_words() -> str:
+    """The assumed device, or JAX's default device: its platform, and its kind where that says more.
+
+    Example:
+        >>> from duotone.devices.assumed import AssumedDevice, assuming
+        >>> with assuming(AssumedDevice("h200", "cuda", "9.0")):
+        ...     device_in_words()
+        'cuda (h200)'
+    """
+    device = assumed()
+    name = default_device().device_kind if device is None else device.name
+    platform = (device or default_device()).platform
+    return platform if name == platform else f"{platform} ({name})"
+
+
+def saves_no_time(half: str) -> str:
+    """Why a half type is not faster than float32 on the device of the moment; empty where it is.
+
+    Example:
+        >>> from duotone.devices.assumed import AssumedDevice, assuming
+        >>> with assuming(AssumedDevice("p100", "cuda", "6.0")):
+        ...     saves_no_time("float16")
+        'compute capability 6.0 has no Tensor Cores'
+    """
+    choice = current_choice()
+    if choice.dtype is None:
+        return choice.reason
+    on_cpu = (assumed() or default_device()).platform == "cpu"
+    return "CPUs calculate float16 in float32" if on_cpu and half == "float16" else ""
+
+
+def current_choice() -> HalfChoice:
+    """The choice for the assumed device, or for JAX's default device if none is assumed."""
+    if (painted_for := assumed()) is not None:
+        return choose_half(
+            painted_for.platform,
+            compute_capability=painted_for.compute_capability,
+            cpu_flags=cpu_flags(),
+        )
+    device = default_device()
+    return choose_half(
+        device.platform,
+        compute_capability=str(getattr(device, "compute_capability", "")),
+        cpu_flags=cpu_flags(),
+    )

@@ -1,0 +1,204 @@
+"""How half is used on a device: the form in which dots are bound, and what is worth rewriting.
+
+A table by kind of device, with measured entries where there are any (:data:`TABLE`); the figures
+behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/measured.md``,
+"Half on CPUs". Two questions, answered apart:
+
+- *How* a painted dot is bound (:attr:`DeviceForms.dots`) follows from the device in every case: a
+  form that a backend does not implement fails when it runs.
+- *What* is painted (:attr:`DeviceForms.worth`) follows from the device only where duotone chose the
+  half type itself (``dtype=None``). Who names a half type gets the same painting everywhere.
+
+Who extends it: whoever has measured another device adds a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from duotone.devices.assumed import assumed
+from duotone.devices.float32_math import math_of
+from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags, default_device
+from duotone.graph.forms import PLAIN, ROWS, WIDENED
+from duotone.ops.traits import Trait
+from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.optimize.optimizations import BY_NAME
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceForms:
+    """One row of the table.
+
+    Attributes:
+        device: the kind of device.
+        dots: the form of dots: ``"plain"``, ``"rows"`` or ``"widened"``.
+        worth: what gains from half there.
+        source: what the row rests on.
+        math: how float32 dots and convolutions calculate, see :mod:`duotone.devices.float32_math`:
+        the name
+            of an algorithm or a precision by operation. Not of the device alone: filled in by
+            :func:`current_forms`.
+        reforms: the names of what is carried out in another form there, see
+            :mod:`duotone.precision.optimize`.
+    """
+
+    device: str
+    dots: str
+    worth: Worth
+    source: str
+    math: tuple[tuple[str, str], ...] = ()
+    reforms: frozenset[str] = frozenset()
+
+
+def _names(text: str) -> frozenset[str]:
+    """Names of reforms; each is in the registry."""
+    return frozenset(BY_NAME[name].name for name in text.split())
+
+
+_EVERYWHERE = _names("one_hot weight_gradients")
+"""Reforms from which every device gains."""
+_PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
+"""With dots of every layout."""
+_GPU = _PLAIN | _names("recompute quotients hold_widened factors")
+"""With kernels that end at each dot."""
+_CPU = _names("recompute quotients firm_roots")
+"""For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
+once. Holding gains nothing there, and would keep the compiler from that."""
+_AMPERE, _BLACKWELL = 8, 10
+"""The first compute capabilities of these."""
+_CPU_BFLOAT16 = "CPU with bfloat16 instructions"
+TABLE = {
+    "gpu": DeviceForms(
+        "GPU",
+        PLAIN,
+        EVERYTHING,
+        "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
+        "of small dots were not measured, so none is declined",
+        reforms=_GPU | _names("free_scales row_statistics hold_rows"),
+    ),
+    "gpu-blackwell": DeviceForms(
+        "GPU, Blackwell",
+        PLAIN,
+        EVERYTHING,
+        "compiled programs for a B200, of which statistics calculated again moved more bytes",
+        reforms=_GPU | _names("free_scales hold_rows"),
+    ),
+    "gpu-other": DeviceForms(
+        "GPU, before Ampere or not NVIDIA's",
+        PLAIN,
+        EVERYTHING,
+        "compiled programs for a V100 and a T4, which have no kernels of whole rows",
+        reforms=_GPU,
+    ),
+    "tpu": DeviceForms(
+        "TPU",
+        PLAIN,
+        EVERYTHING,
+        "compiled programs (benchmarks/painter.py)",
+        # Dots and convolutions calculate their operands themselves, and the kernel of a dot goes
+        # on with its float32 sums; a gather's operand must be in memory.
+        reforms=_PLAIN | _names("recompute_dearest hold_parts passing_factors trilinear picks"),
+    ),
+    "cpu-bfloat16": DeviceForms(
+        _CPU_BFLOAT16,
+        ROWS,
+        Worth(
+            _CPU_BFLOAT16,
+            allow=frozenset({Trait.WIDE}),
+            min_flops=4e6,
+            min_intensity=64.0,
+            only_allow=True,
+            window_dots=True,
+        ),
+        "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
+        reforms=_EVERYWHERE | _CPU | _names("swapped_rows window_dots"),
+    ),
+    "cpu": DeviceForms(
+        "CPU",
+        WIDENED,
+        EVERYTHING,
+        "no bfloat16 instructions: the backend would calculate in float32 or fail",
+        reforms=_EVERYWHERE | _CPU,
+    ),
+    "cpu-float16": DeviceForms(
+        "CPU",
+        PLAIN,
+        EVERYTHING,
+        "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
+        reforms=_PLAIN | _CPU,
+    ),
+    "other": DeviceForms(
+        "other device",
+        PLAIN,
+        EVERYTHING,
+        "nothing is known",
+        reforms=_PLAIN | _CPU,
+    ),
+}
+"""By kind of device."""
+
+
+def forms_of(
+    platform: str, half: str, flags: frozenset[str] = frozenset(), capability: str = ""
+) -> DeviceForms:
+    """The row for a device.
+
+    Args:
+        platform: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
+        half: name of the half type.
+        flags: of a CPU, as ``/proc/cpuinfo`` names them.
+        capability: of a GPU, its compute capability: ``"9.0"``; an NVIDIA GPU of Ampere to Hopper
+            if it is empty.
+
+    Returns:
+        How half is used there.
+
+    Example:
+        >>> forms_of("cpu", "bfloat16", frozenset({"avx512_bf16"})).dots
+        'rows'
+    """
+    if platform in ("gpu", "cuda", "rocm"):
+        return TABLE[_gpu(platform, capability)]
+    if platform == "tpu":
+        return TABLE["tpu"]
+    if platform != "cpu":
+        return TABLE["other"]
+    if half == "float16":
+        return TABLE["cpu-float16"]
+    return TABLE["cpu-bfloat16" if FAST_CPU_FLAGS & flags else "cpu"]
+
+
+def _gpu(platform: str, capability: str) -> str:
+    major = capability.partition(".")[0]
+    if platform == "rocm" or (major and not major.isdigit()) or int(major or 8) < _AMPERE:
+        return "gpu-other"
+    return "gpu" if int(major or 8) < _BLACKWELL else "gpu-blackwell"
+
+
+def current_forms(
+    half: str,
+    *,
+    declines: bool = False,
+    float32_math: str | None = None,
+    convolution_math: str | None = None,
+) -> DeviceForms:
+    """The row for the assumed device, or for JAX's default device if none is assumed.
+
+    Args:
+        half: name of the half type.
+        declines: whether what does not gain there is to stay as it is; else everything is worth
+            painting.
+        float32_math: of the policy.
+        convolution_math: likewise.
+    """
+    device = assumed() or default_device()
+    platform = device.platform
+    capability = str(getattr(device, "compute_capability", ""))
+    flags = cpu_flags() if platform == "cpu" else frozenset[str]()
+    found = forms_of(platform, half, flags, capability)
+    if not declines:
+        found = dataclasses.replace(found, worth=EVERYTHING)
+    if float32_math is None and convolution_math is None:
+        return found
+    math = math_of(platform, capability, float32_math, convolution_math)
+    return dataclasses.replace(found, math=math)

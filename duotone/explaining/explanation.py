@@ -1,0 +1,83 @@
+"""The record that ``explain`` returns, with its views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from duotone._files import write_atomically
+from duotone.explaining.operation_rows import Rows
+from duotone.explaining.overview import Overview
+from duotone.precision.record import Record
+from duotone.text.lines import Viewed
+
+if TYPE_CHECKING:
+    from duotone.explaining.page.assemble import Sections
+
+
+class Explanation(Viewed, Record):
+    """The effect of a painting on a function, and why: a :class:`~duotone.precision.record.Record`.
+
+    ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
+    :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_html` a page
+    and :meth:`to_tensorboard` and :meth:`to_model_explorer` coloured graphs. A notebook shows the
+    overview too.
+    """
+
+    def rows(
+        self, where: str | None = None, *, rule: str | None = None, most: int | None = None
+    ) -> Rows:
+        """Operations one by one, in program order; print it.
+
+        Args:
+            where: a shell pattern over name scope and operation, as in a policy:
+                ``"*/attention/*"``.
+            rule: of this rule only; ``docs/rules.md`` tells them all.
+            most: those with the most bytes, no more than this.
+
+        Raises:
+            ArgumentError: there is no such rule, or nothing matches.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, duotone
+            >>> seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
+            >>> [o.operation for o in seen.rows(rule="deny").operations]
+            ['exp']
+        """
+        return Rows(self, where, rule, most)
+
+    def __rich__(self) -> Overview:
+        return Overview(self)
+
+    def to_html(self, **sections: Unpack[Sections]) -> str:
+        """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.
+
+        Args:
+            **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``,
+                as for :func:`duotone.report`.
+        """
+        from duotone.explaining.page.assemble import make_page
+
+        return make_page(self, **sections)
+
+    def to_tensorboard(self, logdir: str) -> None:
+        """Writes the graph for TensorBoard: Graphs, Color by Device (docs/tensorflow.md)."""
+        from duotone.explaining import tensorboard
+
+        tensorboard.write_record(logdir, self)
+
+    def to_model_explorer(self, file: str | Path) -> None:
+        """Writes the graph for Model Explorer, to open with ``model-explorer FILE``.
+
+        Args:
+            file: a JSON file; another one there is replaced.
+
+        Example:
+            >>> import tempfile, jax.numpy as jnp, duotone
+            >>> seen = duotone.explain(lambda x: x @ x, jnp.ones((8, 8)), dtype="float16")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     seen.to_model_explorer(f"{folder}/graph.json")
+        """
+        from duotone.explaining.model_explorer import collection_of_record
+
+        write_atomically(Path(file), collection_of_record(self))

@@ -1,0 +1,64 @@
+"""Painted programs in the format of Model Explorer, Google's viewer of graphs with groups.
+
+Nodes are coloured by precision; a click shows rule, reason and source line. The app is not needed
+to write a file, and is not loaded: ``pip install ai-edge-model-explorer``, then
+``model-explorer FILE``.
+
+References:
+    https://github.com/google-ai-edge/model-explorer/wiki: a file is a collection of graphs, a graph
+    a list of nodes with ``namespace`` (groups) and ``incomingEdges``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from duotone.explaining.drawn import CAST, DrawnNode, drawn_nodes
+from duotone.precision.record import Record
+
+_COLOURS = {"half": "#56b4e9", "full": "#e69f00", "computes": "#cc79a7", CAST: "#f0e442"}
+"""By the first word of a precision; colours that colour-blind people tell apart (Okabe and Ito,
+"Color Universal Design", 2008)."""
+
+
+def collection_of_record(record: Record, label: str = "duotone") -> str:
+    """The graph of a JAX program as a collection of one graph, in JSON.
+
+    Args:
+        record: what :func:`duotone.explain` returned.
+        label: of the collection.
+    """
+    half = record.summary.half_dtype
+    words = {
+        "half type": half,
+        "operations in half": str(record.summary.operations_half),
+        "operations in float32": str(record.summary.operations_full),
+        "casts": str(record.summary.casts_inserted),
+    }
+    graph = {
+        "id": f"painted in {half}",
+        "nodes": [_node(drawn) for drawn in drawn_nodes(record)],
+        "groupNodeAttributes": {"": words},
+    }
+    return json.dumps({"label": label, "graphs": [graph]})
+
+
+def _node(drawn: DrawnNode) -> dict[str, Any]:
+    about = {"precision": drawn.precision, "list": drawn.list, **drawn.why}
+    return {
+        "id": drawn.name,
+        "label": drawn.operation,
+        "namespace": drawn.name.rpartition("/")[0],
+        "attrs": [{"key": key, "value": value} for key, value in about.items() if value],
+        "incomingEdges": [
+            {"sourceNodeId": name, "sourceNodeOutputId": "0", "targetNodeInputId": str(slot)}
+            for slot, name in enumerate(drawn.reads)
+        ],
+        "outputsMetadata": [
+            {"id": "0", "attrs": [{"key": "tensor_shape", "value": drawn.why["result"]}]}
+        ]
+        if "result" in drawn.why
+        else [],
+        "style": {"backgroundColor": _COLOURS[drawn.precision.split(" ")[0]]},
+    }

@@ -1,0 +1,137 @@
+"""Operations of a record, one line each."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from duotone.errors import ArgumentError
+from duotone.precision.record import OperationRecord, Record
+from duotone.precision.rules import WORDS, Rule
+from duotone.text.columns import columns, fitted, html, plain
+from duotone.text.source_lines import short_source
+
+_STYLES = {"half": "green", "full": ""}
+_NARROWEST = 60
+_SHORT = re.compile(r"^(float|int|uint|complex|bfloat)(\d+)$")
+
+
+class Rows:
+    """Some operations of a record, in program order.
+
+    Attributes:
+        operations: shown ones.
+        hidden: how many more match.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        where: str | None = None,
+        rule: str | None = None,
+        most: int | None = None,
+    ) -> None:
+        """Picks the operations.
+
+        Args:
+            record: the record.
+            where: a shell pattern over name scope and operation, as in a policy:
+                ``"*/attention/*"``.
+            rule: of this rule only.
+            most: those with the most bytes, no more than this.
+
+        Raises:
+            ArgumentError: there is no such rule, or nothing matches.
+        """
+        found = list(record.operations)
+        if rule is not None:
+            names = sorted({o.rule for o in found})
+            if rule not in names:
+                known = "a rule that no operation here has" if rule in set(Rule) else "no rule"
+                raise ArgumentError(f"rule={rule!r} is {known}; there are {', '.join(names)}")
+            found = [o for o in found if o.rule == rule]
+        if where is not None:
+            matches = re.compile(fnmatch.translate(where)).match
+            found = [o for o in found if matches(_path(o))]
+            if not found:
+                scopes = sorted({o.scope.split("/")[0] for o in record.operations if o.scope})
+                begin = (
+                    f"scopes begin with {', '.join(scopes)}" if scopes else "there are no scopes"
+                )
+                raise ArgumentError(
+                    f"where={where!r} matches no operation"
+                    + (f" of rule {rule!r}" if rule else "")
+                    + "; names are scope/operation ('*' shows all), and "
+                    + begin
+                )
+        shown = found
+        if most is not None and len(found) > most:
+            largest = sorted(found, key=lambda o: o.bytes_full, reverse=True)[:most]
+            shown = sorted(largest, key=lambda o: o.index)
+        self.operations = tuple(shown)
+        self.hidden = len(found) - len(shown)
+
+    def __iter__(self) -> Iterator[OperationRecord]:
+        """The operations that are shown."""
+        return iter(self.operations)
+
+    def __str__(self) -> str:
+        return plain(self)
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """One line an operation, none longer than the console is wide (at least 60)."""
+        del console
+        width = max(options.max_width, _NARROWEST)
+        scope = None
+        yield Text(_cells(width, ("operation", "result", "in", "source", "rule")), style="bold")
+        for o in self.operations:
+            if o.scope != scope:
+                scope = o.scope
+                yield Text(fitted(scope or "(no scope)", width), style="dim", no_wrap=True)
+            cells = _of(o, _sizes(width)[3])
+            yield Text(_cells(width, cells), style=_STYLES.get(o.paint, ""), no_wrap=True)
+        if self.hidden:
+            yield Text(f"… and {self.hidden} with fewer bytes", style="dim")
+        yield Text()
+        for rule in dict.fromkeys(o.rule for o in self.operations):
+            if rule in WORDS:
+                yield Text(f"{rule}: {WORDS[rule]}", style="dim")
+        for name, why in dict(pair for o in self.operations for pair in o.reforms).items():
+            yield Text(f"+{name}: {why}", style="dim")
+
+
+def _path(o: OperationRecord) -> str:
+    return f"{o.scope}/{o.operation}" if o.scope else o.operation
+
+
+def result_of(o: OperationRecord) -> str:
+    """The type of an operation's first result: ``f32[8,1024]``."""
+    dtype = _SHORT.sub(lambda found: found[1][0] + found[2], o.dtype)
+    return f"{dtype}[{','.join(o.shape)}]"
+
+
+def _of(o: OperationRecord, size: int) -> Sequence[str]:
+    result = result_of(o)
+    paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
+    detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
+    because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
+    marks = "".join(f" +{name}" for name, _ in o.reforms)
+    because = because.replace(o.rule, o.rule + marks, 1)
+    file = short_source(o.source).rsplit("/", 1)[-1]
+    return o.operation, result, paint, short_source(file, size), because
+
+
+def _cells(width: int, cells: Sequence[str]) -> str:
+    sizes = _sizes(width)
+    return columns(width, *(("  " + cells[0], sizes[0]), *zip(cells[1:], sizes[1:], strict=True)))
+
+
+def _sizes(width: int) -> tuple[int, ...]:
+    return (16, 19, 9, 14, 0) if width < 110 else (20, 26, 9, 24, 0)

@@ -1,0 +1,304 @@
+"""A record as an overview: totals, why what is full is full, and a tree by name scope.
+
+Branches that are alike but for a number (the layers of a transformer) are one line. The tree opens
+where most bytes are moved, until :data:`MOST_LINES` are full.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from duotone.explaining.summary_line import ASKED
+from duotone.graph.graph import HALF_TYPES, PRECISION
+from duotone.precision.record import OperationRecord, Record
+from duotone.precision.rules import WORDS
+from duotone.text.columns import columns
+from duotone.text.lines import Lines
+from duotone.text.numbers import amount
+from duotone.text.source_lines import short_function
+
+MOST_LINES = 30
+"""Lines of the tree."""
+_MOST_REASONS = 6
+_NUMBER = re.compile(r"\d+")
+_UNNAMED = "(no scope)"
+GLOSSARY, REFORMS = "docs/rules.md", "docs/reforms.md"
+"""Where each rule and each reform is told in full."""
+
+
+@dataclasses.dataclass
+class Branch:
+    """A name scope with all in it.
+
+    Attributes:
+        name: its last part, or that of several branches that are alike: ``layer_[0-11]``.
+        copies: how many branches it stands for; its figures are of all of them.
+        operations: all operations inside.
+        branches: the scopes directly inside, alike ones together.
+    """
+
+    name: str
+    copies: int
+    operations: list[OperationRecord]
+    branches: list[Branch]
+
+    @property
+    def bytes_full(self) -> int:
+        """Bytes that its operations move in float32."""
+        return sum(o.bytes_full for o in self.operations)
+
+
+class Overview(Lines):
+    """A record as a rich renderable for people.
+
+    Args:
+        record: the record.
+        lines: of the tree, at most.
+    """
+
+    def __init__(self, record: Record, lines: int = MOST_LINES) -> None:
+        self._record, self._most = record, lines
+
+    def _lines(self, width: int) -> Iterator[str]:
+        yield from _totals(self._record, width)
+        yield ""
+        yield from _reasons(self._record, width)
+        yield from _tree(self._record, self._most, width)
+        yield ""
+        yield "One line an operation: .rows(), .rows('*/attention/*'), .rows(rule='taint')."
+        yield f"What each rule says: {GLOSSARY}"
+
+
+def _totals(record: Record, width: int) -> Iterator[str]:
+    s = record.summary
+    every = s.operations_half + s.operations_full
+    yield (
+        f"{s.half_dtype}: {s.operations_half:,} of {every:,} operations in half, "
+        f"{s.allow_half} of {s.allow_total} on the allow list"
+    )
+    moved = s.bytes_half + s.bytes_full
+    yield (
+        f"FLOPs in half: {s.flops_half_share:.1%} of {amount(s.flops_half + s.flops_full)}; bytes "
+        f"{amount(moved, 'B')}, {amount(s.bytes_original, 'B')} in float32"
+    )
+    yield f"{s.casts_inserted} casts inserted"
+    if s.reforms:
+        named = ", ".join(f"{count} {name}" for name, count in sorted(s.reforms.items()))
+        yield from textwrap.wrap(f"in another form, or not kept ({REFORMS}): {named}", width)
+    yield from notes_of(record)
+
+
+def notes_of(record: Record) -> Iterator[str]:
+    """Lines about a record: what was left alone, and what stands in programs inside of it."""
+    s = record.summary
+    asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
+    if asked and 2 * asked >= s.allow_total:
+        yield f"{asked} of {s.allow_total} on the allow list are left alone: {ASKED}"
+    written = [o for o in record.operations if o.dtype in HALF_TYPES and not o.rewritten]
+    if written:
+        allowed = sum(o.list == "allow" for o in written)
+        yield (
+            f"half as written: {len(written):,} operations, {allowed} of {s.allow_total} on the "
+            "allow list"
+        )
+    if s.rewritten:
+        yield f"{s.rewritten} operations stand in programs that are rewritten inside of this one"
+    if s.backward:
+        yield f"backward pass in jax.grad left to JAX: {s.backward}"
+    if s.unlisted:
+        names = ", ".join(f"{name} ({count})" for name, count in sorted(s.unlisted.items()))
+        yield f"left alone, on no list: {names}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """A rule that keeps operations full.
+
+    Attributes:
+        rule: its name.
+        words: what it says; empty for a rule of another version.
+        share: of the bytes that all operations of the program move in float32.
+        operations: those that it keeps full.
+    """
+
+    rule: str
+    words: str
+    share: float
+    operations: tuple[OperationRecord, ...]
+
+
+def reasons_of(record: Record) -> list[Reason]:
+    """Why what is full is full: the rules, that with the most bytes first.
+
+    Example:
+        >>> from duotone.precision.record import Record, summarize
+        >>> reasons_of(Record((), (), summarize((), (), "float16")))
+        []
+    """
+    by_rule: dict[str, list[OperationRecord]] = {}
+    for o in record.operations:
+        if o.paint == "full" and o.bytes_full:
+            by_rule.setdefault(o.rule, []).append(o)
+    every = _bytes(record.operations) or 1
+    reasons = [
+        Reason(rule, WORDS.get(rule, ""), _bytes(found) / every, tuple(found))
+        for rule, found in by_rule.items()
+    ]
+    return sorted(reasons, key=lambda reason: -reason.share)
+
+
+def _reasons(record: Record, width: int) -> Iterator[str]:
+    """Why what is full is full: the rules with the most bytes."""
+    reasons = reasons_of(record)
+    if not reasons:
+        return
+    yield columns(width, ("full by", 10), ("bytes", -5), ("because", 0), ("mostly", 22))
+    for r in reasons[:_MOST_REASONS]:
+        share, mostly = f"{r.share:.0%}", counted(r.operations)
+        yield columns(width, (r.rule, 10), (share, -5), (r.words, 0), (mostly, 22))
+    if rest := reasons[_MOST_REASONS:]:
+        share = f"{sum(r.share for r in rest):.0%}"
+        names = ", ".join(r.rule for r in rest)
+        yield columns(width, ("others", 10), (share, -5), (names, 0), ("", 22))
+    yield ""
+
+
+def _bytes(operations: Iterable[OperationRecord]) -> int:
+    return sum(o.bytes_full for o in operations)
+
+
+def counted(operations: Iterable[OperationRecord]) -> str:
+    """The three most frequent operations, with their numbers: ``12 exp, 3 log``."""
+    counts = Counter(o.operation for o in operations)
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common(3))
+
+
+def _tree(record: Record, lines: int, width: int) -> Iterator[str]:
+    """The tree by name scope."""
+    yield columns(
+        width, ("scope", 0), ("half", -13), ("FLOPs", -6), ("bytes", -16), ("full by", 10)
+    )
+    for depth, branch in _opened(branches_of(record.operations), lines):
+        operations = branch.operations
+        half = [o for o in operations if o.paint == "half"]
+        flops = sum(o.flops for o in operations)
+        before = branch.bytes_full
+        ratio = sum(o.bytes for o in operations) / before if before else 1.0
+        rules = Counter[str]()
+        for o in operations:
+            if o.paint == "full":
+                rules[o.rule] += o.bytes_full
+        yield columns(
+            width,
+            ("  " * depth + branch.name + (f" x{branch.copies}" if branch.copies > 1 else ""), 0),
+            (f"{len(half):,} of {len(operations):,}", -13),
+            (f"{sum(o.flops for o in half) / flops:.0%}" if flops else "", -6),
+            (f"{ratio:.2f} x {amount(before, 'B')}", -16),
+            (next((rule for rule, weight in rules.most_common(1) if weight), ""), 10),
+        )
+
+
+def branches_of(operations: Sequence[OperationRecord]) -> list[Branch]:
+    """The tree of name scopes, alike branches together.
+
+    What has no scope stands under the function that makes it.
+
+    Example:
+        >>> branches_of([])
+        []
+    """
+    grown = _grown(list(zip(scope_paths(operations), operations, strict=True)))
+    return sorted(grown, key=lambda branch: branch.name == _UNNAMED)
+
+
+def scope_paths(operations: Sequence[OperationRecord]) -> list[tuple[str, ...]]:
+    """The place of each operation in the tree: its name scope, or the function that makes it."""
+    scoped = any(o.scope for o in operations)
+    first = (_UNNAMED,) if scoped else ()
+    functions = {source: short_function(source) for source in {o.source for o in operations}}
+    return [
+        tuple(o.scope.split("/")) if o.scope else (*first, functions[o.source]) for o in operations
+    ]
+
+
+def _grown(parts: Sequence[tuple[tuple[str, ...], OperationRecord]]) -> list[Branch]:
+    named: dict[str, list[tuple[tuple[str, ...], OperationRecord]]] = {}
+    for path, operation in parts:
+        if path:
+            named.setdefault(path[0], []).append((path[1:], operation))
+    alike: dict[tuple[str, int, int], list[str]] = {}
+    for name, inside in named.items():
+        half = sum(o.paint == "half" for _, o in inside)
+        key = _NUMBER.sub("#", name), len(inside), half
+        alike.setdefault(key, []).append(name)
+    branches = []
+    for names in alike.values():
+        inside = [part for name in names for part in named[name]]
+        operations = [o for _, o in inside]
+        branches.append(Branch(_joined(names), len(names), operations, _grown(inside)))
+    return branches
+
+
+def _joined(names: Sequence[str]) -> str:
+    """One name for names that differ in numbers: ``layer_[0-11]``."""
+    if len(names) == 1:
+        return names[0]
+    numbers = [_NUMBER.findall(name) for name in names]
+    differ = [i for i, found in enumerate(zip(*numbers, strict=True)) if len(set(found)) > 1]
+    if len(differ) != 1:
+        return _NUMBER.sub("*", names[0])
+    pieces = _NUMBER.split(names[0])
+    kept = numbers[0][:]
+    kept[differ[0]] = f"[{_spans(sorted(int(found[differ[0]]) for found in numbers))}]"
+    return "".join(itertools.chain(*itertools.zip_longest(pieces, kept, fillvalue="")))
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Numbers as spans.
+
+    Example:
+        >>> _spans([0, 1, 2, 5])
+        '0-2,5'
+    """
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
+
+
+def _opened(roots: list[Branch], lines: int) -> list[tuple[int, Branch]]:
+    """Branches in order with their depths, opened where most bytes are while lines are left."""
+    opened: set[int] = set()
+    left = lines - len(roots)
+    count = itertools.count()
+    waiting = [(-branch.bytes_full, next(count), branch) for branch in roots]
+    heapq.heapify(waiting)
+    while waiting:
+        _, _, branch = heapq.heappop(waiting)
+        if not branch.branches or len(branch.branches) > left:
+            continue
+        left -= len(branch.branches)
+        opened.add(id(branch))
+        for inner in branch.branches:
+            heapq.heappush(waiting, (-inner.bytes_full, next(count), inner))
+    shown: list[tuple[int, Branch]] = []
+
+    def show(branches: Iterable[Branch], depth: int) -> None:
+        for branch in branches:
+            shown.append((depth, branch))
+            if id(branch) in opened:
+                show(branch.branches, depth + 1)
+
+    show(roots, 0)
+    if len(shown) > lines:  # more roots than lines
+        shown = shown[:lines]
+    return shown

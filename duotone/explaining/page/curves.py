@@ -1,0 +1,151 @@
+"""Curves of a training for the page: numbers that the user passes, or a CSV file of them.
+
+Numbers that are not finite stay visible: they are marked, not dropped. Of a long curve the page
+holds so many points that least, greatest and not finite ones of each part are among them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
+
+MOST_PARTS = 500
+"""Parts of a curve of which each keeps at most three points."""
+_LOG_FROM = 100.0
+"""Positive curves whose greatest number is so many times the least have a logarithmic axis."""
+_TIMES = ("wall time", "wall_time")
+"""Columns of TensorBoard's CSV files that are no curves."""
+
+
+def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str, Any]]:
+    """The curves as the page draws them.
+
+    Args:
+        history: by name a sequence of numbers, of which the first is step 0, or of pairs (step,
+            number); or a CSV file, with the names in its first line.
+
+    Returns:
+        Of each curve ``name``, ``steps``, ``values`` (``None`` where not finite), ``log`` (whether
+        the axis is logarithmic), and of all of it ``count``, ``lost`` (how many are not finite),
+        ``last``, ``least`` and ``greatest``, a pair (step, number) or ``None``.
+
+    Raises:
+        ArgumentTypeError: it is neither, or a curve holds something that is no number.
+        ArgumentError: the file is no CSV file with numbers.
+        OSError: the file cannot be read.
+
+    Example:
+        >>> curves_of({"loss": [2.0, float("nan"), 1.0]})[0]["values"]
+        [2, None, 1]
+    """
+    if isinstance(history, str | PathLike):
+        history = _read(Path(history))
+    if not isinstance(history, Mapping):
+        raise ArgumentTypeError(
+            f"history is {shown(history)}; pass a dict of numbers by name, or the name of a CSV "
+            "file"
+        )
+    return [_curve(str(name), *_points(str(name), points)) for name, points in history.items()]
+
+
+def _points(name: str, points: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and numbers of a curve, by step."""
+    try:
+        found = np.asarray(points, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"history[{name!r}] holds something that is no number; pass numbers, or pairs (step, "
+            "number)"
+        ) from error
+    if found.ndim == 1:
+        return np.arange(len(found), dtype=np.float64), found
+    if found.ndim != 2 or found.shape[1] != 2 or not np.isfinite(found[:, 0]).all():
+        raise ArgumentTypeError(
+            f"history[{name!r}] has the shape {found.shape}; pass numbers, or pairs (step, number)"
+        )
+    found = found[np.argsort(found[:, 0], kind="stable")]
+    return found[:, 0], found[:, 1]
+
+
+def _curve(name: str, steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+    finite = np.flatnonzero(np.isfinite(values))
+    least = greatest = None
+    log = False
+    if len(finite):
+        low, high = finite[values[finite].argmin()], finite[values[finite].argmax()]
+        least, greatest = _point(steps, values, low), _point(steps, values, high)
+        log = bool(values[low] > 0 and values[high] >= _LOG_FROM * values[low])
+    kept = _kept(values)
+    return {
+        "name": name,
+        "steps": [_short(step) for step in steps[kept]],
+        "values": [_short(value) if np.isfinite(value) else None for value in values[kept]],
+        "log": log,
+        "count": len(values),
+        "lost": len(values) - len(finite),
+        "last": _point(steps, values, finite[-1]) if len(finite) else None,
+        "least": least,
+        "greatest": greatest,
+    }
+
+
+def _kept(values: np.ndarray) -> np.ndarray:
+    """Indices of the points that the page holds."""
+    if len(values) <= 3 * MOST_PARTS:
+        return np.arange(len(values))
+    kept = {0, len(values) - 1}
+    for part in np.array_split(np.arange(len(values)), MOST_PARTS):
+        finite = part[np.isfinite(values[part])]
+        if len(finite):
+            kept |= {int(finite[values[finite].argmin()]), int(finite[values[finite].argmax()])}
+        if len(finite) < len(part):
+            kept.add(int(part[~np.isfinite(values[part])][0]))
+    return np.array(sorted(kept))
+
+
+def _point(steps: np.ndarray, values: np.ndarray, index: int) -> list[int | float]:
+    return [_short(steps[index]), _short(values[index])]
+
+
+def _short(number: float) -> int | float:
+    """Six digits, which is more than a screen shows."""
+    short = float(f"{number:.6g}") if abs(number) < 1e15 and number != int(number) else number
+    return int(short) if short == int(short) and abs(short) < 1e15 else float(short)
+
+
+def _read(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """The curves of a CSV file; an empty cell is a step at which a curve has no number."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.DictReader(file, strict=True)
+            names = list(lines.fieldnames or ())
+            step_of = next((name for name in names if name.strip().lower() == "step"), None)
+            drawn = [n for n in names if n != step_of and n.strip().lower() not in _TIMES]
+            if not drawn:
+                raise ArgumentError(f"{path}: its first line must name the curves: step,loss")
+            for number, line in enumerate(lines):
+                step = number if step_of is None else _number(line, step_of, path, lines.line_num)
+                for name in drawn:
+                    if (line[name] or "").strip():
+                        value = _number(line, name, path, lines.line_num)
+                        curves.setdefault(name.strip(), []).append((step, value))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ArgumentError(f"{path} is no CSV file: {error}") from error
+    return curves
+
+
+def _number(line: Mapping[str, str | None], name: str, path: Path, number: int) -> float:
+    try:
+        return float(line[name] or "")
+    except ValueError as error:
+        raise ArgumentError(
+            f"{path}, line {number}: {name} is {line[name]!r}, which is no number"
+        ) from error

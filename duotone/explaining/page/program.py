@@ -1,0 +1,129 @@
+"""A record as the JSON that the page draws: columns of numbers, and each text once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from duotone.explaining.operation_rows import result_of
+from duotone.explaining.overview import counted, notes_of, reasons_of, scope_paths
+from duotone.precision.record import OperationRecord, Record
+from duotone.precision.rules import WORDS, Rule
+from duotone.text.source_lines import short_source
+
+HALF, STORED, FULL, OTHER = range(4)
+"""The kinds of the page: computes in half; full, stored half; full; nothing to paint."""
+
+
+class _Texts:
+    """Texts by number, each held once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def program_data(record: Record) -> dict[str, Any]:
+    """The part of the page's data that a record alone gives.
+
+    Args:
+        record: of a JAX program.
+
+    Returns:
+        ``summary``, ``notes``, ``reasons``, ``rules`` and ``reforms``, as the page shows them;
+        ``operations``, a list for each column, in which texts and paths are numbers; ``paths`` and
+        ``texts`` by number.
+    """
+    texts = _Texts()
+    paths: dict[tuple[str, ...], int] = {}
+    rows = [
+        _row(o, path, texts, paths)
+        for o, path in zip(record.operations, scope_paths(record.operations), strict=True)
+    ]
+    return {
+        "summary": _summary(record),
+        "notes": list(notes_of(record)),
+        "reasons": [
+            {"rule": r.rule, "words": r.words, "share": r.share, "mostly": counted(r.operations)}
+            for r in reasons_of(record)
+        ],
+        "rules": [
+            {"rule": rule, "words": WORDS.get(rule, ""), "count": count}
+            for rule, count in Counter(o.rule for o in record.operations).most_common()
+        ],
+        "reforms": _reforms(record),
+        "paths": [[texts.number(part) for part in path] for path in paths],
+        "operations": {
+            name: [row[name] for row in rows] for name in (rows[0] if rows else {"index": 0})
+        },
+        "texts": list(texts.numbers),
+    }
+
+
+def _summary(record: Record) -> dict[str, Any]:
+    s = record.summary
+    return {
+        "half": s.half_dtype,
+        "operationsHalf": s.operations_half,
+        "operations": s.operations_half + s.operations_full,
+        "allowHalf": s.allow_half,
+        "allow": s.allow_total,
+        "flopsHalf": s.flops_half,
+        "flops": s.flops_half + s.flops_full,
+        "bytesHalf": s.bytes_half,
+        "bytes": s.bytes_half + s.bytes_full,
+        "bytesFull": s.bytes_original,
+        "casts": s.casts_inserted,
+    }
+
+
+def _row(
+    o: OperationRecord, path: tuple[str, ...], texts: _Texts, paths: dict[tuple[str, ...], int]
+) -> dict[str, Any]:
+    detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
+    return {
+        "index": o.index,
+        "name": texts.number(o.operation),
+        "kind": kind_of(o),
+        "result": texts.number(result_of(o)),
+        "rule": texts.number(o.rule),
+        "detail": texts.number(detail),
+        "source": texts.number(short_source(o.source)),
+        "path": paths.setdefault(path, len(paths)),
+        "operands": texts.number(", ".join(o.operands)),
+        "reforms": texts.number(", ".join(name for name, _ in o.reforms)),
+        "runs": o.runs,
+        "casts": o.casts,
+        "flops": _whole(o.flops),
+        "bytes": o.bytes,
+        "bytesFull": o.bytes_full,
+        "reads": list(o.reads),
+    }
+
+
+def kind_of(o: OperationRecord) -> int:
+    """The kind of an operation: :data:`HALF` or one of its neighbours."""
+    if o.paint == "half":
+        return HALF
+    if o.rule == Rule.INTEGER:
+        return OTHER
+    return STORED if o.stored == "half" else FULL
+
+
+def _whole(number: float) -> int | float:
+    """A number without ``.0``, which would be two characters for each operation."""
+    return int(number) if number == int(number) else number
+
+
+def _reforms(record: Record) -> list[dict[str, Any]]:
+    """The reforms in effect, and what each mostly does."""
+    words: dict[str, Counter[str]] = {}
+    for o in record.operations:
+        for name, why in o.reforms:
+            words.setdefault(name, Counter())[why] += 1
+    return [
+        {"name": name, "count": sum(found.values()), "words": found.most_common(1)[0][0]}
+        for name, found in sorted(words.items(), key=lambda entry: -sum(entry[1].values()))
+    ]

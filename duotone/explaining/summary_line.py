@@ -1,0 +1,71 @@
+"""One line of what a painting does, for a log: the first thing that a user sees of it.
+
+The full story is :func:`duotone.explain`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from duotone.graph.graph import PRECISION, Graph, Paint
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.painters.painting import Painting
+
+_WHY = {
+    "small": "too small to gain from half here",
+    "device": "gains nothing from half here",
+}
+"""Why an allow operation is full, by rule; other rules are named."""
+ASKED = (
+    "a precision was asked for, which is kept: half without precision= and without "
+    "jax_default_matmul_precision, which some libraries set"
+)
+"""Why an allow operation with a precision of its own is full, and the remedy."""
+
+
+def first_line(
+    what: str,
+    graph: Graph,
+    classes: Classes,
+    painting: Painting,
+    half: str,
+    device: str,
+    slow: str = "",
+) -> str:
+    """Dtype, device, shares in half, and the dots and convolutions that stay float32.
+
+    Args:
+        what: the function.
+        graph: the program.
+        classes: what each node is.
+        painting: the colours.
+        half: the half type.
+        device: in words.
+        slow: why half saves no time there; empty where it does.
+
+    Returns:
+        The line, such as ``loss: bfloat16 on cuda (NVIDIA H200): 66 of 828 operations and 97.1% of
+        FLOPs in half; float32: 2 dot_general (too small to gain from half here)``.
+    """
+    nodes = [node for node in graph.nodes if Trait.STRUCTURAL not in node.traits]
+    flops = [node.flops * graph.trips(node) for node in nodes]
+    halves = [painting.compute[node.index] is Paint.HALF for node in nodes]
+    share = sum(f for f, is_half in zip(flops, halves, strict=True) if is_half)
+    full = Counter(
+        (node.op, ASKED if node.fixed.startswith(PRECISION) else painting.rules[node.index])
+        for node, is_half in zip(nodes, halves, strict=True)
+        if not is_half and classes.nodes[node.index].listed is Kind.ALLOW
+    )
+    line = f"{what}: {half} on {device}: {sum(halves)} of {len(nodes)} operations"
+    line += f" and {share / (sum(flops) or 1.0):.1%} of FLOPs in half"
+    stays = [
+        f"{count} {op} ({rule if rule == ASKED else _WHY.get(rule, f'rule {rule}')})"
+        for (op, rule), count in full.most_common()
+    ]
+    if stays:
+        line += f"; float32: {', '.join(stays)}"
+    elif not any(halves):
+        line += "; it has no dot and no convolution, so there is nothing to gain"
+    return f"{line}; saves no time here: {slow}" if slow else line

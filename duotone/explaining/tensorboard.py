@@ -1,0 +1,162 @@
+"""Painted graphs for TensorBoard's *Graphs* dashboard, coloured by precision.
+
+TensorBoard colours nodes by their structure, their device or their XLA cluster, and by nothing
+else. So a *copy for display* says in these two fields what there is to see::
+
+    Color by: Device         the precision: half, float32, cast ...
+    Color by: XLA cluster    the list that the op is on: allow, infer, deny, clear, unlisted
+
+A click on a node shows why, in its attributes. The copy is not the graph: devices are those of the
+painting (the real one is an attribute) and large constants are left out.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duotone._files import prepare_folder, write_atomically
+from duotone.errors import MissingExtraError
+from duotone.explaining.drawn import CAST, drawn_nodes
+from duotone.precision.record import Record
+
+try:
+    from tensorboard.compat.proto import event_pb2, graph_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError as error:
+    raise MissingExtraError("a graph for TensorBoard", "tensorboard", "tensorboard") from error
+
+_EVENT: Any = event_pb2
+_GRAPH: Any = graph_pb2
+
+_LARGEST_ATTRIBUTE = 1024
+_numbers = itertools.count()
+
+
+class Shown(NamedTuple):
+    """How one node is shown.
+
+    Attributes:
+        precision: what it is coloured by, such as ``"half (float16)"``.
+        list: the list that decides its other colour; empty for none.
+        why: more attributes, by name.
+    """
+
+    precision: str
+    list: str = ""
+    why: Mapping[str, str] = {}
+
+
+def write_graph(folder: str | Path, graph: Any) -> Path:
+    """Writes an event file that holds a graph; a folder of the log folder is a run.
+
+    Args:
+        folder: of the run; made where missing.
+        graph: a GraphDef.
+
+    Returns:
+        The file.
+
+    Raises:
+        ArgumentError: the folder is a file, or cannot be made.
+    """
+    folder = prepare_folder(Path(folder))
+    content = io.BytesIO()
+    writer = RecordWriter(content)
+    now = time.time()
+    for event in (
+        _EVENT.Event(wall_time=now, file_version="brain.Event:2"),
+        _EVENT.Event(wall_time=now, graph_def=graph.SerializeToString(deterministic=True)),
+    ):
+        writer.write(event.SerializeToString(deterministic=True))
+    # TensorBoard takes files of this form, the newest last.
+    number = f"{os.getpid()}.{next(_numbers)}"
+    file = folder / f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{number}"
+    write_atomically(file, content.getvalue())
+    return file
+
+
+def painted(graph_def: Any, shown: Mapping[str, Shown]) -> Any:
+    """A copy of a GraphDef for display.
+
+    Args:
+        graph_def: the graph; functions of its library are shown as well.
+        shown: how each node is shown, by name; in a function by ``"function/node"``.
+
+    Returns:
+        The copy.
+    """
+    graph = _GRAPH.GraphDef.FromString(graph_def.SerializeToString())
+    for node in graph.node:
+        _paint(node, shown.get(node.name))
+    for function in graph.library.function:
+        for node in function.node_def:
+            _paint(node, shown.get(f"{function.signature.name}/{node.name}"))
+    _fix_colours(graph)
+    return graph
+
+
+def _fix_colours(graph: Any) -> None:
+    """Puts one node of each precision first: TensorBoard hands out colours as it meets devices."""
+    first: dict[str, int] = {}
+    for position, node in enumerate(graph.node):
+        first.setdefault(node.device, position)
+    wanted = ("full (float32)", "half (float16)", "half (bfloat16)", CAST)
+    rank = {first[device]: number for number, device in enumerate(wanted) if device in first}
+    order = sorted(range(len(graph.node)), key=lambda i: (rank.get(i, len(wanted)), i))
+    nodes = [graph.node[i] for i in order]
+    copy = _GRAPH.GraphDef(node=nodes)
+    del graph.node[:]
+    graph.node.MergeFrom(copy.node)
+
+
+def _paint(node: Any, shown: Shown | None) -> None:
+    """Puts colours and reasons where TensorBoard looks for them."""
+    for name in [name for name in node.attr if node.attr[name].ByteSize() > _LARGEST_ATTRIBUTE]:
+        del node.attr[name]
+    if node.device:
+        node.attr["_device"].s = node.device.encode()
+    node.device = shown.precision if shown is not None else ""
+    if shown is not None:
+        if shown.list:
+            node.attr["_XlaCluster"].s = shown.list.encode()
+        for name, reason in shown.why.items():
+            node.attr[name].s = reason.encode()
+
+
+def write_record(logdir: str | Path, record: Record, *, run: str = "duotone") -> Path:
+    """Writes the graph of a JAX program, one node for each operation and each cast.
+
+    Name scopes become groups. What only carries a value into or out of a nested program is left
+    out; a loop shows as a circle.
+
+    Args:
+        logdir: folder that TensorBoard is started on.
+        record: what :func:`duotone.explain` returned.
+        run: name of the run.
+
+    Returns:
+        The event file.
+    """
+    return write_graph(Path(logdir) / run, graph_of_record(record))
+
+
+def graph_of_record(record: Record) -> Any:
+    """The graph of a record as a GraphDef for display."""
+    graph = _GRAPH.GraphDef()
+    for drawn in drawn_nodes(record):
+        node = graph.node.add(name=drawn.name, op=drawn.operation, input=drawn.reads)
+        _paint(node, Shown(drawn.precision, drawn.list, drawn.why))
+        if drawn.shape and all(dimension.isdigit() for dimension in drawn.shape):
+            shape = node.attr["_output_shapes"].list.shape.add()
+            for dimension in drawn.shape:
+                shape.dim.add(size=int(dimension))
+    graph.versions.producer = 1
+    _fix_colours(graph)
+    return graph

@@ -1,0 +1,281 @@
+"""Module paths: the modules of Flax NNX and Equinox as name scopes, while duotone traces.
+
+Linen, Haiku and Keras put the names of their modules on JAX's name stack; ``"*/attention/*"`` in a
+policy finds them. NNX puts nothing there and Equinox only the classes of its own layers. So while
+duotone traces, the methods of their modules run in ``jax.named_scope``::
+
+    the outermost module that is called      its class              Net
+    a module that a known one holds          the attributes to it   Net/layers/0/attention
+    any other that is called inside of one   its class there        Net/Block
+
+A copy, such as ``nnx.remat`` and ``eqx.filter_checkpoint`` make, is held by nothing that is known.
+It is looked for in the modules whose methods call it.
+
+How: neither library offers it, so the methods in the modules' classes are replaced for as long as a
+trace lasts, as Flax's own ``nnx.capture`` does. What stands there meanwhile looks up the thread it
+runs in and calls the method straight where no trace of duotone runs.
+
+Called by :mod:`duotone.jaxpr.reading.trace`, and by the NNX adapter, which alone sees the objects.
+duotone imports neither library; it looks at what the user's program has loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+Path = tuple[str, ...]
+Known = dict[int, tuple[Any, Path]]
+"""Modules by ``id``, each with its path; holds them, so that an id stays its own."""
+
+_LIBRARIES = ("flax.nnx", "equinox")
+_OWN_SCOPES = "equinox.nn."
+"""Modules of which each opens a scope named after its class by itself."""
+_TRACER = "duotone.jaxpr.reading.trace"
+"""Where the user's function is called from."""
+_KEPT = "__duotone_named__"
+"""Attribute of a method: the function that stands for it, so that it is the same every time."""
+
+
+class _Naming(threading.local):
+    """Where this thread is: traces, the modules known, the one that runs, and its path."""
+
+    def __init__(self) -> None:
+        self.traces = 0
+        self.known: list[Known] = []
+        self.current: Any = None
+        self.path: Path = ()
+
+
+_naming = _Naming()
+_lock = threading.Lock()
+_traces = 0
+_replaced: dict[tuple[type, str], tuple[Any, Any]] = {}
+"""While there are traces, in any thread: of each class and name, the method and its stand-in."""
+
+
+@contextlib.contextmanager
+def named_modules(*held: Any) -> Iterator[None]:
+    """Gives the operations that are traced inside the paths of the modules that make them.
+
+    Args:
+        *held: what the function is called with, to know the modules in it by their paths.
+    """
+    if not _module_classes():
+        yield
+        return
+    global _traces
+    with _lock:
+        _traces += 1
+        _replace_methods()
+    _naming.traces += 1
+    try:
+        with holding(*held):
+            yield
+    finally:
+        _naming.traces -= 1
+        with _lock:
+            _traces -= 1
+            if not _traces:
+                _restore_methods()
+
+
+@contextlib.contextmanager
+def holding(*held: Any) -> Iterator[None]:
+    """Makes the modules in pytrees and containers known by their paths; does so while tracing only.
+
+    Args:
+        *held: modules, and whatever holds some.
+    """
+    if not _naming.traces:
+        yield
+        return
+    kinds = _module_classes()
+    known: Known = {}
+    for root in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, kinds)):
+        if isinstance(root, kinds):
+            _know(root, (*_naming.path, type(root).__name__), known)
+    _naming.known.append(known)
+    try:
+        yield
+    finally:
+        _naming.known.pop()
+
+
+@contextlib.contextmanager
+def inside(module: Any) -> Iterator[None]:
+    """The scope of a module, while tracing.
+
+    Args:
+        module: one of NNX or Equinox whose method is called.
+    """
+    if not _naming.traces or module is _naming.current:
+        yield
+        return
+    before = _naming.current, _naming.path
+    path = _path_of(module)
+    new: Known = {}
+    if path is None:
+        path, new = _path_anew(module)
+    scope = _beyond(before[1], path)
+    if not before[1] and len(path) == 1 and type(module).__module__.startswith(_OWN_SCOPES):
+        scope = ""
+    _naming.known.append(new)
+    _naming.current, _naming.path = module, path
+    try:
+        with jax.named_scope(scope) if scope else contextlib.nullcontext():
+            yield
+    finally:
+        _naming.current, _naming.path = before
+        _naming.known.pop()
+
+
+def _module_classes() -> tuple[type, ...]:
+    """The base classes of modules of the libraries that are loaded."""
+    found = (getattr(sys.modules.get(name), "Module", None) for name in _LIBRARIES)
+    return tuple(kind for kind in found if isinstance(kind, type))
+
+
+def _path_of(module: Any) -> Path | None:
+    for known in reversed(_naming.known):
+        if id(module) in known:
+            return known[id(module)][1]
+    return None
+
+
+def _path_anew(module: Any) -> tuple[Path, Known]:
+    """The path of a module that is not known, and what is known with it."""
+    known: Known = {}
+    holder = _holder(module)
+    if holder is not None:
+        copied = type(holder) is type(_naming.current)
+        around = _naming.path if copied else (*_naming.path, type(holder).__name__)
+        _know(holder, around, known)
+    else:
+        _know(module, (*_naming.path, type(module).__name__), known)
+    return known[id(module)][1], known
+
+
+def _holder(module: Any) -> Any:
+    """The module that holds another one, among those whose methods now run and are not known."""
+    kinds = _module_classes()
+    frame = sys._getframe(1)
+    frames = 0
+    while frame is not None and frame.f_globals.get("__name__") != _TRACER:
+        code = frame.f_code
+        if code is _STAND_IN:
+            frames += 1
+            if frames > 1:  # that of the known module around it; the first is the module's own
+                return None
+        elif code.co_argcount:
+            owner = frame.f_locals.get(code.co_varnames[0])
+            wrapper = _is_plumbing(type(owner))
+            if isinstance(owner, kinds) and owner is not module and not wrapper:
+                known: Known = {}
+                _know(owner, (), known)
+                if id(module) in known:
+                    return owner
+        frame = frame.f_back
+    return None
+
+
+def _know(module: Any, path: Path, known: Known) -> None:
+    """Adds a module, and those that it holds in attributes and containers, by the shortest path."""
+    kinds = _module_classes()
+    left: deque[tuple[Any, Path]] = deque([(module, path)])
+    while left:
+        thing, path = left.popleft()
+        if isinstance(thing, kinds):
+            if id(thing) in known:
+                continue
+            known[id(thing)] = thing, path
+            pairs = vars(thing).items()
+        else:
+            pairs = thing.items() if isinstance(thing, dict) else enumerate(thing)
+        left.extend(
+            (value, (*path, str(name)))
+            for name, value in pairs
+            if isinstance(value, (*kinds, list, tuple, dict))
+        )
+
+
+def _beyond(around: Path, path: Path) -> str:
+    """The part of a path that does not follow from where the trace is."""
+    same = 0
+    while same < min(len(around), len(path)) and around[same] == path[same]:
+        same += 1
+    return "/".join(path[same:])
+
+
+def _replace_methods() -> None:
+    for kind in _classes():
+        for name, method in list(vars(kind).items()):
+            kept = _replaced.get((kind, name))
+            if (kept is None or kept[1] is not method) and _is_method(kind, name, method):
+                stand_in = _stand_in(method)
+                _replaced[kind, name] = method, stand_in
+                type.__setattr__(kind, name, stand_in)
+
+
+def _restore_methods() -> None:
+    for (kind, name), (method, stand_in) in _replaced.items():
+        if vars(kind).get(name) is stand_in:
+            type.__setattr__(kind, name, method)
+    _replaced.clear()
+
+
+def _classes() -> set[type]:
+    """All classes of modules whose methods are to have a scope."""
+    found: set[type] = set()
+    left = list(_module_classes())
+    while left:
+        for kind in type.__subclasses__(left.pop()):
+            if kind not in found:
+                found.add(kind)
+                left.append(kind)
+    return {kind for kind in found if not _is_plumbing(kind)}
+
+
+def _is_plumbing(kind: type) -> bool:
+    """True if a class is a wrapper of Equinox's own, or of Keras, which names its layers itself."""
+    if any(base.__module__.startswith("keras.") for base in kind.__mro__):
+        return True
+    return kind.__module__.startswith("equinox.") and not kind.__module__.startswith(_OWN_SCOPES)
+
+
+def _is_method(kind: type, name: str, method: Any) -> bool:
+    """True if a class attribute is one of the methods that a module is called by."""
+    if name in getattr(kind, "__dataclass_fields__", ()):
+        return False
+    if name == "__call__":  # `nnx.jit` and `eqx.filter_jit` leave a descriptor there
+        return callable(method) and hasattr(type(method), "__get__")
+    return isinstance(method, types.FunctionType) and not name.startswith("_")
+
+
+def _stand_in(method: Any) -> Callable[..., Any]:
+    """The function that runs a method in the scope of its module."""
+    kept = getattr(method, _KEPT, None)
+    if kept is not None and kept.__wrapped__ is method:
+        return kept
+
+    @functools.wraps(method)
+    def named(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with inside(self):
+            return method.__get__(self, type(self))(*args, **kwargs)
+
+    if isinstance(method, types.FunctionType):
+        setattr(method, _KEPT, named)
+    return named
+
+
+_STAND_IN = next(
+    code for code in _stand_in.__code__.co_consts if getattr(code, "co_name", "") == "named"
+)

@@ -1,0 +1,90 @@
+"""The record of a painted program, with those of the rewritten programs inside of it.
+
+::
+
+    trace the function
+    if it holds programs that are rewritten already:
+        trace again and collect how they were painted
+    paint it; make the record
+    in the place of each program inside:
+        its own record, if it stands there as it was painted
+        else (it was differentiated, mapped) what its types say
+"""
+
+from __future__ import annotations
+
+from duotone import _jax
+from duotone.graph.graph import Node
+from duotone.jaxpr.pipeline import Painted
+from duotone.jaxpr.reading.build import build
+from duotone.jaxpr.reading.operations import OWN_DOT
+from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.running.inside import Collection, rewritten_steps, same_program
+from duotone.ops.jax import ENTRIES
+from duotone.precision.classify.lists import OpLists
+from duotone.precision.nested_records import Inside, Joined, join, read_record
+from duotone.precision.record import Record, make_record
+
+_ALIASES = {OWN_DOT: "dot_general", "duotone_instead": ""}
+"""How duotone's own primitives are shown; the second is no operation, only a derivative."""
+
+
+def record_of(painted: Painted, collection: Collection | None = None) -> Record:
+    """The record of a painted program.
+
+    Args:
+        painted: the program.
+        collection: what was collected while it was traced; ``None`` if it holds no rewritten ones.
+    """
+    return _alone(painted) if collection is None else _joined(painted, collection).record
+
+
+def _alone(painted: Painted) -> Record:
+    return make_record(
+        painted.built.graph,
+        painted.classes,
+        painted.painting,
+        painted.plan,
+        painted.half,
+        painted.reforms,
+    )
+
+
+def _joined(painted: Painted, collection: Collection) -> Joined:
+    built = painted.built
+    return join(_alone(painted), built.graph, _insides(built, collection))
+
+
+def halves_inside(jaxpr: _jax.ClosedJaxpr, collection: Collection) -> frozenset[str]:
+    """The half types of the rewritten programs that a program holds."""
+    found = (collection.find(step.eqn) for step in rewritten_steps(build(jaxpr).program))
+    return frozenset(entry.painted.half.name for entry in found if entry is not None)
+
+
+def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
+    """The records of the rewritten programs in a program, by the node that calls each."""
+    found: dict[int, Inside] = {}
+    for step in rewritten_steps(built.program):
+        entry = collection.find(step.eqn)
+        if entry is None:
+            continue
+        node = built.graph.nodes[step.nodes[0]]
+        program = _joined(entry.painted, collection)
+        if not same_program(step.eqn.params["jaxpr"], entry.jaxpr):
+            program = _read(step.eqn.params["jaxpr"], entry.painted, program.record, collection)
+        found[node.index] = Inside(program, built.graph.trips(node), node.scope)
+    return found
+
+
+def _read(
+    jaxpr: _jax.ClosedJaxpr, painted: Painted, record: Record, collection: Collection
+) -> Joined:
+    """The record of a program that a transformation made of a painted one."""
+    built, half = build(jaxpr), painted.half.name
+    lists = OpLists.for_half(ENTRIES, half)
+
+    def listed(node: Node) -> str:
+        return lists.get(node.op, node.listed_as).kind.value
+
+    read = read_record(built.graph, half, record, listed, _ALIASES)
+    return join(read, built.graph, _insides(built, collection))

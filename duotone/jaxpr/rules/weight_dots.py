@@ -1,0 +1,108 @@
+"""Dots of a weight: half operands, and a gradient that is not rounded to half.
+
+Who differentiates a painted function has JAX transpose its dots. The cotangent of a half operand is
+half, so that the gradient of a weight would be rounded before it is cast to the weight's float32.
+Bound with the full weight beside the half one, a dot has a derivative of its own, in which the
+float32 sums of the products are the gradient, as they are in ``autocast(grad(f))`` by the rule
+``wide``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from duotone.graph.forms import ROWS
+from duotone.jaxpr.rules.dots import Dims, general_dot, half_product, in_steps, is_zero, total
+from duotone.precision.optimize.optimization import Operation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DotForm:
+    """How a dot with half operands is bound; hashable.
+
+    Attributes:
+        kind: ``"plain"``, ``"rows"`` or ``"widened"``, see :mod:`duotone.jaxpr.rules.dots`.
+        numbers: dimension numbers.
+        dtype: of the result: float32, or half to round the float32 sums.
+        half: of the operands.
+        steps: of the reform by which it has another order; none for the order of the program.
+        precision: as the program has it; not of the form ``rows``.
+        out_sharding: likewise.
+    """
+
+    kind: str
+    numbers: Dims
+    dtype: str
+    half: str
+    steps: tuple[Operation, ...] = ()
+    precision: Any = None
+    out_sharding: Any = None
+
+    def dot(self, lhs: Any, rhs: Any, dtype: str) -> Any:
+        """The dot in every form but ``rows``."""
+        bound = functools.partial(
+            general_dot,
+            dtype=dtype,
+            kind=self.kind,
+            precision=self.precision,
+            out_sharding=self.out_sharding,
+        )
+        return in_steps(bound, lhs, rhs, self.numbers, self.steps)
+
+    def product(self, lhs: Any, rhs: Any) -> Any:
+        """The dot with transposes in the same form, of a full operand in full.
+
+        Of both forms of operands, so neither order nor precision is the program's.
+        """
+        return half_product(lhs, rhs, self.numbers, self.dtype, self.half, self.kind)
+
+
+# The dot itself stands outside of what has a derivative of its own: the policies of
+# ``jax.checkpoint`` look for ``dot_general``. Its own derivative is used only where JAX drops the
+# other one: it evaluates a loop in part before it differentiates a second time.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
+def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotForm) -> Any:
+    """``result``, a dot of a weight, with the weight's gradient in float32.
+
+    Args:
+        result: of the dot.
+        lhs: its left operand, half.
+        rhs: its right operand, half.
+        full: the weight, in float32. It takes all of the weight's derivative.
+        slot: which of the two operands is the weight.
+        form: how the dot was bound.
+    """
+    del lhs, rhs, full, slot, form
+    return result
+
+
+@functools.partial(of_weight.defjvp, symbolic_zeros=True)
+def _derivative_of_weight(slot: int, form: DotForm, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    result, *pair, _ = primals
+    parts = []
+    if not is_zero(tangents[2 - slot]):
+        parts.append(_side(form, 1 - slot, pair, tangents[2 - slot]))
+    if not is_zero(tangents[3]):
+        parts.append(form.product(*_with(pair, slot, tangents[3])))
+    return of_weight(*primals, slot, form), total(parts, result)
+
+
+def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any:
+    """The share of a half operand's tangent in that of the result; its transpose is JAX's."""
+    lhs, rhs = _with(primals, side, tangent)
+    if form.kind == ROWS:
+        return form.product(lhs, rhs)
+    return lax.convert_element_type(form.dot(lhs, rhs, form.half), form.dtype)
+
+
+def _with(pair: Sequence[Any], slot: int, operand: Any) -> tuple[Any, Any]:
+    """A pair with another operand in a slot."""
+    return (pair[0], operand) if slot else (operand, pair[1])

@@ -1,0 +1,356 @@
+"""The road: one ONNX model through all stages, in order.
+
+::
+
+    model ─ inline functions, infer shapes ─ Reader ─► Graph ─ classify, pins ─► Classes
+          ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes ─ paint ─► Painting
+          ─ one_precision, fewer_casts, cast_beforehand ─► Painting
+          ─ Writer ─► model, CastPlan ─ make_record ─► Record
+
+An ONNX operation has one type for operands and results, and a cast is an operation of its own, so
+the steps in which a node computes full and stores half (``mixed``, ``operand``, ``wide``) are left
+out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from duotone.errors import ArgumentError, OnnxError, PolicyError
+from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node, Paint, check_graph
+from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
+from duotone.onnx.addends import allow_small_addends
+from duotone.onnx.files import check_values
+from duotone.onnx.hints import Hints
+from duotone.onnx.names import OF_JAX, onnx_names
+from duotone.onnx.parts import Built
+from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
+from duotone.onnx.providers import without_half
+from duotone.onnx.ranges import ONNX_RULES
+from duotone.onnx.reading import Reader
+from duotone.onnx.weights import count, is_external
+from duotone.ops.entries import Kind
+from duotone.ops.onnx import ENTRIES
+from duotone.ops.traits import Trait
+from duotone.policy.policy import LISTS, Policy
+from duotone.precision.casts.beforehand import cast_beforehand
+from duotone.precision.classify.classes import Classes, check_classes, classify
+from duotone.precision.classify.lists import OpLists
+from duotone.precision.context import Background
+from duotone.precision.painters import PAINTERS
+from duotone.precision.painters.fewer import fewer_casts
+from duotone.precision.painters.mincut import paint_mincut
+from duotone.precision.painters.painting import Painting, check_painting
+from duotone.precision.ranges import find_ranges, nearest
+from duotone.precision.ranges.find import Assumptions, Measured
+from duotone.precision.rules import Rule
+from duotone.precision.safety.safety_rules import AMENDMENTS, OF_ANY_PAINTER
+
+logger = logging.getLogger("duotone")
+_PAINTERS = {**PAINTERS, "mincut": paint_mincut}
+_NO_STEPS = frozenset({Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value})
+"""The steps of duotone's painter by which a node computes full and stores half."""
+_NOT_FOR_MODELS = (
+    "level",
+    "reforms_remove",
+    "ranges",
+    "calibration",
+    "float32_math",
+    "convolution_math",
+)
+"""Fields without a meaning for a model: an error in code, told where the environment sets them."""
+_NOT_READ = ("reduce_dtype", "log_path", "log_decisions")
+"""Fields that say nothing about the painting of a model."""
+_SHOWS_NAMES = "duotone view model.onnx --nodes '*' shows the operations of a model"
+_SMALL_TENSOR = 4096
+"""Elements up to which shape inference is given a tensor: it may be a shape."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one rewrite.
+
+    Attributes:
+        half: the half type.
+        painter: its name.
+        policy: merged with the environment.
+        keep_io: whether inputs and outputs stay float32.
+        provider: the runtime whose kernels are asked for; ``None`` for any.
+        measured: what calibration found, by the name of a value.
+        fold_inputs: whether inputs with a default become constants.
+    """
+
+    half: HalfType
+    painter: str
+    policy: Policy
+    keep_io: bool = True
+    provider: str | None = None
+    measured: Mapping[str, Measured] = dataclasses.field(default_factory=dict)
+    fold_inputs: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Painted:
+    """The values of all stages, up to the painting."""
+
+    model: ModelProto
+    built: Built
+    classes: Classes
+    painting: Painting
+    half: HalfType
+    fold_inputs: bool
+
+
+def make_settings(
+    dtype: str,
+    painter: str | None,
+    policy: Policy | None,
+    keep_full: Sequence[str],
+    *,
+    keep_io: bool = True,
+    provider: str | None = None,
+) -> Settings:
+    """Checks options and puts them together.
+
+    Raises:
+        ArgumentError: a dtype, painter or provider that does not exist.
+        PolicyError: the policy says what has no meaning for a model.
+    """
+    if dtype not in HALF_TYPES:
+        raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
+    given = policy or Policy()
+    for field in _NOT_FOR_MODELS:
+        if getattr(given, field):
+            raise PolicyError(
+                f"Policy({field}=...) is not for ONNX models: leave it out. Measured ranges are "
+                "the argument calibration=..., nodes to keep are keep_full=[...]."
+            )
+    merged = given.merged_with_environment()
+    _say_ignored(merged)
+    asked = painter or merged.painter
+    if asked not in _PAINTERS:
+        raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, _PAINTERS))}.")
+    if isinstance(keep_full, str):
+        raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
+    merged = dataclasses.replace(merged, keep_full=(*merged.keep_full, *keep_full))
+    without_half(provider, dtype)
+    return Settings(HALF_TYPES[dtype], asked, merged, keep_io, provider)
+
+
+def _say_ignored(policy: Policy) -> None:
+    """Says in one line what of a policy and of the environment has no meaning for a model."""
+    fields = [field for field in (*_NOT_FOR_MODELS, *_NOT_READ) if getattr(policy, field)]
+    if fields:
+        logger.warning(
+            "ignored for an ONNX model, from the policy or the environment (DUOTONE_..., its "
+            "policy file): %s. docs/environment.md says what holds there.",
+            ", ".join(fields),
+        )
+
+
+def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted:
+    """Calls the stages in order, from a model to its painting.
+
+    Args:
+        model: a checked model; it is not changed.
+        folder: where its external data is.
+        settings: of the rewrite.
+    """
+    half, policy = settings.half, settings.policy
+    model = inlined(model)
+    lists, opted = _lists(model, policy, half)
+    avoided = without_half(settings.provider, half.name)
+    reader = Reader(model, half, folder, avoided, opted, fold_inputs=settings.fold_inputs)
+    hints = Hints(model.graph, inferred(model))
+    built = reader.read(model.graph, hints, keep_io=settings.keep_io)
+    _say_defaults(built)
+    graph = check_graph(built.graph)
+    classes = check_classes(_pinned(classify(graph, lists, half), built, policy), graph)
+    by_rules = settings.painter == "duotone"
+    ranges = find_ranges(graph, _assumptions(built, settings.measured), ONNX_RULES)
+    background = Background(graph, half, ranges)
+    for rule, amend in AMENDMENTS.items():
+        if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
+            classes = check_classes(amend(classes, background), graph)
+    if by_rules:
+        classes = check_classes(allow_small_addends(graph, classes, ranges, lists), graph)
+    off = _NO_STEPS | policy.rules_remove
+    painting = one_precision(_PAINTERS[settings.painter](graph, classes, off))
+    if by_rules and Rule.CUT not in policy.rules_remove:
+        painting = fewer_casts(graph, classes, painting)
+    graph, painting = cast_beforehand(graph, classes, painting, tuple(built.constants))
+    built = dataclasses.replace(built, graph=check_graph(graph))
+    painting = check_painting(painting, graph)
+    return Painted(model, built, classes, painting, half, settings.fold_inputs)
+
+
+def _say_defaults(built: Built) -> None:
+    """Says where weights stay float32 because they are inputs."""
+    if sum(map(count, built.defaults.values())) > _SMALL_TENSOR:
+        logger.warning(
+            "%d weights of the model are inputs too, so they keep their type and are cast inside. "
+            "fold_inputs=True (--fold-inputs) makes constants of them, stored half.",
+            len(built.defaults),
+        )
+
+
+def one_precision(painting: Painting) -> Painting:
+    """The painting in which each node stores what it computes."""
+    return dataclasses.replace(painting, store=painting.compute)
+
+
+def inlined(model: ModelProto) -> ModelProto:
+    """The model with the bodies of its functions in the place of their calls.
+
+    Raises:
+        OnnxError: a function calls itself, or cannot be inlined.
+    """
+    if not model.functions:
+        return model
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in model.functions}
+    left = dict(calls)
+    while left:
+        leaves = [key for key, called in left.items() if called.isdisjoint(left)]
+        if not leaves:
+            names = ", ".join(sorted(f"{d}.{n}" for d, n in left))
+            raise OnnxError(f"functions call one another in a circle: {names}.")
+        for key in leaves:
+            del left[key]
+    try:
+        made = ONNX.inliner.inline_local_functions(model)
+    except Exception as error:
+        raise OnnxError(f"its functions cannot be inlined: {error}") from error
+    check_values(made.graph)
+    return made
+
+
+def inferred(model: ModelProto) -> GraphProto | None:
+    """The graph with the shapes that ONNX infers; ``None`` where it finds none."""
+    bare = ONNX.ModelProto()
+    bare.ir_version = model.ir_version
+    bare.opset_import.extend(model.opset_import)
+    _without_weights(model.graph, bare.graph)
+    try:
+        return ONNX.shape_inference.infer_shapes(bare, data_prop=True).graph
+    except Exception as error:  # an inference that fails is none; dtypes are found without it
+        logger.debug("ONNX infers no shapes: %s", error)
+        return None
+
+
+def _without_weights(graph: GraphProto, bare: GraphProto) -> None:
+    """A graph without the elements of large tensors: shape inference needs none of them."""
+    bare.name = graph.name
+    bare.input.extend(graph.input)
+    bare.output.extend(graph.output)
+    bare.value_info.extend(graph.value_info)
+    bare.sparse_initializer.extend(graph.sparse_initializer)
+    for tensor in graph.initializer:
+        _stub(tensor, bare.initializer.add())
+    for node in graph.node:
+        made = bare.node.add()
+        made.op_type, made.domain, made.name = node.op_type, node.domain, node.name
+        made.input.extend(node.input)
+        made.output.extend(node.output)
+        for found in node.attribute:
+            attribute = made.attribute.add()
+            if found.type == ONNX.AttributeProto.GRAPH:
+                attribute.name, attribute.type = found.name, found.type
+                _without_weights(found.g, attribute.g)
+            elif found.type == ONNX.AttributeProto.TENSOR:
+                attribute.name, attribute.type = found.name, found.type
+                _stub(found.t, attribute.t)
+            else:
+                attribute.CopyFrom(found)
+
+
+def _stub(tensor: TensorProto, made: TensorProto) -> None:
+    """Makes a tensor of the same name, shape and type; a small one has its elements too."""
+    if count(tensor) <= _SMALL_TENSOR and not is_external(tensor):
+        made.CopyFrom(tensor)
+        return
+    made.name, made.data_type = tensor.name, tensor.data_type
+    made.dims.extend(tensor.dims)
+
+
+def _lists(model: ModelProto, policy: Policy, half: HalfType) -> tuple[OpLists, Collection[str]]:
+    """The lists with the policy's edits, and the operations that only the policy lists."""
+    lists = OpLists.for_half(ENTRIES, half.name)
+    added = {Kind(name): onnx_names(getattr(policy, f"{name}_add")) for name in LISTS}
+    removed = {Kind(name): onnx_names(getattr(policy, f"{name}_remove")) for name in LISTS}
+    used = {operation(node) for node in model.graph.node}
+    own = {schema.name for schema in ONNX.defs.get_all_schemas()}
+    policy.check_names(used | own | {entry.op for entry in ENTRIES} | OF_JAX.keys(), _SHOWS_NAMES)
+    return lists.edited(added, removed), frozenset().union(*added.values())
+
+
+def names_of(built: Built, node: Node) -> tuple[str, ...]:
+    """The names by which a node may be meant: of the node, its operation, its results."""
+    op = built.operations.get(node.index, node.op)
+    own = str(node.source)
+    path = f"{node.scope}/{op}" if node.scope else op
+    return (own, own.strip("/"), path, op, *(built.names[value] for value in node.outputs))
+
+
+def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
+    """Classes with the pins of ``keep_full`` and ``keep_half``, by the names of nodes.
+
+    Raises:
+        PolicyError: a node is pinned to both.
+    """
+    patterns = [(Paint.FULL, text) for text in policy.keep_full]
+    patterns += [(Paint.HALF, text) for text in policy.keep_half]
+    found: dict[int, tuple[Paint, str]] = {}
+    every = [(n, names_of(built, n)) for n in built.graph.nodes if Trait.STRUCTURAL not in n.traits]
+    for colour, text in patterns:
+        matches = re.compile(fnmatch.translate(text)).match
+        hit = [node for node, names in every if any(matches(name) for name in names)]
+        if not hit:
+            near = nearest(text, sorted({name for _, names in every for name in names if name}))
+            logger.warning(
+                "keep_%s=[%r]: no node of the model is called so%s. "
+                "duotone view model.onnx --nodes '*' lists them.",
+                colour,
+                text,
+                f"; the nearest is {near!r}" if near else "",
+            )
+        for node in hit:
+            before = found.setdefault(node.index, (colour, text))
+            if before[0] is not colour:
+                raise PolicyError(
+                    f"node {node.source!s} is kept {before[0]} by {before[1]!r} and kept {colour} "
+                    f"by {text!r}; remove one of the two, or make the pattern narrower."
+                )
+    return classes.with_changed(
+        {
+            index: dataclasses.replace(
+                classes.nodes[index], pin=colour, pinned_by=f"pattern {text!r}"
+            )
+            for index, (colour, text) in found.items()
+        }
+    )
+
+
+def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
+    """Measured ranges by value, of the outermost graph alone."""
+    found = {
+        value.index: measured[built.names[value.index]]
+        for value in built.graph.values
+        if value.body == 0 and value.paintable and built.names[value.index] in measured
+    }
+    return Assumptions({}, found, {value: built.names[value] for value in found})
+
+
+def shown_graph(built: Built) -> Graph:
+    """The graph whose nodes have the names of their operations in the file, for the record."""
+    nodes = tuple(
+        dataclasses.replace(node, op=built.operations[node.index])
+        if node.index in built.operations
+        else node
+        for node in built.graph.nodes
+    )
+    return dataclasses.replace(built.graph, nodes=nodes)

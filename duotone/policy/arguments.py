@@ -1,0 +1,105 @@
+"""Checks of the public functions' arguments before anything is traced.
+
+Called by ``duotone.transforms.autocast``, ``duotone.transforms.compile_for`` and
+``duotone.calibrating.measure``; every error names the function as the user called it, the argument
+and the remedy, and shows of an array its type only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from duotone.errors import ArgumentError, ArgumentTypeError, shown, way_out
+from duotone.graph.graph import HALF_TYPES, HalfType
+from duotone.policy.calibration import Calibration
+from duotone.policy.dtypes import OFF, canonical
+from duotone.policy.policy import Policy
+
+_HANDS_ON = ("cast_params", "explain")
+"""Functions that hand all keyword arguments but their own on to the user's function."""
+
+
+def check_callable(name: str, fn: Any) -> None:
+    """Raises unless a function was given.
+
+    Args:
+        name: the public function that was called, for the error; likewise below.
+        fn: what it was given.
+    """
+    if not callable(fn):
+        raise ArgumentTypeError(
+            f"{name}: fn is {shown(fn)}, which is not callable; pass the function itself, not what "
+            "it returns"
+        )
+
+
+def check_policy(name: str, policy: Any) -> None:
+    """Raises unless this is a policy, or ``None``."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise ArgumentTypeError(
+            f"{name}: policy is {shown(policy)}; pass a duotone.Policy{_else(name, 'policy')}"
+        )
+
+
+def refuse_heal(name: str, policy: Policy | None) -> None:
+    """Raises if a policy is to heal, where no optimizer says which steps were skipped."""
+    if policy is not None and policy.heal:
+        raise ArgumentError(
+            f"{name}: Policy(heal={policy.heal}) watches the steps of an optimizer, and there is "
+            "none here. Wrap the optimizer: duotone.enable_mixed_precision_graph_rewrite(opt, "
+            "policy=policy); or leave heal out, here as policy.replace(heal=0), and ask "
+            f"duotone.blame what to keep full{_else(name, 'policy')}"
+        )
+
+
+def without_heal(policy: Policy | None) -> Policy | None:
+    """A policy as it paints: healing is for who watches the steps."""
+    return policy.replace(heal=0) if policy is not None and policy.heal else policy
+
+
+def check_calibration(name: str, calibration: Any) -> None:
+    """Raises unless this is a calibration, or ``None``."""
+    if calibration is not None and not isinstance(calibration, Calibration):
+        raise ArgumentTypeError(
+            f"{name}: calibration is {shown(calibration)}; pass what duotone.calibrate or "
+            f"Calibration.load returned{_else(name, 'calibration')}"
+        )
+
+
+def half_named(name: str, dtype: Any) -> HalfType | None:
+    """The half type that ``dtype`` says, or ``None`` for float32: mixed precision is off.
+
+    Raises:
+        ArgumentTypeError: it is no dtype.
+        ArgumentError: it is neither a half type nor float32.
+    """
+    try:
+        found = jax.numpy.dtype(canonical(dtype) if isinstance(dtype, str) else dtype).name
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"{name}: dtype is {shown(dtype)}, which is no dtype; pass jnp.float16 or "
+            f"jnp.bfloat16{_else(name, 'dtype')}"
+        ) from error
+    if found == OFF:
+        return None
+    if found not in HALF_TYPES:
+        raise ArgumentError(
+            f"{name}: dtype is {found}, which is not a half type; pass jnp.float16, jnp.bfloat16, "
+            f"None (asks the device) or jnp.float32 (off){_else(name, 'dtype')}"
+        )
+    return HALF_TYPES[found]
+
+
+def is_off(name: str, dtype: Any) -> bool:
+    """Says of a dtype that it switches mixed precision off.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as :func:`half_named` does.
+    """
+    return dtype is not None and half_named(name, dtype) is None
+
+
+def _else(name: str, argument: str) -> str:
+    return f"; {way_out(argument)}" if name in _HANDS_ON else ""

@@ -1,0 +1,33 @@
+"""The names of dtypes that duotone takes, in one place: half types, and float32 for "off".
+
+No dtype objects: those of NumPy and JAX are brought to their names by
+:mod:`duotone.policy.arguments`.
+"""
+
+from __future__ import annotations
+
+HALF_NAMES = {
+    "float16": "float16",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+}
+"""Names of half types, and what each means."""
+
+OFF_NAMES = frozenset({"float32", "fp32", "f32", "single"})
+"""Names of the dtype that switches mixed precision off."""
+
+OFF = "float32"
+
+
+def canonical(name: str) -> str:
+    """The dtype that a name means; one that is not known here comes back as it is.
+
+    Example:
+        >>> canonical("bf16"), canonical(" Half "), canonical("fp32"), canonical("int8")
+        ('bfloat16', 'float16', 'float32', 'int8')
+    """
+    plain = name.strip().lower()
+    return OFF if plain in OFF_NAMES else HALF_NAMES.get(plain, name)

@@ -1,0 +1,400 @@
+"""The environment variables that duotone takes: their names, what they mean, how they are parsed.
+
+:meth:`duotone.policy.policy.Policy.merged_with_environment` is the only caller and the only place
+that hands the process environment over; this module sees a mapping. The variables are those of
+TensorFlow's automatic mixed precision, each also under a duotone name. To add one, add a row to
+``VARIABLES`` and to the table in ``docs/environment.md`` (a test compares the two).
+
+For each row::
+
+    if the duotone name is set:  read it alone             (an empty value counts as set)
+    else:                        read the TensorFlow names that are set
+                                 (of the two names of a list both, as TensorFlow does)
+
+A variable that is read and holds a value it does not take raises
+:class:`~duotone.errors.EnvironmentVariableError`, also where the code outranks its value; the
+names that were not read may hold anything.
+
+References:
+    tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h (``UpdateList``: the old list
+    names are applied after the new ones); tensorflow/core/util/env_var.cc (``ReadBoolFromEnvVar``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from duotone.errors import EnvironmentVariableError
+from duotone.precision.removable import REMOVABLE
+
+Painter = Literal["duotone", "mincut", "tensorflow"]
+Level = Literal["TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"]
+Math = Literal["tf32", "float16", "bfloat16", "exact"]
+PAINTERS: tuple[Painter, ...] = get_args(Painter)
+LEVELS: tuple[Level, ...] = get_args(Level)
+MATHS: tuple[Math, ...] = get_args(Math)
+REDUCE_DTYPES = ("float32", "float16", "bfloat16")
+
+logger = logging.getLogger("duotone")
+
+PAINTER = "DUOTONE_PAINTER"
+POLICY_FILE = "DUOTONE_POLICY_FILE"
+"""Names a file with fields of a policy, over which the variables below win."""
+NVTX = "DUOTONE_NVTX"
+"""Switches NVTX ranges; read by :mod:`duotone.transforms.nvtx`."""
+_PREFIX = "DUOTONE_"
+_SAID: set[str] = set()
+"""Unknown variables of which it was said."""
+_TENSORFLOW_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+_OLD_LIST_NAMES = {"ALLOW": "WHITELIST", "INFER": "GRAYLIST", "DENY": "BLACKLIST"}
+_LOGGED_MODULE = "auto_mixed_precision"
+# From this level on TensorFlow logs one line per painting decision.
+_DECISION_LOG_LEVEL = 2
+
+
+class Variable(NamedTuple):
+    """One setting that the environment can hold.
+
+    Attributes:
+        field: The field of :class:`~duotone.policy.policy.Policy` that it sets.
+        duotone: duotone's name, which is read instead of the others.
+        takes: The accepted values, in words; error messages and the docs quote it.
+        effect: What it does, in words.
+        example: A value that it takes.
+        parse: Called with the variable's name and value; returns the value of the field.
+        original: TensorFlow's name, or None.
+        old: The name that TensorFlow used before, or None.
+    """
+
+    field: str
+    duotone: str
+    takes: str
+    effect: str
+    example: str
+    parse: Callable[[str, str], Any]
+    original: str | None = None
+    old: str | None = None
+
+
+class MathVariable(NamedTuple):
+    """A variable of TensorFlow or NVIDIA that says how float32 calculates.
+
+    Attributes:
+        name: Its name; duotone's own are ``DUOTONE_FLOAT32_MATH`` and ``DUOTONE_CONVOLUTION_MATH``.
+        fields: The fields of :class:`~duotone.policy.policy.Policy` that it sets; none for those of
+            cuDNN's recurrent networks, which in JAX are loops of dots.
+        when: The truth value that sets them.
+        value: What they are set to.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    when: bool
+    value: Math | None
+
+
+class Setting(NamedTuple):
+    """A value found in the environment: the field it sets, the value, the variable's name."""
+
+    field: str
+    value: Any
+    variable: str
+
+
+def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
+    """All settings in `environ`, in the order of ``VARIABLES``.
+
+    Args:
+        environ: Variable names and values, such as ``os.environ``.
+
+    Returns:
+        One setting per variable that was read; none for variables that are not set.
+
+    Raises:
+        EnvironmentVariableError: A variable holds a value that it does not take.
+
+    Example:
+        >>> for setting in read_settings({"DUOTONE_LEVEL": "tensor_cores_only"}):
+        ...     print(setting.field, setting.value)
+        level TENSOR_CORES_ONLY
+    """
+    warn_of_unknown(environ)
+    settings = _math_settings(environ)
+    for variable in VARIABLES:
+        names: tuple[str | None, ...] = (variable.duotone,)
+        if variable.duotone not in environ:
+            names = (variable.original, variable.old)
+        for name in names:
+            if name is not None and name in environ:
+                settings.append(Setting(variable.field, variable.parse(name, environ[name]), name))
+    return tuple(settings)
+
+
+def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
+    """Settings of float32 math from TensorFlow's and NVIDIA's variables, the strongest last."""
+    own = {variable.field: variable.duotone for variable in VARIABLES}
+    settings = []
+    for variable in MATH_VARIABLES:
+        fields = [field for field in variable.fields if own[field] not in environ]
+        if variable.name not in environ or (variable.fields and not fields):
+            continue
+        text = environ[variable.name]
+        # NVIDIA's variable may hold anything: only 0 says something.
+        said = parse_boolean(variable.name, text) if variable.name[:3] == "TF_" else text != "0"
+        if said is variable.when:
+            settings += [Setting(field, variable.value, variable.name) for field in fields]
+    return settings
+
+
+def warn_of_unknown(environ: Mapping[str, str]) -> None:
+    """Says once of each variable with duotone's prefix that there is no such variable.
+
+    No error: another release of duotone may have it.
+    """
+    for name in environ:
+        if not name.startswith(_PREFIX) or name in KNOWN or name in _SAID:
+            continue
+        _SAID.add(name)
+        (near,) = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.0)
+        logger.warning(
+            "environment variable %s: duotone has none of this name; the nearest is %s, and "
+            "docs/environment.md lists all.",
+            name,
+            near,
+        )
+
+
+def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
+    """The error for a variable whose value is not taken: names both, and the remedy."""
+    text = f"{problem}. It takes {takes}. Set it to that, or unset {name}."
+    return EnvironmentVariableError(f"environment variable {name} is {value!r}: {text}")
+
+
+_LIST_TAKES = "operation names separated by commas, such as exp,dot_general (empty: none)"
+
+
+def _parse_list(name: str, value: str) -> frozenset[str]:
+    entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+    for entry in sorted(entries):
+        # Seen in the wild: "BiasAdd|Softmax", which TensorFlow took as one unknown name in silence.
+        if re.search(r"[\s|;\"']", entry):
+            problem = f"{entry!r} is not one operation name"
+            raise environment_error(name, value, problem, _LIST_TAKES)
+    return entries
+
+
+def _some_of(field: str, example: str) -> Variable:
+    """The variable of what can be switched off by name."""
+    kind, known = field.removesuffix("_remove"), REMOVABLE[field]
+    takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
+
+    def parse(name: str, value: str) -> frozenset[str]:
+        entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+        for entry in sorted(entries.difference(known)):
+            (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
+            problem = f"{entry!r} is none of the {kind}, {near!r} is the nearest"
+            raise environment_error(name, value, problem, takes)
+        return entries
+
+    return Variable(
+        field=field,
+        duotone=f"DUOTONE_{field.upper()}",
+        takes=takes,
+        effect=f"switches {kind} off (docs/{kind}.md)",
+        example=example,
+        parse=parse,
+    )
+
+
+def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str, str], Any]:
+    """Parses one of some words; None for an empty value, where that is taken."""
+
+    def parse(name: str, value: str) -> str | None:
+        if not value.strip() and "(empty" in takes:
+            return None
+        for choice in choices:
+            if value.strip().lower() == choice.lower():
+                return choice
+        raise environment_error(name, value, problem, takes)
+
+    return parse
+
+
+_LEVEL_TAKES = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]} (empty: none)"
+_PAINTER_TAKES = f"{', '.join(PAINTERS[:-1])} or {PAINTERS[-1]}"
+_MATH_TAKES = f"{', '.join(MATHS[:-1])} or {MATHS[-1]} (empty: left to JAX)"
+_REDUCE_TAKES = f"{', '.join(REDUCE_DTYPES[:-1])} or {REDUCE_DTYPES[-1]} (empty: as painted)"
+_BOOLEAN_TAKES = "0, 1, true or false"
+
+
+def parse_boolean(name: str, value: str) -> bool:
+    """The truth value of the variable called `name`."""
+    truth = {"0": False, "false": False, "1": True, "true": True}.get(value.lower())
+    if truth is None:
+        raise environment_error(name, value, "not a truth value", _BOOLEAN_TAKES)
+    return truth
+
+
+_FOLDER_TAKES = "a folder that exists (empty: none)"
+
+
+def _parse_folder(name: str, value: str) -> Path | None:
+    if not value:
+        return None
+    problem = folder_problem(Path(value).expanduser())
+    if problem is not None:
+        raise environment_error(name, value, problem, _FOLDER_TAKES)
+    return Path(value)
+
+
+def folder_problem(path: Path) -> str | None:
+    """Why `path` cannot take files, or None if it is a folder."""
+    if not path.exists():
+        return f"there is no folder {path} (create it with: mkdir -p {path})"
+    if not path.is_dir():
+        return f"{path} is a file and not a folder"
+    return None
+
+
+_VMODULE_TAKES = f"module=level pairs separated by commas, such as {_LOGGED_MODULE}=2"
+
+
+def _parse_vmodule(name: str, value: str) -> bool:
+    """True if painting decisions are logged. As in TensorFlow, the last entry of a module counts.
+
+    TF_CPP_VMODULE belongs to all of TensorFlow, so what it says of other modules is not ours to
+    judge; in DUOTONE_VMODULE another module can only be a slip.
+    """
+    log_level = 0
+    for entry in filter(None, (part.strip() for part in value.split(","))):
+        module, _, level = (part.strip() for part in entry.partition("="))
+        if module != _LOGGED_MODULE:
+            if name.startswith("TF_"):
+                continue
+            problem = f"the only module that duotone logs is {_LOGGED_MODULE}, not {module!r}"
+            raise environment_error(name, value, problem, _VMODULE_TAKES)
+        if not re.fullmatch(r"[+-]?[0-9]+", level):
+            problem = f"{entry!r} gives no whole number as the level"
+            raise environment_error(name, value, problem, _VMODULE_TAKES)
+        log_level = int(level)
+    return log_level >= _DECISION_LOG_LEVEL
+
+
+def _list_variable(which: str, edit: str, example: str) -> Variable:
+    old = _OLD_LIST_NAMES.get(which)
+    effects = {
+        "ADD": f"puts operations on the {which.lower()} list and takes them off any other",
+        "REMOVE": f"takes operations off the {which.lower()} list; they are then on none",
+    }
+    return Variable(
+        field=f"{which}_{edit}".lower(),
+        original=f"{_TENSORFLOW_PREFIX}{which}LIST_{edit}",
+        old=f"{_TENSORFLOW_PREFIX}{old}_{edit}" if old is not None else None,
+        duotone=f"DUOTONE_{which}LIST_{edit}",
+        takes=_LIST_TAKES,
+        effect=effects[edit],
+        example=example,
+        parse=_parse_list,
+    )
+
+
+def _math(field: str, effect: str) -> Variable:
+    name, parse = f"DUOTONE_{field.upper()}", _one_of(MATHS, "no such arithmetic", _MATH_TAKES)
+    return Variable(field, name, _MATH_TAKES, effect, "tf32", parse)
+
+
+VARIABLES: tuple[Variable, ...] = (
+    _list_variable("ALLOW", "ADD", "cumsum"),
+    _list_variable("ALLOW", "REMOVE", "conv_general_dilated"),
+    _list_variable("INFER", "ADD", "reduce_sum,log"),
+    _list_variable("INFER", "REMOVE", "tanh"),
+    _list_variable("DENY", "ADD", "logistic,erf"),
+    _list_variable("DENY", "REMOVE", "exp"),
+    _list_variable("CLEAR", "ADD", "abs"),
+    _list_variable("CLEAR", "REMOVE", "gather"),
+    Variable(
+        field="level",
+        original=f"{_TENSORFLOW_PREFIX}LEVEL",
+        duotone="DUOTONE_LEVEL",
+        takes=_LEVEL_TAKES,
+        effect="how far the rewrite goes",
+        example="TENSOR_CORES_ONLY",
+        parse=_one_of(LEVELS, "no such level", _LEVEL_TAKES),
+    ),
+    Variable(
+        field="ignore_performance",
+        original=f"{_TENSORFLOW_PREFIX}IGNORE_PERFORMANCE",
+        duotone="DUOTONE_IGNORE_PERFORMANCE",
+        takes=_BOOLEAN_TAKES,
+        effect="rewrites also where half precision is not faster",
+        example="1",
+        parse=parse_boolean,
+    ),
+    Variable(
+        field="log_path",
+        original=f"{_TENSORFLOW_PREFIX}LOG_PATH",
+        duotone="DUOTONE_LOG_PATH",
+        takes=_FOLDER_TAKES,
+        effect="writes the graph before and after, and the paint buckets, into the folder",
+        example="/tmp",
+        parse=_parse_folder,
+    ),
+    Variable(
+        field="log_decisions",
+        original="TF_CPP_VMODULE",
+        duotone="DUOTONE_VMODULE",
+        takes=_VMODULE_TAKES,
+        effect="from level 2 on, logs one line per painting decision",
+        example="auto_mixed_precision=2",
+        parse=_parse_vmodule,
+    ),
+    Variable(
+        field="painter",
+        duotone=PAINTER,
+        takes=_PAINTER_TAKES,
+        effect="who paints: duotone's rules or TensorFlow's passes; for graph files a minimum cut",
+        example="tensorflow",
+        parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
+    ),
+    _some_of("rules_remove", "solve,carry"),
+    _some_of("reforms_remove", "factors,picks"),
+    _math("float32_math", "how float32 dots and convolutions calculate inside"),
+    _math("convolution_math", "the same for convolutions alone"),
+    Variable(
+        field="reduce_dtype",
+        duotone="DUOTONE_REDUCE_DTYPE",
+        takes=_REDUCE_TAKES,
+        effect="the dtype in which devices add up gradients",
+        example="float32",
+        parse=_one_of(REDUCE_DTYPES, "no such dtype", _REDUCE_TAKES),
+    ),
+)
+"""Every variable, in the order in which they are read and documented."""
+
+SWITCH_NAMES = (
+    "DUOTONE_ENABLE",
+    "DUOTONE_ENABLE_GRAPH_REWRITE",
+    "DUOTONE_ENABLE_LOSS_SCALING",
+    "DUOTONE_DTYPE",
+    "DUOTONE_LOSS_SCALE",
+)
+"""Those of :mod:`duotone.policy.switches`."""
+
+KNOWN = frozenset({variable.duotone for variable in VARIABLES} | {POLICY_FILE, NVTX, *SWITCH_NAMES})
+"""Every name with duotone's prefix."""
+
+MATH_VARIABLES = (
+    MathVariable("NVIDIA_TF32_OVERRIDE", ("float32_math", "convolution_math"), False, "exact"),
+    MathVariable("TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32", ("float32_math",), True, "float16"),
+    MathVariable("TF_ENABLE_CUDNN_TENSOR_OP_MATH_FP32", ("convolution_math",), True, "float16"),
+    MathVariable("TF_ENABLE_CUDNN_RNN_TENSOR_OP_MATH_FP32", (), True, None),
+    MathVariable("TF_DISABLE_CUBLAS_TENSOR_OP_MATH", ("float32_math",), True, "exact"),
+    MathVariable("TF_DISABLE_CUDNN_TENSOR_OP_MATH", ("convolution_math",), True, "exact"),
+    MathVariable("TF_DISABLE_CUDNN_RNN_TENSOR_OP_MATH", (), True, None),
+)
+"""In the order in which they are read: a later one wins, as switching off does in TensorFlow."""

@@ -1,0 +1,82 @@
+"""Policy files: the fields of a :class:`~duotone.Policy` in TOML or JSON.
+
+::
+
+    painter = "mincut"                 # policy.toml
+    deny_add = ["tanh"]
+    keep_full = ["*/attention/*"]
+    calibration = "calibration.json"   # paths are relative to the file
+
+    [ranges]
+    images = [-1, 1]
+
+The form is recognised by its content: JSON begins with a brace, which TOML never does. Called by
+:meth:`duotone.Policy.from_file`, which checks the values; ``DUOTONE_POLICY_FILE`` and ``duotone run
+--policy-file`` come by that way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from duotone.errors import PolicyError, PolicyTypeError
+from duotone.policy.calibration import Calibration
+
+_PATHS = ("log_path", "calibration")
+
+
+def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
+    """The arguments for a policy that a file holds.
+
+    Args:
+        path: of the file.
+        fields: that a policy has.
+
+    Returns:
+        Values by field; paths are made absolute, and a calibration is loaded.
+
+    Raises:
+        PolicyError: see the module.
+        CalibrationError: the calibration that it names cannot be loaded.
+    """
+    data = _parse(path)
+    for name in data:
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(fields)}."
+            raise PolicyError(f"{path}: a policy has no field {name!r}: {meant}")
+    for name in _PATHS:
+        value = data.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, str) or not value:
+            raise PolicyTypeError(f"{path}: {name} is {value!r}; it takes a path, in quotes.")
+        data[name] = path.parent.resolve() / Path(value).expanduser()
+    if data.get("calibration") is not None:
+        data["calibration"] = Calibration.load(data["calibration"])
+    return data
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PolicyError(
+            f"cannot read the policy file {path}: {error.strerror}. Name a TOML or JSON file with "
+            "the fields of duotone.Policy."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path} is no policy file: it is not text.") from error
+    form, load = ("JSON", json.loads) if text.lstrip()[:1] == "{" else ("TOML", tomllib.loads)
+    try:
+        return load(text)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(
+            f"{path} is no valid {form}: {error}. A policy file has lines such as "
+            'deny_add = ["tanh"].'
+        ) from error

@@ -1,0 +1,184 @@
+"""Advice for an operation name that the front end does not know: the name to write instead.
+
+:meth:`duotone.policy.policy.Policy.check_names` calls :func:`advice` for its error message; nothing
+else does. Lists written for TensorFlow hold TensorFlow names (``MatMul``), lists for duotone hold
+JAX primitive names (``dot_general``). To add a hint, add the TensorFlow name to the line of its
+primitive in ``_ONE_PRIMITIVE``, or to ``_SEVERAL_PRIMITIVES`` when JAX spells it with more than
+one. A wrong hint misleads and breaks nothing: names are never translated silently, because one
+TensorFlow operation is rarely exactly one primitive.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+
+SHOWS_NAMES = "print(jax.make_jaxpr(fn)(*args)) shows the names fn uses"
+"""How to see the names of a JAX program."""
+LEAVE_IT = (
+    " (to leave that variable to TensorFlow, set {}, which duotone reads instead; it may be empty)"
+)
+"""Said of a variable of TensorFlow's that names an operation which only TensorFlow knows."""
+
+# JAX primitive -> the TensorFlow operations that it stands for.
+_ONE_PRIMITIVE: dict[str, str] = {
+    "dot_general": "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum",
+    "conv_general_dilated": (
+        "Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilter "
+        "Conv3DBackpropFilterV2 Conv3DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNative "
+        "DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput "
+        "FusedConv2DBiasActivation"
+    ),
+    "add": "Add AddV2 AddN BiasAdd BiasAddV1",
+    "sub": "Sub",
+    "mul": "Mul",
+    "div": "RealDiv Div DivNoNan",
+    "max": "Maximum Relu",
+    "min": "Minimum",
+    "neg": "Neg",
+    "abs": "Abs",
+    "sign": "Sign",
+    "exp": "Exp",
+    "expm1": "Expm1",
+    "log": "Log",
+    "log1p": "Log1p",
+    "pow": "Pow",
+    "sqrt": "Sqrt",
+    "rsqrt": "Rsqrt",
+    "square": "Square",
+    "tanh": "Tanh",
+    "logistic": "Sigmoid",
+    "erf": "Erf",
+    "erfc": "Erfc",
+    "floor": "Floor",
+    "ceil": "Ceil",
+    "round": "Round",
+    "clamp": "ClipByValue",
+    "reduce_sum": "Sum BiasAddGrad",
+    "reduce_prod": "Prod",
+    "reduce_max": "Max",
+    "reduce_min": "Min",
+    "reduce_window_sum": "AvgPool AvgPool3D",
+    "reduce_window_max": "MaxPool MaxPoolV2 MaxPool3D",
+    "select_and_scatter_add": "MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad",
+    "argmax": "ArgMax",
+    "argmin": "ArgMin",
+    "top_k": "TopK TopKV2",
+    "cumsum": "Cumsum",
+    "cumprod": "Cumprod",
+    "concatenate": "Concat ConcatV2 Pack",
+    "broadcast_in_dim": "BroadcastTo Fill ExpandDims Tile OnesLike ZerosLike",
+    "reshape": "Reshape",
+    "squeeze": "Squeeze",
+    "transpose": "Transpose",
+    "slice": "Slice StridedSlice Split SplitV Unpack",
+    "gather": "Gather GatherV2 GatherNd",
+    "scatter-add": "ScatterNdAdd TensorScatterAdd UnsortedSegmentSum",
+    "pad": "Pad PadV2",
+    "rev": "Reverse ReverseV2",
+    "select_n": "Select SelectV2 Where",
+    "convert_element_type": "Cast",
+    "is_finite": "IsFinite",
+    "eq": "Equal",
+    "ne": "NotEqual",
+    "lt": "Less",
+    "le": "LessEqual",
+    "gt": "Greater",
+    "ge": "GreaterEqual",
+}
+
+_BATCH_NORM = ("reduce_sum", "sub", "rsqrt", "mul", "add")
+_CROSS_ENTROPY = ("reduce_max", "sub", "exp", "reduce_sum", "log")
+_RECURRENT = ("dot_general", "logistic", "tanh", "mul", "add")
+
+# TensorFlow operation -> the JAX primitives that are written in its place.
+_SEVERAL_PRIMITIVES: dict[str, tuple[str, ...]] = {
+    "Softmax": ("reduce_max", "sub", "exp", "reduce_sum", "div"),
+    "LogSoftmax": _CROSS_ENTROPY,
+    "SoftmaxCrossEntropyWithLogits": _CROSS_ENTROPY,
+    "SparseSoftmaxCrossEntropyWithLogits": _CROSS_ENTROPY,
+    "Mean": ("reduce_sum", "div"),
+    "L2Loss": ("square", "reduce_sum", "mul"),
+    "SquaredDifference": ("sub", "square"),
+    "Reciprocal": ("integer_pow", "div"),
+    "Inv": ("integer_pow", "div"),
+    "FloorDiv": ("div", "floor"),
+    "Relu6": ("max", "min"),
+    "LeakyRelu": ("mul", "select_n"),
+    "Elu": ("expm1", "select_n"),
+    "Selu": ("expm1", "select_n", "mul"),
+    "Softplus": ("max", "abs", "exp", "log1p"),
+    "Softsign": ("abs", "add", "div"),
+    "FusedBatchNorm": _BATCH_NORM,
+    "FusedBatchNormV2": _BATCH_NORM,
+    "FusedBatchNormV3": _BATCH_NORM,
+    "FusedBatchNormGradV2": _BATCH_NORM,
+    "FusedBatchNormGradV3": _BATCH_NORM,
+    "ReluGrad": ("gt", "select_n"),
+    "SigmoidGrad": ("sub", "mul"),
+    "TanhGrad": ("sub", "mul"),
+    "CudnnRNN": _RECURRENT,
+    "CudnnRNNV2": _RECURRENT,
+    "CudnnRNNV3": _RECURRENT,
+    "LSTMBlockCell": _RECURRENT,
+    "BlockLSTM": _RECURRENT,
+    "BlockLSTMV2": _RECURRENT,
+    "GRUBlockCell": _RECURRENT,
+}
+
+TENSORFLOW_OPERATIONS: dict[str, tuple[str, ...]] = {
+    operation: (primitive,)
+    for primitive, operations in _ONE_PRIMITIVE.items()
+    for operation in operations.split()
+} | _SEVERAL_PRIMITIVES
+"""TensorFlow operation name to the JAX primitives that do its work."""
+
+# "conv2d" and "batch_mat_mul" are the same slip as "Conv2D" and "BatchMatMul".
+_BY_PLAIN_NAME = {name.lower(): name for name in TENSORFLOW_OPERATIONS}
+
+
+def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
+    """The name to write instead of `name`, as the end of a sentence in an error message.
+
+    Args:
+        name: An operation name that is not in `known`.
+        known: The names that the front end knows.
+        shows: What shows the names that a program uses.
+
+    Returns:
+        The primitive or primitives of a TensorFlow operation, else the known names that look most
+        like `name`, else where the names can be read.
+
+    Example:
+        >>> advice("MatMul", ["dot_general", "exp"])
+        "a TensorFlow operation; its JAX primitive is 'dot_general'"
+        >>> advice("expp", ["dot_general", "exp"])
+        "did you mean 'exp'?"
+    """
+    tensorflow_name = _BY_PLAIN_NAME.get(name.lower().replace("_", ""))
+    if tensorflow_name is not None:
+        return _tensorflow_advice(name, tensorflow_name)
+    spellings = {k.lower().replace("-", "_"): k for k in known}
+    # ReduceSum, reduce-sum and reducesum all look for reduce_sum.
+    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    close = difflib.get_close_matches(snake_case, list(spellings), n=3, cutoff=0.7)
+    if close:
+        return f"did you mean {' or '.join(repr(spellings[c]) for c in close)}?"
+    return f"no known name is like it; {shows}"
+
+
+def _tensorflow_advice(written: str, tensorflow_name: str) -> str:
+    primitives = TENSORFLOW_OPERATIONS[tensorflow_name]
+    what = (
+        "a TensorFlow operation"
+        if written == tensorflow_name
+        else f"like TensorFlow's {tensorflow_name}"
+    )
+    if len(primitives) == 1:
+        return f"{what}; its JAX primitive is {primitives[0]!r}"
+    names = ", ".join(repr(p) for p in primitives)
+    return (
+        f"{what}; no single JAX primitive does it, but {names} together: list those that matter, "
+        "or choose the place with a name-scope pattern in keep_full or keep_half"
+    )

@@ -1,0 +1,390 @@
+"""Policy: everything a user can say about how a graph is painted, in one frozen value.
+
+`autocast` and `explain` take a :class:`Policy`; the stages read its fields. It is checked once,
+when it is made, so a stage never checks again; it hashes and compares by value, so it can be part
+of a cache key. :meth:`Policy.merged_with_environment` is the only place where duotone reads these
+options from the environment (what switches duotone on at all: ``duotone/policy/switches.py``). A
+new option is a field here, a check in ``__post_init__``, a phrase in ``describe`` and, if it can be
+set from outside, a row in ``duotone/policy/environment.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duotone.errors import PolicyError, PolicyTypeError, UnknownOperationError, shown
+from duotone.policy.calibration import Calibration
+from duotone.policy.environment import (
+    LEVELS,
+    MATHS,
+    PAINTERS,
+    POLICY_FILE,
+    VARIABLES,
+    Level,
+    Math,
+    Painter,
+    read_settings,
+)
+from duotone.policy.file import read_policy_file
+from duotone.policy.operation_hints import LEAVE_IT, SHOWS_NAMES, advice
+from duotone.policy.text import FILE, VARIABLE, described
+from duotone.policy.values import (
+    ONE_FORM,
+    Origin,
+    StatedRanges,
+    check_boolean,
+    check_choice,
+    check_names,
+    removed,
+    strings,
+)
+
+LISTS = ("allow", "infer", "deny", "clear")
+LIST_FIELDS = tuple(f"{which}_{edit}" for which in LISTS for edit in ("add", "remove"))
+REMOVE_FIELDS = ("rules_remove", "reforms_remove")
+SET_FIELDS = (*LIST_FIELDS, *REMOVE_FIELDS)
+PATTERN_FIELDS = ("keep_full", "keep_half")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How to paint: which painter, what to change in its lists, what to keep, what to write down.
+
+    *List edits* name operations as the front end does: JAX primitives, such as ``dot_general``.
+    ``x_add`` puts an operation on list x and takes it off any other list; ``x_remove`` takes it
+    off list x, and it then is on no list.
+
+    *Precedence.* The environment is merged in when a function is painted
+    (:meth:`merged_with_environment`). List edits of code and environment are united. A scalar
+    (`painter`, `level`, `float32_math` and so on) that is set in code
+    wins over the environment, and a default value counts as not set: ``level=None`` leaves
+    ``DUOTONE_LEVEL`` in force. Name-scope patterns, ranges and a calibration are set in code and
+    in a policy file (``DUOTONE_POLICY_FILE``, :meth:`from_file`), which the variables win over.
+
+    Args:
+        painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
+            saved graphs and ONNX models, ``"mincut"``: the colours that move the fewest bytes.
+        level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
+            deny and clear lists, ``"TREAT_INFER_AS_DENY"`` moves the infer list into the deny
+            list, ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.
+        ignore_performance: Rewrite also where half precision is not faster, as on most CPUs.
+            Tests of numerics want this.
+        allow_add: Operations to put on the allow list; like all list edits, any iterable of str.
+        allow_remove: Operations to take off the allow list.
+        infer_add: Operations to put on the infer list.
+        infer_remove: Operations to take off the infer list.
+        deny_add: Operations to put on the deny list.
+        deny_remove: Operations to take off the deny list.
+        clear_add: Operations to put on the clear list.
+        clear_remove: Operations to take off the clear list.
+        keep_full: Name-scope patterns whose operations stay full; shell wildcards over names
+            such as ``Model/block_0/attention/dot_general``, e.g. ``"*/attention/*"``. One that
+            matches nothing is logged once.
+        keep_half: Name-scope patterns whose operations are painted half.
+        rules_remove: Names of rules to switch off (``docs/rules.md``), at your own risk.
+        reforms_remove: Names of reforms to switch off (``docs/reforms.md``).
+        float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
+            ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
+            ``"exact"``. Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
+        convolution_math: The same for convolutions alone, where they differ from dots.
+        reduce_dtype: In which devices add up gradients: float32, or half (``docs/scale.md``).
+        ranges: What arguments and results of operations can be: ``{name: (low, high)}``; names are
+            patterns (``"images"``, ``"params/*/kernel"``, name scopes). See ``docs/ranges.md``.
+        calibration: What :func:`duotone.calibrate` measured for the function. Or a list: that of
+            the painted program counts; a program that none is of is painted without (logged once).
+        log_path: A folder that exists. The graph before and after painting and the paint buckets
+            are written there. A relative path is taken from the current folder of this moment.
+        log_decisions: Write one log line per painting decision.
+        heal: Of optimizers: keep full what overflows in a few steps in a row, or in four times as
+            many with good steps between, from then on: True for three, or a number; 0 is off.
+            ``docs/heal.md``
+
+    Raises:
+        PolicyError: A value that is not accepted, or two edits that contradict each other.
+        PolicyTypeError: A value of the wrong type, or a name that is no field; also a TypeError.
+
+    Example:
+        >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
+        >>> print(policy.describe())
+        policy: deny list + logistic; keeps full */attention/*
+        >>> policy == Policy(keep_full=("*/attention/*",), deny_add=("logistic",))
+        True
+
+    References:
+        tensorflow/core/grappler/optimizers/auto_mixed_precision.cc, whose settings these are.
+    """
+
+    painter: Painter = "duotone"
+    level: Level | None = None
+    ignore_performance: bool = False
+    allow_add: frozenset[str] = frozenset()
+    allow_remove: frozenset[str] = frozenset()
+    infer_add: frozenset[str] = frozenset()
+    infer_remove: frozenset[str] = frozenset()
+    deny_add: frozenset[str] = frozenset()
+    deny_remove: frozenset[str] = frozenset()
+    clear_add: frozenset[str] = frozenset()
+    clear_remove: frozenset[str] = frozenset()
+    keep_full: tuple[str, ...] = ()
+    keep_half: tuple[str, ...] = ()
+    rules_remove: frozenset[str] = frozenset()
+    reforms_remove: frozenset[str] = frozenset()
+    float32_math: Math | None = None
+    convolution_math: Math | None = None
+    reduce_dtype: str | None = None
+    ranges: StatedRanges = ()
+    calibration: Calibration | tuple[Calibration, ...] | None = None
+    log_path: Path | None = None
+    log_decisions: bool = False
+    heal: int = 0
+    # Not part of the value: two policies that paint alike are equal wherever they came from.
+    _origins: tuple[Origin, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    if TYPE_CHECKING:  # what may be passed is wider than what is kept
+
+        def __init__(
+            self,
+            *,
+            painter: Painter = "duotone",
+            level: Level | None = None,
+            ignore_performance: bool = False,
+            allow_add: Iterable[str] = (),
+            allow_remove: Iterable[str] = (),
+            infer_add: Iterable[str] = (),
+            infer_remove: Iterable[str] = (),
+            deny_add: Iterable[str] = (),
+            deny_remove: Iterable[str] = (),
+            clear_add: Iterable[str] = (),
+            clear_remove: Iterable[str] = (),
+            keep_full: Iterable[str] = (),
+            keep_half: Iterable[str] = (),
+            rules_remove: Iterable[str] = (),
+            reforms_remove: Iterable[str] = (),
+            float32_math: Math | None = None,
+            convolution_math: Math | None = None,
+            reduce_dtype: Any = None,
+            ranges: Mapping[str, tuple[float, float]] | StatedRanges = (),
+            calibration: Calibration | Iterable[Calibration] | None = None,
+            log_path: str | os.PathLike[str] | None = None,
+            log_decisions: bool = False,
+            heal: bool | int = False,
+        ) -> None: ...
+
+    if not TYPE_CHECKING:  # a type checker is to see the arguments of `__init__`
+
+        def __new__(cls, *args: Any, **fields: Any) -> Policy:
+            """Names the field that was meant; the error of ``__init__`` names the wrong one."""
+            if args:
+                raise PolicyTypeError(
+                    f"Policy takes its fields by name and got {shown(args[0])} by position; write "
+                    "Policy(deny_add=[...])."
+                )
+            check_names(fields.keys() - {"_origins"}, _DEFAULTS)
+            return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Checks every field and brings lists, patterns and the path to their one form."""
+        check_choice("painter", self.painter, PAINTERS)
+        if self.level is not None:
+            check_choice("level", self.level, LEVELS)
+        for field in ("float32_math", "convolution_math"):
+            if getattr(self, field) is not None:
+                check_choice(field, getattr(self, field), MATHS)
+        for field in ("ignore_performance", "log_decisions"):
+            check_boolean(field, getattr(self, field))
+        for field in LIST_FIELDS:
+            object.__setattr__(self, field, frozenset(strings(field, getattr(self, field))))
+        for field in PATTERN_FIELDS:
+            object.__setattr__(self, field, strings(field, getattr(self, field)))
+        for field in REMOVE_FIELDS:
+            object.__setattr__(self, field, removed(field, getattr(self, field)))
+        for field, form in ONE_FORM.items():
+            object.__setattr__(self, field, form(getattr(self, field)))
+        self._check_list_edits()
+        self._check_patterns()
+
+    @property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """The calibrations in :attr:`calibration`, one or several."""
+        given = self.calibration
+        return given if isinstance(given, tuple) else () if given is None else (given,)
+
+    def merged_with_environment(self, environ: Mapping[str, str] = os.environ) -> Policy:
+        """This policy with what the environment adds; see the class for who wins.
+
+        Each variable has a duotone name and most a TensorFlow name (lists also an older one), see
+        ``docs/environment.md``. Where the duotone name is set, even to nothing, others are not
+        read. Entries of both TensorFlow names of a list are united, as TensorFlow does.
+
+        Args:
+            environ: Variable names and values.
+
+        Returns:
+            A policy; this one if the environment says nothing. Merging again changes nothing.
+
+        Raises:
+            EnvironmentVariableError: A variable that is read holds a value it does not take.
+            PolicyError: The merged edits contradict each other.
+
+        Example:
+            >>> environ = {"DUOTONE_DENYLIST_ADD": "tanh", "DUOTONE_LEVEL": "TENSOR_CORES_ONLY"}
+            >>> policy = Policy(level="TREAT_INFER_AS_DENY").merged_with_environment(environ)
+            >>> policy.level, sorted(policy.deny_add)
+            ('TREAT_INFER_AS_DENY', ['tanh'])
+        """
+        found = [(s.field, s.value, VARIABLE + s.variable) for s in read_settings(environ)]
+        found = [*self._settings_of_file(environ.get(POLICY_FILE, "")), *found]
+        if not found:
+            return self
+        changes: dict[str, Any] = {}
+        origins = list(self._origins)
+        for field, value, source in found:
+            if field in SET_FIELDS or field in PATTERN_FIELDS:
+                for entry in sorted(value):
+                    if entry in getattr(self, field):  # asked for here too, not only out there
+                        origins += [Origin(field, entry, s) for s in self._sources(field, entry)]
+                    origins.append(Origin(field, entry, source))
+                known = changes.get(field, getattr(self, field))
+                changes[field] = known | value if field in SET_FIELDS else (*known, *value)
+            elif field == "ranges":  # name by name
+                changes[field] = dict(value) | dict(self.ranges)
+                origins.append(Origin(field, "", source))
+            elif getattr(self, field) == _DEFAULTS[field] and (
+                value != _DEFAULTS[field] or field in changes
+            ):
+                changes[field] = value
+                origins.append(Origin(field, "", source))
+        return dataclasses.replace(self, **changes, _origins=tuple(dict.fromkeys(origins)))
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Policy:
+        """The policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
+
+        Args:
+            path: of the file; its fields are those of this class, paths in it relative to it.
+
+        Raises:
+            PolicyError: no such file, one of another form, or a field or value that no policy has;
+                names the file.
+            CalibrationError: the calibration that it names cannot be loaded.
+        """
+        fields = read_policy_file(Path(path), _DEFAULTS)
+        try:
+            return cls(**fields)
+        except PolicyError as error:
+            raise type(error)(f"{path}: {error}") from error
+
+    def _settings_of_file(self, path: str) -> list[tuple[str, Any, str]]:
+        """The settings of a policy file: field, value and source. Variables come later and win."""
+        if not path.strip():
+            return []
+        held = Policy.from_file(path)
+        fields = [field for field in _DEFAULTS if getattr(held, field) != _DEFAULTS[field]]
+        return [(field, getattr(held, field), f"{FILE}{path}") for field in fields]
+
+    def check_names(self, known: Collection[str], shows: str = SHOWS_NAMES) -> None:
+        """Raises if a list edit names an operation that the front end does not know.
+
+        Args:
+            known: The names of all operations that the front end knows.
+            shows: What shows the names that a program uses.
+
+        Raises:
+            UnknownOperationError: Names every unknown operation, where each comes from (code or
+                which variable), and what was probably meant.
+
+        Example:
+            >>> Policy(deny_add={"exp"}).check_names(["exp", "log"])
+        """
+        if not any(getattr(self, field) for field in LIST_FIELDS):
+            return
+        names = frozenset(known)
+        problems = []
+        for field in LIST_FIELDS:
+            for entry in sorted(getattr(self, field) - names):
+                sources = self._sources(field, entry)
+                problem = f"{entry!r} in {' and '.join(sources)}: {advice(entry, names, shows)}"
+                if any(" TF_" in source for source in sources):
+                    problem += LEAVE_IT.format(_DUOTONE_NAME[field])
+                problems.append(problem)
+        if problems:
+            what = "an unknown operation" if len(problems) == 1 else "unknown operations"
+            lines = [f"the policy's lists name {what}:", *problems]
+            raise UnknownOperationError("\n  ".join(lines))
+
+    def replace(self, **changes: Any) -> Policy:
+        """A copy with some fields changed, checked like a new policy.
+
+        Args:
+            **changes: New values by field name.
+
+        Returns:
+            The new policy.
+
+        Raises:
+            PolicyError: As for a new policy, or a name that is no field.
+
+        Example:
+            >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
+            True
+        """
+        check_names(changes, _DEFAULTS)
+        origins = tuple(o for o in self._origins if o.field not in changes)
+        return dataclasses.replace(self, **changes, _origins=origins)
+
+    def describe(self) -> str:
+        """All that differs from the defaults, on one line, for logs.
+
+        Example:
+            >>> Policy().describe()
+            'policy: all defaults'
+            >>> Policy(painter="tensorflow", allow_add=["exp"], allow_remove=["mul"]).describe()
+            'policy: painter tensorflow; allow list + exp - mul'
+        """
+        return described(self, LISTS, (origin.source for origin in self._origins))
+
+    def _sources(self, field: str, entry: str) -> list[str]:
+        """Where an entry was asked for: the argument in code, one or more variables, or both."""
+        found = [o.source for o in self._origins if (o.field, o.entry) == (field, entry)]
+        return found or [f"Policy({field}=...)"]
+
+    def _check_list_edits(self) -> None:
+        adds = [f"{which}_add" for which in LISTS]
+        for entry in sorted(frozenset().union(*(getattr(self, field) for field in adds))):
+            added_by = [field for field in adds if entry in getattr(self, field)]
+            if len(added_by) > 1:
+                raise PolicyError(
+                    f"{entry!r} is added to more than one list: by {self._cite(added_by, entry)}. "
+                    "An operation is on one list at most: keep it in one of these only."
+                )
+            which = added_by[0].removesuffix("_add")
+            if entry in getattr(self, f"{which}_remove"):
+                both = self._cite([f"{which}_add", f"{which}_remove"], entry)
+                raise PolicyError(
+                    f"{entry!r} is both added to the {which} list and removed from it: by {both}. "
+                    "Drop it from one of these."
+                )
+
+    def _cite(self, fields: list[str], entry: str) -> str:
+        return " and by ".join(s for field in fields for s in self._sources(field, entry))
+
+    def _check_patterns(self) -> None:
+        for pattern in filter(self.keep_half.__contains__, self.keep_full):
+            places = (s for field in PATTERN_FIELDS for s in self._sources(field, pattern))
+            raise PolicyError(
+                f"the pattern {pattern!r} is in {' and in '.join(places)}: drop it from one of "
+                "these, or make one narrower."
+            )
+
+
+# By the name of each field that a user can set.
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default
+    for field in dataclasses.fields(Policy)
+    if not field.name.startswith("_")
+}
+_DUOTONE_NAME = {variable.field: variable.duotone for variable in VARIABLES}

@@ -1,0 +1,129 @@
+"""Measured ranges as a table for a terminal, 80 columns wide."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from duotone.graph.graph import HALF_TYPES
+from duotone.precision.ranges.refine import MOSTLY_SMALL
+from duotone.text.numbers import add_row
+
+_FLOAT16 = HALF_TYPES["float16"]
+_STYLE = {"overflows": "red", "underflows": "yellow"}
+_WIDTH = 80
+_NAME = 26
+"""Width of the names where all are 80 columns."""
+
+
+class Range(Protocol):
+    """The fields of :class:`duotone.policy.calibration.ValueRange` that the table shows."""
+
+    @property
+    def name(self) -> str:
+        """The path of an argument; else scope and operation."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """On the first batch."""
+        ...
+
+    @property
+    def smallest(self) -> float:
+        """The smallest magnitude but 0."""
+        ...
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude."""
+        ...
+
+    @property
+    def small(self) -> float:
+        """The share below float16's normal numbers."""
+        ...
+
+    @property
+    def over(self) -> float:
+        """The share beyond 65504."""
+        ...
+
+
+def mark(value: Range) -> str:
+    """``"overflows"`` if float16 ends before the largest magnitude.
+
+    ``"underflows"`` if more than half of the elements are below its normal numbers, else nothing.
+    """
+    if value.largest > _FLOAT16.largest:
+        return "overflows"
+    return "underflows" if value.small > MOSTLY_SMALL else ""
+
+
+def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
+    """Measured ranges as a rich renderable.
+
+    Args:
+        title: a line above.
+        values: what was measured, in program order.
+        width: in columns.
+    """
+    view = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    view.add_column("value", overflow="fold", max_width=max(_NAME, width - _WIDTH + _NAME))
+    view.add_column("shape", overflow="fold")
+    for name in ("smallest", "largest", "tiny", "huge"):
+        view.add_column(name, justify="right", no_wrap=True)
+    view.add_column("float16", no_wrap=True)
+    for value in values:
+        add_row(
+            view,
+            _broken(value.name, max(_NAME, width - _WIDTH + _NAME)),
+            "x".join(map(str, value.shape)),
+            f"{value.smallest:.2g}",
+            f"{value.largest:.3g}",
+            _share(value.small),
+            _share(value.over),
+            Text(mark(value), style=_STYLE.get(mark(value), "")),
+        )
+    marks = [mark(value) for value in values]
+    total = ", ".join(f"{marks.count(name)} of {len(marks)} values {name[:-1]}" for name in _STYLE)
+    legend = (
+        f"{total} in float16.\nOf the elements that are not zero, tiny are below "
+        f"{_FLOAT16.smallest_normal:.2g}, huge are beyond {_FLOAT16.largest:.0f}."
+    )
+    return Group(Text(title), view, Text(legend))
+
+
+def _broken(name: str, width: int) -> str:
+    """A name in lines that begin at its slashes."""
+    lines = [""]
+    for part in name.split("/"):
+        begun = f"{lines[-1]}/{part}" if lines[-1] else part
+        if len(begun) < width or not lines[-1]:
+            lines[-1] = begun
+        else:
+            lines[-1] += "/"
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def _share(share: float) -> str:
+    """A share in percent; a dot for none, and never 0 for some."""
+    if share == 0.0:
+        return "."
+    return "<0.1%" if share < 0.001 else f"{share:.1%}"
+
+
+def render(title: str, values: Sequence[Range]) -> str:
+    """:func:`table` as plain text, as wide as the terminal (at least 80 columns)."""
+    width = max(shutil.get_terminal_size().columns, _WIDTH)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table(title, values, width))
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip("\n").splitlines())

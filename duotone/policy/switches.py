@@ -1,0 +1,143 @@
+"""The environment variables that switch mixed precision on without a change of the source.
+
+TensorFlow's containers had one switch for both parts and one for each::
+
+    TF_ENABLE_AUTO_MIXED_PRECISION                  rewriting and loss scaling
+    TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE    rewriting
+    TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING     loss scaling
+
+Each has a duotone name that wins over it, and a part's own variable wins over the one for both::
+
+    part = first that is set of:  DUOTONE_ENABLE_<part>, DUOTONE_ENABLE,
+                                  TF_ENABLE_AUTO_MIXED_PRECISION_<part>,
+                                  TF_ENABLE_AUTO_MIXED_PRECISION
+
+``DUOTONE_DTYPE`` says in which half type, ``DUOTONE_LOSS_SCALE`` with which loss scale.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from duotone.policy.dtypes import HALF_NAMES, OFF, canonical
+from duotone.policy.environment import environment_error, parse_boolean, warn_of_unknown
+
+TENSORFLOW_SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
+SWITCH = "DUOTONE_ENABLE"
+DTYPE = "DUOTONE_DTYPE"
+LOSS_SCALE = "DUOTONE_LOSS_SCALE"
+_PARTS = ("GRAPH_REWRITE", "LOSS_SCALING")
+_DTYPE_TAKES = "float16, bfloat16 or float32 (off) (empty: asks the device)"
+
+_LOSS_SCALE_TAKES = "dynamic, none or a number from 2**-126 to 2**126 (empty: dynamic)"
+_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-126, 2.0**126
+
+
+class SwitchVariable(NamedTuple):
+    """One row of the table in ``docs/environment.md``: the names and what they switch on."""
+
+    original: str | None
+    duotone: str
+    takes: str
+    effect: str
+    example: str
+
+
+SWITCHES: tuple[SwitchVariable, ...] = (
+    SwitchVariable(
+        TENSORFLOW_SWITCH, SWITCH, "0, 1, true or false", "rewriting and loss scaling", "1"
+    ),
+    SwitchVariable(
+        f"{TENSORFLOW_SWITCH}_GRAPH_REWRITE",
+        f"{SWITCH}_GRAPH_REWRITE",
+        "0, 1, true or false",
+        "rewriting alone",
+        "1",
+    ),
+    SwitchVariable(
+        f"{TENSORFLOW_SWITCH}_LOSS_SCALING",
+        f"{SWITCH}_LOSS_SCALING",
+        "0, 1, true or false",
+        "loss scaling alone",
+        "1",
+    ),
+    SwitchVariable(None, DTYPE, _DTYPE_TAKES, "the half type where one is switched on", "float16"),
+    SwitchVariable(
+        None, LOSS_SCALE, _LOSS_SCALE_TAKES, "the loss scale where scaling is switched on", "1024"
+    ),
+)
+"""Every variable of this file, for the docs."""
+
+
+class Switches(NamedTuple):
+    """The switches of the environment.
+
+    Attributes:
+        rewrite: Whether programs are rewritten.
+        loss_scaling: Whether losses are scaled.
+        dtype: The half type, or None to ask the device; float32 switches both parts off.
+        found: Whether any of the on/off variables is set at all.
+        loss_scale: ``"dynamic"``, a number, or None for no scaling; counts where losses are scaled.
+    """
+
+    rewrite: bool
+    loss_scaling: bool
+    dtype: str | None
+    found: bool
+    loss_scale: str | float | None = "dynamic"
+
+
+def read_switches(environ: Mapping[str, str] = os.environ) -> Switches:
+    """Reads the switches of an environment.
+
+    Args:
+        environ: Variable names and values.
+
+    Raises:
+        EnvironmentVariableError: A variable that is read holds a value it does not take.
+
+    Example:
+        >>> read_switches({"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "DUOTONE_DTYPE": "float16"})
+        Switches(rewrite=True, loss_scaling=True, dtype='float16', found=True, loss_scale='dynamic')
+        >>> read_switches({"DUOTONE_ENABLE": "1", "DUOTONE_LOSS_SCALE": "1024"}).loss_scale
+        1024.0
+    """
+    warn_of_unknown(environ)
+    parts: list[bool | None] = []
+    for part in _PARTS:
+        names = (f"{SWITCH}_{part}", SWITCH, f"{TENSORFLOW_SWITCH}_{part}", TENSORFLOW_SWITCH)
+        name = next((name for name in names if name in environ), None)
+        parts.append(None if name is None else parse_boolean(name, environ[name]))
+    rewrite, loss_scaling = parts
+    found = rewrite is not None or loss_scaling is not None
+    dtype, scale = _dtype(environ.get(DTYPE, "")), _loss_scale(environ.get(LOSS_SCALE, ""))
+    if dtype == OFF:
+        return Switches(False, False, None, found, scale)
+    return Switches(bool(rewrite), bool(loss_scaling), dtype, found, scale)
+
+
+def _dtype(value: str) -> str | None:
+    if not value.strip():
+        return None
+    name = canonical(value)
+    if name != OFF and name not in HALF_NAMES:
+        raise environment_error(DTYPE, value, "not a half type", _DTYPE_TAKES)
+    return name
+
+
+def _loss_scale(value: str) -> str | float | None:
+    name = value.strip().lower()
+    if name in ("", "dynamic"):
+        return "dynamic"
+    if name == "none":
+        return None
+    try:
+        number = float(name)
+    except ValueError:
+        number = math.nan
+    if not _SMALLEST_SCALE <= number <= _LARGEST_SCALE:
+        raise environment_error(LOSS_SCALE, value, "not a loss scale", _LOSS_SCALE_TAKES)
+    return number

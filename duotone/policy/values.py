@@ -1,0 +1,211 @@
+"""The values that a policy's fields take: each checked, and brought to its one form.
+
+Called by :mod:`duotone.policy.policy` when a policy is made; every message names the field as the
+user wrote it, and what it takes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duotone.errors import PolicyError, PolicyTypeError, shown
+from duotone.policy.calibration import Calibration
+from duotone.policy.dtypes import canonical
+from duotone.policy.environment import REDUCE_DTYPES, folder_problem
+from duotone.precision.removable import REMOVABLE
+
+StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
+"""Name patterns and bounds, as a policy keeps them."""
+
+
+class Origin(NamedTuple):
+    """Who asked for an entry of a field, kept for error messages only ("" for a scalar field)."""
+
+    field: str
+    entry: str
+    source: str
+
+
+def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
+    """Raises if one of some names is no field, with the field that was probably meant."""
+    known = list(fields)
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}."
+            raise PolicyTypeError(f"Policy has no field {name!r}: {hint}")
+
+
+def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raises if a field is none of the words that it takes."""
+    # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
+    if isinstance(value, str) and value in choices:
+        return
+    close = difflib.get_close_matches(str(value).upper(), [c.upper() for c in choices], n=1)
+    hint = next((f" Did you mean {c!r}?" for c in choices if [c.upper()] == close), "")
+    none = " or None" if field in ("level", "float32_math", "convolution_math") else ""
+    accepted = ", ".join(repr(choice) for choice in choices)
+    raise PolicyError(f"Policy({field}={value!r}): it takes {accepted}{none}.{hint}")
+
+
+def check_boolean(field: str, value: object) -> None:
+    """Raises if a field is neither True nor False."""
+    if not isinstance(value, bool):
+        raise PolicyTypeError(f"Policy({field}={value!r}): it takes True or False.")
+
+
+HEAL_AFTER = 3
+"""Steps in a row that overflow until ``heal=True`` acts: one bad batch is no reason to."""
+
+
+def heal_after(value: object) -> int:
+    """The number of steps after which to heal, 0 for never, from a switch or that number."""
+    if isinstance(value, bool):
+        return HEAL_AFTER if value else 0
+    if not isinstance(value, int):
+        raise PolicyTypeError(f"Policy(heal={value!r}): it takes True, False or a number of steps.")
+    if value < 0:
+        raise PolicyError(
+            f"Policy(heal={value!r}): a number of steps is 0 (off) or more; True is {HEAL_AFTER}."
+        )
+    return value
+
+
+def reduce_dtype(value: Any) -> str | None:
+    """The name of a dtype in which devices add up gradients; None leaves it to the painting."""
+    if value is None:
+        return None
+    try:
+        name = canonical(value) if isinstance(value, str) else np.dtype(value).name
+    except TypeError:
+        name = ""
+    if name not in REDUCE_DTYPES:
+        raise PolicyError(
+            f"Policy(reduce_dtype={value!r}): it takes {', '.join(map(repr, REDUCE_DTYPES))} (or "
+            "the dtype) or None."
+        )
+    return name
+
+
+def strings(field: str, value: object) -> tuple[str, ...]:
+    """The entries of a list field, each once, in an order that does not change between runs."""
+    if isinstance(value, (str, bytes)):
+        text = value if isinstance(value, str) else value.decode(errors="replace")
+        raise PolicyTypeError(
+            f"Policy({field}={value!r}): a single string is not a list of them. "
+            f"Write Policy({field}=[{text!r}])."
+        )
+    if not isinstance(value, Iterable):
+        raise PolicyTypeError(f"Policy({field}={value!r}): it takes a list, tuple or set of str.")
+    entries = list(value)
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise PolicyTypeError(
+                f"Policy({field}=...) holds {entry!r}, which is not a str: name operations and "
+                "patterns by str, a primitive by its .name."
+            )
+        if not entry.strip():
+            raise PolicyError(
+                f"Policy({field}=...) holds the empty string {entry!r}: leave it out."
+            )
+    if isinstance(value, (set, frozenset)):
+        entries.sort()
+    return tuple(dict.fromkeys(entries))
+
+
+def removed(field: str, value: object) -> frozenset[str]:
+    """Names of what is switched off; raises if one is none, with the one that was meant."""
+    entries, known = strings(field, value), REMOVABLE[field]
+    for entry in entries:
+        if entry not in known:
+            (near,) = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
+            raise PolicyError(
+                f"Policy({field}=...) names {entry!r}: there is no such {field[:-8]} to switch "
+                f"off. Did you mean {near!r}? There are {', '.join(known)}."
+            )
+    return frozenset(entries)
+
+
+def calibrations(value: Any) -> Calibration | tuple[Calibration, ...] | None:
+    """Checks one or several results of ``duotone.calibrate``, and makes a tuple of a list."""
+    found = tuple(value) if isinstance(value, list) else value
+    several = found if isinstance(found, tuple) else () if found is None else (found,)
+    if not all(isinstance(measured, Calibration) for measured in several):
+        raise PolicyTypeError(
+            f"Policy(calibration={shown(value)}): it takes what duotone.calibrate or "
+            "Calibration.load returned, a list of such, or None."
+        )
+    return found
+
+
+def folder(value: object) -> Path | None:
+    """The absolute path of a folder that can be written to; None for none."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise PolicyTypeError(
+            f"Policy(log_path={value!r}): it takes the path of a folder, or None."
+        )
+    if not os.fspath(value):  # Path("") is the current folder, which an empty string never meant
+        raise PolicyError(
+            "Policy(log_path=''): it takes the path of a folder, or None for no files."
+        )
+    # Absolute, so that a later change of the working folder does not undo this check.
+    path = Path(os.fsdecode(value)).expanduser().absolute()
+    problem = folder_problem(path)
+    if problem is not None:
+        raise PolicyError(f"Policy(log_path={os.fspath(value)!r}): {problem}.")
+    return path
+
+
+def stated_ranges(value: object) -> StatedRanges:
+    """The entries of ``ranges``, sorted by name."""
+    if isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in value):
+        value = dict(value)
+    if not isinstance(value, Mapping):
+        raise PolicyTypeError(
+            f"Policy(ranges={value!r}): it takes a dict of names and bounds, such as "
+            "{'images': (-1, 1)}."
+        )
+    return tuple(sorted((_range_name(name), _bounds(name, b)) for name, b in value.items()))
+
+
+def _range_name(name: object) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise PolicyTypeError(
+            f"Policy(ranges=...) holds the name {name!r}: name arguments and operations by str, "
+            "such as 'params/*/kernel' or '*/attention/*'."
+        )
+    return name
+
+
+def _bounds(name: object, value: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(bound) for bound in value)
+    except (TypeError, ValueError) as error:
+        raise PolicyTypeError(
+            f"Policy(ranges={{{name!r}: {value!r}}}): bounds are two numbers, (low, high)."
+        ) from error
+    if math.isnan(low) or math.isnan(high) or low > high:
+        raise PolicyError(
+            f"Policy(ranges={{{name!r}: {value!r}}}): the first bound is to be no larger than the "
+            "second, and neither NaN."
+        )
+    return low, high
+
+
+ONE_FORM: Mapping[str, Callable[[Any], Any]] = {
+    "heal": heal_after,
+    "reduce_dtype": reduce_dtype,
+    "ranges": stated_ranges,
+    "calibration": calibrations,
+    "log_path": folder,
+}
+"""By field: what checks a value and gives its one form."""

@@ -1,0 +1,1 @@
+"""The stages that decide: lists, ranges, safety rules, painter, casts, optimizations, record."""

@@ -1,0 +1,118 @@
+"""Casts before any call: which arguments that never change are best handed over in half.
+
+In inference the weights are the same at every call. A weight that all readers read in half is cast
+once for all, and the program takes it as it is then. What only moves such weights (a slice for each
+iteration of a loop, a transposition, a row of an embedding) moves them in half as well: it may
+then, since a cast commutes with it, and a cast that is made once costs nothing however large its
+operand is.
+
+::
+
+    candidate    = a full clear operation that commutes with casts, of nothing but weights
+    wanted(v)    = v is read, is no result, and every reader computes half or is a candidate
+    candidates   : taken away until for each one all results and all operands are wanted
+    in half      = the weights that are wanted
+
+The colours of everything else stay, so the results are the same bits as without.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+from duotone.graph.graph import Graph, Node, Paint
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.painters.painting import Painting
+from duotone.precision.rules import Rule
+
+
+def cast_beforehand(
+    graph: Graph, classes: Classes, painting: Painting, weights: Collection[int]
+) -> tuple[Graph, Painting]:
+    """Hands weights over in half where that changes no result.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        painting: its colours.
+        weights: values of arguments that are the same at every call.
+
+    Returns:
+        The graph whose arguments say how they are given (``Value.given``), and the painting in
+        which what only moves these arguments is half (rule ``weights``).
+    """
+    found = _Search(graph, classes, painting, weights)
+    half = [value for value in weights if graph.values[value].paintable and found.wanted(value)]
+    if not half:
+        return graph, painting
+    values = list(graph.values)
+    for value in half:
+        values[value] = dataclasses.replace(values[value], given=Paint.HALF)
+    compute, store, rules = list(painting.compute), list(painting.store), list(painting.rules)
+    for index in found.candidates:
+        compute[index] = store[index] = Paint.HALF
+        rules[index] = Rule.WEIGHTS
+    moved = Painting(tuple(compute), tuple(store), tuple(rules), painting.details)
+    return dataclasses.replace(graph, values=tuple(values)), moved
+
+
+class _Search:
+    """The largest set of candidates that may all be half."""
+
+    def __init__(
+        self, graph: Graph, classes: Classes, painting: Painting, weights: Collection[int]
+    ) -> None:
+        self._graph, self._classes, self._painting = graph, classes, painting
+        self._readers = graph.consumers
+        self._returned = {value for value, _ in graph.outputs}
+        self._moved = {value for value in weights if graph.values[value].paintable}
+        self.candidates: set[int] = set()
+        for node in graph.nodes:
+            if self._only_moves(node):
+                self._moved.update(node.outputs)
+                if painting.compute[node.index] is Paint.FULL:
+                    self.candidates.add(node.index)
+        while lost := [i for i in self.candidates if not self._may_be_half(graph.nodes[i])]:
+            self.candidates.difference_update(lost)
+
+    def _only_moves(self, node: Node) -> bool:
+        """True if a node takes nothing but weights and what was moved from them."""
+        index = node.index
+        found = self._classes.nodes[index]
+        # What selects among elements may find another one where rounding made two equal.
+        moves = Trait.COMMUTES in found.entry.traits and Trait.SELECTS not in found.entry.traits
+        if not moves or found.kind is not Kind.CLEAR or not node.paintable:
+            return False
+        if self._painting.rules[index].is_decided_before or not all(node.half_outputs):
+            return False
+        if self._painting.compute[index] is not self._painting.store[index]:
+            return False
+        floats = [v for v in node.inputs if self._graph.values[v].paintable]
+        return bool(floats) and all(v in self._moved for v in floats)
+
+    def _may_be_half(self, node: Node) -> bool:
+        return all(self.wanted(v) for v in node.outputs) and all(
+            self.wanted(v)
+            for v, ok in zip(node.inputs, node.half_inputs, strict=True)
+            if ok and not self._is_half(v)
+        )
+
+    def _is_half(self, value: int) -> bool:
+        """True if a value is stored half as it is painted."""
+        return self._graph.stored(self._painting.store, self._graph.values[value]) is Paint.HALF
+
+    def wanted(self, value: int) -> bool:
+        """True if a value is read, in half only."""
+        readers = self._readers[value]
+        return (
+            bool(readers)
+            and value not in self._returned
+            and all(
+                self._graph.nodes[reader].half_inputs[slot]
+                and (self._painting.compute[reader] is Paint.HALF or reader in self.candidates)
+                for reader, slot in readers
+            )
+        )

@@ -1,0 +1,98 @@
+"""Declining: what does not gain from half on a device is kept full there.
+
+::
+
+    classes  ─ decline ─────────► classes   before painting: what does not gain is kept full
+    painting ─ hand_on_full ────► painting  after painting: accumulators are handed on unrounded
+
+Both stages leave what the user decided (pins, list edits) as it is, and do nothing for
+:data:`~duotone.precision.classify.profitability.EVERYTHING`. They work for every painter: a
+declined node is on the deny list without taint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from duotone.graph.graph import Graph, Node, Paint
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes, NodeClass
+from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.context import Background
+from duotone.precision.painters.painting import Painting
+from duotone.precision.rules import Rule
+
+
+def decline(classes: Classes, background: Background) -> Classes:
+    """Keeps full what does not gain from half on a device.
+
+    Args:
+        classes: what each node is.
+        background: the program, and what is worth painting.
+
+    Returns:
+        Classes in which such nodes are denied, without taint, by rule ``small`` or ``device``.
+    """
+    worth = background.worth
+    if worth == EVERYTHING:
+        return classes
+    found = list(classes.nodes)
+    passive: dict[tuple[str, Kind], NodeClass] = {}
+    for node in background.graph.nodes:
+        known = found[node.index]
+        if known.is_users:
+            continue
+        if known.kind is Kind.ALLOW:
+            refused = _refusal(node, background.graph, worth)
+            if refused is not None:
+                rule, reason = refused
+                found[node.index] = known.denied(reason, Taint.NONE, rule)
+        elif worth.only_allow and known.kind is not Kind.UNLISTED:
+            key = (known.entry.op, known.listed)
+            if key not in passive:
+                reason = f"{worth.device}: only large dots gain from half"
+                passive[key] = known.denied(reason, Taint.NONE, Rule.DEVICE)
+            found[node.index] = passive[key]
+    return dataclasses.replace(classes, nodes=tuple(found))
+
+
+def _refusal(node: Node, graph: Graph, worth: Worth) -> tuple[Rule, str] | None:
+    """Why an allow operation does not gain, as a rule and a reason; ``None`` where it does."""
+    is_dot = worth.window_dots and "tiles" in node.attributes
+    gains = worth.allow is None or not node.traits.isdisjoint(worth.allow)
+    if not gains and not is_dot:
+        return Rule.DEVICE, f"{worth.device}: {node.op} gains nothing from half"
+    shapes = [graph.values[value].shape for value in (*node.inputs, *node.outputs)]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        return None  # a symbolic dimension may be large
+    if node.flops < worth.min_flops:
+        return Rule.SMALL, f"{worth.device}: below {worth.min_flops:.3g} FLOP a cast costs more"
+    read = sum(graph.values[value].size for value in node.inputs)
+    if node.flops < worth.min_intensity * read:
+        reason = f"below {worth.min_intensity:g} FLOP for each element read a cast costs more"
+        return Rule.SMALL, f"{worth.device}: {reason}"
+    return None
+
+
+def hand_on_full(painting: Painting, classes: Classes, background: Background) -> Painting:
+    """Where only allow operations gain, their results are kept as they were accumulated.
+
+    Args:
+        painting: of any painter.
+        classes: what each node is.
+        background: the program, and what is worth painting.
+
+    Returns:
+        A painting in which allow operations store full, by rule ``wide``.
+    """
+    if not background.worth.only_allow:
+        return painting
+    store, rules = list(painting.store), list(painting.rules)
+    for index, node in enumerate(background.graph.nodes):
+        half = painting.compute[index] is Paint.HALF and store[index] is Paint.HALF
+        wide = Trait.WIDE in node.traits or "tiles" in node.attributes
+        if half and rules[index] is Rule.ALLOW and wide:
+            store[index] = Paint.FULL
+            rules[index] = Rule.WIDE
+    return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))

@@ -1,0 +1,97 @@
+"""The lists that hold for one program: a table's rows for the half type, and the user's edits.
+
+The rows are data of :mod:`duotone.ops`. An operation on no list is *unlisted*: it stays float32,
+passes nothing on and is reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+
+from duotone.ops.entries import STRUCTURAL_ENTRIES, Entry, Kind, Taint
+
+_NO_ENTRY = Entry("", Kind.UNLISTED, "on no list", "", taint=Taint.NONE)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpLists:
+    """The lists for one half type.
+
+    Attributes:
+        entries: by operation name.
+        moved: names that a user's edit moved; the edit holds for all that goes by this name.
+    """
+
+    entries: Mapping[str, Entry]
+    moved: frozenset[str] = frozenset()
+
+    @classmethod
+    def for_half(cls, entries: Iterable[Entry], half: str) -> OpLists:
+        """The entries that hold for the half type named ``half``, structural ones included."""
+        chosen = [entry for entry in entries if not entry.only or half in entry.only]
+        return cls({entry.op: entry for entry in (*STRUCTURAL_ENTRIES, *chosen)})
+
+    def get(self, op: str, listed_as: str) -> Entry:
+        """The entry of an operation, or one that says it is on no list.
+
+        Args:
+            op: its name, which decides if the user edited it.
+            listed_as: the name under which it stands otherwise.
+        """
+        return self.entries.get(op if op in self.moved else listed_as, _NO_ENTRY)
+
+    def edited(
+        self, added: Mapping[Kind, Collection[str]], removed: Mapping[Kind, Collection[str]]
+    ) -> OpLists:
+        """These lists after a user's edits.
+
+        Args:
+            added: operations to put on a list; they leave the list they were on.
+            removed: operations to take off a list; one that is not on it is left alone.
+
+        Returns:
+            New lists.
+        """
+        entries = dict(self.entries)
+        moved = set(self.moved)
+        for kind, ops in removed.items():
+            for op in ops:
+                if op in entries and entries[op].kind is kind:
+                    del entries[op]
+                    moved.add(op)
+        for kind, ops in added.items():
+            for op in ops:
+                old = entries.get(op, _NO_ENTRY)
+                moved.add(op)
+                entries[op] = dataclasses.replace(
+                    old,
+                    op=op,
+                    kind=kind,
+                    reason=f"put on the {kind.value} list by the policy",
+                    source="policy",
+                    taint=max(old.taint, Taint.DOMINANT),
+                )
+        return OpLists(entries, frozenset(moved))
+
+    def leveled(self, level: str | None) -> OpLists:
+        """These lists at one of TensorFlow's optimization levels.
+
+        Args:
+            level: ``None``, ``"TENSOR_CORES_ONLY"`` (infer, deny and clear lists are empty) or
+                ``"TREAT_INFER_AS_DENY"``. ``"UNSAFE_FORCE_ALL"`` concerns operations on no list as
+                well and is :func:`duotone.precision.classify.classes.classify`'s.
+        """
+        if level == "TENSOR_CORES_ONLY":
+            return OpLists({op: e for op, e in self.entries.items() if e.kind is Kind.ALLOW})
+        if level == "TREAT_INFER_AS_DENY":
+            reason = "infer treated as deny (level TREAT_INFER_AS_DENY)"
+            return OpLists(
+                {
+                    op: dataclasses.replace(e, kind=Kind.DENY, reason=reason)
+                    if e.kind is Kind.INFER
+                    else e
+                    for op, e in self.entries.items()
+                }
+            )
+        return self

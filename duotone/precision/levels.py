@@ -1,0 +1,69 @@
+"""Levels: which operations can never be in one kernel, however a compiler fuses.
+
+::
+
+    level(node)  = number of anchors on the longest way to it
+    height(v)    = level of its producer, one more if that is an anchor
+    far reader   = a reader on a higher level than the value's height
+
+An anchor is an allow operation, a structural one, or one that nothing is known of: no kernel
+reaches from before it to behind it.
+
+TensorFlow's levels, which a policy names, are something else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from duotone.graph.graph import Graph, Node
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Levels:
+    """Levels of a program.
+
+    Attributes:
+        nodes: the level of each node.
+        values: the height of each value.
+        anchors: whether each node is an anchor.
+    """
+
+    nodes: tuple[int, ...]
+    values: tuple[int, ...]
+    anchors: tuple[bool, ...]
+
+    def is_far(self, value: int, reader: int) -> bool:
+        """True if a value must be in memory, or be calculated again, for a reader."""
+        return self.nodes[reader] > self.values[value]
+
+
+def find_levels(graph: Graph, classes: Classes) -> Levels:
+    """Levels of all nodes and values.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+
+    Returns:
+        Levels, from 0 at what needs no anchor.
+    """
+    levels = [0] * len(graph.nodes)
+    heights = [0] * len(graph.values)
+    anchors = [_is_anchor(node, classes) for node in graph.nodes]
+    for node in graph.nodes:
+        level = max((heights[value] for value in node.inputs), default=0)
+        levels[node.index] = level
+        for value in node.outputs:
+            heights[value] = level + anchors[node.index]
+    return Levels(tuple(levels), tuple(heights), tuple(anchors))
+
+
+def _is_anchor(node: Node, classes: Classes) -> bool:
+    if Trait.STRUCTURAL in node.traits:
+        return True
+    kind = classes.nodes[node.index].kind
+    return kind is Kind.ALLOW or (kind is Kind.UNLISTED and node.paintable)

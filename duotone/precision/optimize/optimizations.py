@@ -1,0 +1,305 @@
+"""The registry: every reform by name, and the stage that finds those of a program.
+
+What has no ``match`` here is decided where it is carried out, and keeps the shape it has there; it
+is named, told of and switched off like the others. ``docs/reforms.md`` is generated from this.
+
+Who extends this: see :mod:`duotone.precision.optimize`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from duotone.graph.graph import Graph, Paint
+from duotone.ops.traits import Trait
+from duotone.precision.casts.cast_plan import CastPlan
+from duotone.precision.casts.reductions import NO_REDUCTIONS, Reductions
+from duotone.precision.optimize import dot_orders as dots
+from duotone.precision.optimize import factors, loop_sums, picks, scatters, trilinear
+from duotone.precision.optimize import weight_gradients as weights
+from duotone.precision.optimize.optimization import Layer, Match, Reform
+from duotone.precision.optimize.painted_view import View
+from duotone.precision.optimize.residuals import NOTHING, Recompute
+from duotone.precision.painters.painting import Painting
+from duotone.precision.rules import Rule
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the registry.
+
+    Attributes:
+        name: by which devices have it and policies switch it off.
+        identity: the formula, or what it does in place of what was written.
+        why: what it gains, in a sentence.
+        match: finds it at one node; ``None`` where a plan of the whole program has it.
+        of: the trait of the nodes that ``match`` is asked of.
+        layer: what of an operation it changes.
+        elsewhere: the file of what has no match.
+    """
+
+    name: str
+    identity: str
+    why: str
+    match: Match | None = None
+    of: Trait | None = None
+    layer: Layer = Layer.RESULT
+    elsewhere: str = ""
+
+    @property
+    def file(self) -> str:
+        """Where it is, in ``duotone/``."""
+        module = "" if self.match is None else self.match.__module__
+        return self.elsewhere or f"{module.partition('.')[2].replace('.', '/')}.py"
+
+
+REGISTRY = (
+    Entry(
+        "trilinear",
+        "sum over k of p[q,k] * dot(g, v)[q,k] = sum over d of g[q,d] * dot(p, v)[q,d]",
+        "the kernel of dot(g, v) calculates on, up to the gradient of an attention's scores",
+        trilinear.match,
+        Trait.SUMS_AXES,
+    ),
+    Entry(
+        "factors",
+        "sum(-(g * s)) = -(s * sum(g))",
+        "gradients of a mean and of a bias become one sum, so g is read once less",
+        factors.match,
+        Trait.SUMS_AXES,
+    ),
+    Entry(
+        "passing_factors",
+        "sum(-(g * s)) = -(s * sum(g)), where no other sum and nothing after a dot reads g",
+        "as factors; where g is read along a shortcut too, one sum less made the schedule worse",
+        factors.match_passing,
+        Trait.SUMS_AXES,
+    ),
+    Entry(
+        "picks",
+        "gather(x - m - s, at) = gather(x, at) - m - s",
+        "log-probabilities of all words are never written where one of each token is picked",
+        picks.match,
+        Trait.GATHERS,
+    ),
+    Entry(
+        "one_hot",
+        "zeros + update at index = select(iota == index, zeros + update, zeros)",
+        "the gradient of picked logits is part of the kernel that reads it",
+        scatters.match,
+        Trait.ADDS_INTO,
+    ),
+    Entry(
+        "loop_sums",
+        "c = c + dot(a[t], b[t]) for every t = c + dot(a, b) over t too",
+        "the gradient of a recurrent weight is not read and written in every iteration",
+        loop_sums.match,
+        Trait.CARRIES,
+    ),
+    Entry(
+        "dot_orders",
+        "transpose(dot(a, b)) = dot(b', a'); dot(transpose(x), b) = transpose(dot(x, b))",
+        "dots of one large array ask for one layout of it, so it is written once",
+        dots.match_orders,
+        Trait.EINSUM,
+        layer=Layer.BINDING,
+    ),
+    Entry(
+        "swapped_rows",
+        "transpose(dot(a, b)) = dot(b, a), of dots in the form rows",
+        "the gradient of a weight comes in the order of the weight, and is not copied",
+        dots.match_swapped,
+        Trait.EINSUM,
+        layer=Layer.BINDING,
+    ),
+    Entry(
+        "window_dots",
+        "convolution whose windows tile the image = dot(image of places by windows, filters)",
+        "there is a bfloat16 kernel for dots, and none for convolutions",
+        dots.match_windows,
+        Trait.CONTRACTS,
+        layer=Layer.BINDING,
+    ),
+    Entry(
+        "weight_gradients",
+        "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
+        "the gradient of a weight is not rounded to half, whoever differentiates",
+        weights.match_weight,
+        Trait.EINSUM,
+        layer=Layer.DERIVATIVE,
+    ),
+    Entry(
+        "recompute",
+        "f(x) read again later = f(x) calculated again later, from an x that is in memory",
+        "what the backward pass reads of transcendental functions is not kept",
+        elsewhere="precision/optimize/residuals.py",
+    ),
+    Entry(
+        "recompute_dearest",
+        "as recompute, where f has a complementary error function (erfc) in it",
+        "as recompute; the compiler repeats all other functions unasked",
+        elsewhere="precision/optimize/residuals.py",
+    ),
+    Entry(
+        "quotients",
+        "e read again later = (e / s) * (s / sum(e / s)), for s = sum(e)",
+        "of a softmax neither exponentials nor scores are kept: dots read the quotient anyway",
+        elsewhere="precision/optimize/residuals.py",
+    ),
+    Entry(
+        "free_scales",
+        "f(e, s) read again later = f(e / s, sum(e / s)), where f(c * e, c * s) = f(e, s)",
+        "the sum of a softmax is not kept, so that the softmax is one kernel",
+        elsewhere="precision/optimize/free_scales.py",
+    ),
+    Entry(
+        "row_statistics",
+        "m, s read again later = max(x), sum(exp(x - m)) calculated again, from an x in memory",
+        "kernels that calculate exponentials again hold whole rows: the gradient is one of them",
+        elsewhere="precision/optimize/row_statistics.py",
+    ),
+    Entry(
+        "firm_roots",
+        "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
+        "a compiler that leaves roundings out would compare exponentials of two different numbers",
+        elsewhere="precision/optimize/residuals.py",
+    ),
+    Entry(
+        "hold_widened",
+        "float32(x) = float32(x as it is in memory, in half), for several readers of a dot's x",
+        "the compiler would widen x once, in memory, for all of them",
+        elsewhere="precision/casts/cast_plan.py",
+    ),
+    Entry(
+        "hold_parts",
+        "as hold_widened, for an x that is put together of parts or added up from several dots",
+        "the compiler would put the parts together twice, or write their sum in float32",
+        elsewhere="precision/casts/cast_plan.py",
+    ),
+    Entry(
+        "hold_rows",
+        "as hold_widened, for an x that a kernel of whole rows gives (see row_statistics)",
+        "the compiler would write x in float32 for dots and sums alike",
+        elsewhere="precision/optimize/row_statistics.py",
+    ),
+)
+"""Every reform. Those with a ``match`` are asked in this order, and the first one takes a node."""
+
+BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
+REFORMS = tuple(BY_NAME)
+"""Their names."""
+OF_ANY_PAINTER = frozenset(
+    "one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
+    "hold_widened hold_parts".split()
+)
+"""Those that depend on no colour of duotone's."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reforms:
+    """The reforms of one program.
+
+    Attributes:
+        on: the names of those that the device has and nobody switched off.
+        found: by layer and node.
+        recompute: which reads take a value calculated again.
+        reductions: what devices add up in another dtype; no reform, but told of with them.
+    """
+
+    on: frozenset[str] = frozenset()
+    found: Mapping[tuple[Layer, int], Reform] = dataclasses.field(default_factory=dict)
+    recompute: Recompute = NOTHING
+    reductions: Reductions = NO_REDUCTIONS
+
+    def named(self, name: str) -> dict[int, Reform]:
+        """The reforms of one name, by node."""
+        return {found.node: found for found in self.found.values() if found.name == name}
+
+    def at(self, node: int, layer: Layer = Layer.RESULT) -> Reform | None:
+        """The reform of a node, if it has one."""
+        return self.found.get((layer, node))
+
+    def nodes(self, graph: Graph) -> set[int]:
+        """The nodes that must be carried out one by one, whatever their colour.
+
+        Also those that make what a reform reads: it may be inside of a nested call otherwise.
+        """
+        results = [found for (layer, _), found in self.found.items() if layer is Layer.RESULT]
+        makers = (found.makers(graph) for found in results)
+        others = self.recompute.nodes(graph) | self.reductions.nodes
+        return others.union((found.node for found in results), *makers)
+
+
+def switched_on(
+    device: frozenset[str], removed: frozenset[str], *, any_painter: bool = False
+) -> frozenset[str]:
+    """The names of the reforms in effect.
+
+    Args:
+        device: those that it gains from.
+        removed: those that the policy switches off.
+        any_painter: only those that hold for every painter.
+    """
+    on = device - removed
+    return on & OF_ANY_PAINTER if any_painter else on
+
+
+def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:
+    """Finds the reforms of a painted program.
+
+    Args:
+        view: the program.
+        on: the names of those to look for.
+
+    Returns:
+        The reforms, and the painting in which what they need unrounded is stored full.
+    """
+    found: dict[tuple[Layer, int], Reform] = {}
+    for entry in REGISTRY:
+        if entry.match is None or entry.of is None or entry.name not in on:
+            continue
+        matched = [
+            reform
+            for node in view.having(entry.of)
+            if (entry.layer, node.index) not in found
+            and (reform := entry.match(node, view)) is not None
+        ]
+        for reform in matched:
+            found.update(((entry.layer, each.node), each) for each in (reform, *reform.also))
+        if any(reform.full for reform in matched):
+            view = view.repainted(_unrounded(view.painting, matched))
+    return Reforms(on, found), view.painting
+
+
+def _unrounded(painting: Painting, reforms: list[Reform]) -> Painting:
+    """The painting, with what reforms need handing on its float32 sums."""
+    store, rules = list(painting.store), list(painting.rules)
+    for index in {node for reform in reforms for node in reform.full}:
+        if store[index] is Paint.HALF:
+            store[index], rules[index] = Paint.FULL, Rule.UNROUNDED
+    return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
+
+
+def told(graph: Graph, plan: CastPlan, reforms: Reforms) -> dict[int, tuple[tuple[str, str], ...]]:
+    """For each operation that a reform concerns, the name of each such reform and what it does.
+
+    Args:
+        graph: the program.
+        plan: its casts, some of which hold.
+        reforms: those of the program.
+    """
+    found: dict[int, list[tuple[str, str]]] = {}
+    for reform in reforms.found.values():
+        stacked = [step.to[0] for step in reform.steps if step.name == "stacked"]
+        for shown in stacked or [reform.node]:  # a loop's carry is no operation of the user's
+            found.setdefault(shown, []).append((reform.name, reform.reason))
+    held = [(c.value, c.held, f"widened by each of {len(c.readers)} readers") for c in plan.casts]
+    for value, name, reason in (*reforms.recompute.told(reforms.on), *held):
+        producer = graph.values[value].producer
+        if name and producer >= 0 and (name, reason) not in found.setdefault(producer, []):
+            found[producer].append((name, reason))
+    for node, said in reforms.reductions.told().items():
+        found.setdefault(node, []).append(said)
+    return {node: tuple(said) for node, said in found.items() if said}

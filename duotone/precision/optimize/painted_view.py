@@ -1,0 +1,124 @@
+"""View: what the matches ask of a painted program, worked out once."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from duotone.graph.graph import Graph, Node, Paint, Value
+from duotone.ops.traits import Trait, Traits
+from duotone.precision.classify.classes import Classes
+from duotone.precision.levels import Levels, find_levels
+from duotone.precision.painters.painting import Painting
+from duotone.precision.ranges.interval import Known
+
+
+class View:
+    """A painted program.
+
+    Attributes:
+        graph: the program.
+        classes: what each node is.
+        painting: its colours.
+        known: the interval of a value, or ``None``.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        classes: Classes,
+        painting: Painting,
+        known: Callable[[int], Known] = lambda value: None,
+    ) -> None:
+        self.graph = graph
+        self.classes = classes
+        self.painting = painting
+        self.known = known
+
+    def repainted(self, painting: Painting) -> Self:
+        """The same program in other colours."""
+        found = copy.copy(self)
+        found.painting = painting
+        return found
+
+    @functools.cached_property
+    def levels(self) -> Levels:
+        """Which operations can never be in one kernel."""
+        return find_levels(self.graph, self.classes)
+
+    @functools.cached_property
+    def _families(self) -> dict[Traits, list[Node]]:
+        """The nodes of each set of traits."""
+        found: dict[Traits, list[Node]] = {}
+        for node in self.graph.nodes:
+            found.setdefault(node.traits, []).append(node)
+        return found
+
+    def having(self, trait: Trait) -> list[Node]:
+        """All nodes with a trait, in program order."""
+        families = [nodes for traits, nodes in self._families.items() if trait in traits]
+        return sorted(itertools.chain(*families), key=lambda node: node.index)
+
+    def value(self, index: int) -> Value:
+        """A value."""
+        return self.graph.values[index]
+
+    def shape(self, value: int) -> tuple[object, ...]:
+        """The shape of a value."""
+        return self.graph.values[value].shape
+
+    def maker(self, value: int) -> Node | None:
+        """The node that makes a value; ``None`` for arguments and constants."""
+        producer = self.graph.values[value].producer
+        return self.graph.nodes[producer] if producer >= 0 else None
+
+    def beside(self, node: Node, value: int) -> Node | None:
+        """The node that makes a value, if it stands in the same program as ``node``."""
+        made = self.maker(value)
+        return made if made is not None and made.body == node.body else None
+
+    def full_beside(self, node: Node, value: int) -> Node | None:
+        """Likewise, if it computes and stores full."""
+        made = self.beside(node, value)
+        return made if made is not None and self.painting.is_full(made) else None
+
+    def readers(self, value: int) -> list[tuple[Node, int]]:
+        """The nodes that read a value, each with the slot."""
+        return [(self.graph.nodes[reader], slot) for reader, slot in self.graph.consumers[value]]
+
+    def only_reader(self, value: int) -> Node | None:
+        """The node that reads a value, if there is exactly one reader."""
+        readers = self.graph.consumers[value]
+        return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
+
+    def is_full(self, node: Node) -> bool:
+        """True if a node could be half, and calculates and stores full."""
+        return self.painting.is_full(node)
+
+    def computes_half(self, node: Node) -> bool:
+        """True if a node takes its operands in half."""
+        return self.painting.compute[node.index] is Paint.HALF
+
+    def is_stored_half(self, value: int) -> bool:
+        """True if a value is in memory in half."""
+        return self.graph.stored(self.painting.store, self.graph.values[value]) is Paint.HALF
+
+    def axes(self, node: Node, name: str = "axes") -> tuple[int, ...]:
+        """An attribute of a node that names axes; none where it has no such attribute."""
+        axes = node.attributes.get(name, ())
+        assert isinstance(axes, tuple)
+        return axes
+
+    def is_common(self, factor: int, shape: Sequence[object], axes: Sequence[int]) -> bool:
+        """True if a factor is the same for all elements along some axes.
+
+        Args:
+            factor: a value.
+            shape: of what it is calculated with, element by element.
+            axes: those that a sum removes, say.
+        """
+        mine = self.shape(factor)
+        return not mine or (len(mine) == len(shape) and all(mine[axis] == 1 for axis in axes))

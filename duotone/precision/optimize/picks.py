@@ -1,0 +1,106 @@
+"""Picks: what is picked of a large full value is calculated after picking.
+
+::
+
+    gather(x - m - s, at) = gather(x, at) - m - s,    x in memory in half; m, s of size 1 where one
+                                                      element is picked
+
+The loss of a language model picks one log-probability for each token, out of 50,000 that no other
+operation reads from memory. A gather reads memory too, so on a device whose compiler fuses nothing
+into it all of them are written in float32: on a TPU v5e that is 2.5 of the 44 GB of a training step
+of GPT-2. Calculated after picking, they are the same numbers bit for bit.
+
+The derivative is that of the original gather, of all elements in full. So what is out of bounds has
+none, as before, and the cotangents of a sure prediction's logit (``softmax`` of all, less 1 of the
+picked one), which are almost equal, are added up in full.
+"""
+
+from __future__ import annotations
+
+import math
+
+from duotone.graph.graph import SMALL, Node
+from duotone.ops.traits import Trait
+from duotone.precision.optimize.optimization import Expression, Reform
+from duotone.precision.optimize.painted_view import View
+
+_LONGEST_CHAIN = 16
+
+
+def match(node: Node, view: View) -> Reform | None:
+    """A gather of few elements of what is calculated in full from half values in memory."""
+    if not (view.is_full(node) and _picks_few(node, view)):
+        return None
+    chain = _chain(node, view)
+    if chain is None:
+        return None
+    write = Expression()
+    original, at = (write.read(value, node.index) for value in node.inputs)
+    plain = write("own", original, at)
+    made: dict[int, int] = {}
+    for index in chain:
+        maker = view.graph.nodes[view.value(index).producer]
+        for value in maker.inputs:
+            if value not in made:
+                read = write.read(value, maker.index, None)
+                taken = write("take", read, at) if view.shape(value) else read
+                made[value] = write("widen", taken)
+        operands = [made[value] for value in maker.inputs]
+        made[index] = write("made", *operands, to=(index,))
+    write("instead", plain, made[chain[-1]])
+    return Reform(
+        "picks", node.index, f"{len(chain)} operations of what is picked, not of all", write.steps
+    )
+
+
+def _picks_few(node: Node, view: View) -> bool:
+    fill = node.attributes.get("fill", math.nan)
+    few = view.value(node.outputs[0]).size * SMALL <= view.value(node.inputs[0]).size
+    return few and isinstance(fill, float) and math.isnan(fill)
+
+
+def _chain(node: Node, view: View) -> list[int] | None:
+    """The values to calculate after picking, in program order; ``None`` if that does not pay."""
+    chain: set[int] = set()
+    roots: set[int] = set()
+    shape = view.shape(node.inputs[0])
+    stack = [node.inputs[0]]
+    while stack:
+        index = stack.pop()
+        if index in chain or index in roots:
+            continue
+        if view.shape(index) != shape:
+            if not _is_the_same_for_all(index, node, view):
+                return None
+            continue
+        producer = view.full_beside(node, index)
+        # A gather gives NaN for places outside of its operand.
+        if producer is not None and Trait.KEEPS_NAN in producer.traits:
+            chain.add(index)
+            stack.extend(producer.inputs)
+        else:
+            roots.add(index)
+        if len(chain) > _LONGEST_CHAIN:
+            return None
+    halved = any(view.is_stored_half(root) for root in roots)
+    if not (chain and halved and all(_is_in_memory(root, chain, view) for root in roots)):
+        return None
+    return sorted(chain)
+
+
+def _is_the_same_for_all(value: int, node: Node, view: View) -> bool:
+    """True if a value is the same for all elements along the axes that it does not have in full.
+
+    An axis that operand and indices of the gather have in common must be there in full.
+    """
+    shape = view.shape(node.inputs[0])
+    pairs = enumerate(zip(view.shape(value), shape, strict=False))  # a scalar has no axes
+    lacking = [axis for axis, (mine, size) in pairs if mine != size]
+    return view.is_common(value, shape, lacking) and not {*lacking} & {*view.axes(node, "paired")}
+
+
+def _is_in_memory(root: int, chain: set[int], view: View) -> bool:
+    """True if a root is in memory in any case: it has other readers, or is an argument."""
+    makers = {view.value(value).producer for value in chain}
+    others = [reader for reader, _ in view.graph.consumers[root] if reader not in makers]
+    return bool(others) or view.value(root).producer < 0

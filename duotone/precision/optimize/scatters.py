@@ -1,0 +1,31 @@
+"""Scatters that add no two updates: as a select that gives the same bits, and fewer bytes.
+
+A ``scatter-add`` of one number into each row of a constant is the derivative of picking one logit
+of each row (every cross-entropy with whole-number labels). Compiled, it is a kernel of its own that
+writes the constant out, reads it and writes it again, in float32; as a select it is part of the
+kernel that reads it (``one_hot``).
+
+This pays only once everything around it is half: what is left in float32 is then most of the
+traffic. The front end says of which scatters this holds; :mod:`duotone.jaxpr.rules.scatters` has
+the arithmetic of their axes.
+"""
+
+from __future__ import annotations
+
+from duotone.graph.graph import Node, Paint
+from duotone.precision.optimize.optimization import Expression, Reform
+from duotone.precision.optimize.painted_view import View
+
+
+def match(node: Node, view: View) -> Reform | None:
+    """A scatter that can add no two updates, wherever they go, to a constant."""
+    if "once" not in node.attributes or view.value(node.inputs[0]).constant is None:
+        return None
+    write = Expression()
+    paint = view.painting.compute[node.index]
+    operands = [
+        write.read(value, node.index, paint if half else Paint.FULL)
+        for value, half in zip(node.inputs, node.half_inputs, strict=True)
+    ]
+    write("one_hot", *operands)
+    return Reform("one_hot", node.index, "part of the kernel that reads it", write.steps)

@@ -1,0 +1,18 @@
+"""Painters: each takes a graph and its classes and returns a painting.
+
+``duotone`` is ours, ``tensorflow`` the reference. One file each, registered in :data:`PAINTERS`.
+The minimum cut does not paint JAX programs: ``mincut.py`` here is for ONNX models, and
+``duotone/tensorflow/mincut.py`` for saved graphs.
+"""
+
+from duotone.precision.painters.dominant import paint_dominant
+from duotone.precision.painters.painting import Painter
+from duotone.precision.painters.tensorflow_passes import paint_tensorflow
+
+PAINTERS: dict[str, Painter] = {
+    "duotone": paint_dominant,
+    "tensorflow": paint_tensorflow,
+}
+"""By the name that ``Policy(painter=...)`` takes."""
+
+__all__ = ["PAINTERS", "paint_dominant", "paint_tensorflow"]

@@ -1,0 +1,96 @@
+"""Choice: the colours of nodes that may have either, such that casts cost the least.
+
+Each node has one colour for what it reads and stores. A value costs one cast if any reader has
+another colour than it is stored in; constants cost none, since they are kept in both. A minimum cut
+(:mod:`duotone.graph.cut`) finds the least sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from duotone.graph.cut import FULL, HALF, Labelling, pay_for_casts
+from duotone.graph.graph import Boundary, Graph, Paint, Value
+
+Cost = Callable[[Value], int]
+"""The cost of casting a value once; a whole number."""
+_GIVEN = {Paint.HALF: HALF, Paint.FULL: FULL}
+_ASKED = {Boundary.FULL: Paint.FULL, Boundary.HALF: Paint.HALF}
+
+
+class Choice:
+    """A choice between two colours for some nodes.
+
+    Args:
+        graph: the program.
+        given: the colour of each node; ``None`` where there is a choice.
+    """
+
+    def __init__(self, graph: Graph, given: Sequence[Paint | None]) -> None:
+        self._graph = graph
+        self._labels = Labelling(2)
+        self._of_node = [self._labels.add() if paint is None else _GIVEN[paint] for paint in given]
+        self._total = 1
+
+    def prefer(self, node: int, paint: Paint, cost: int) -> None:
+        """Adds what it costs if an open node has another colour than ``paint``."""
+        variable = self._of_node[node]
+        if paint is Paint.HALF:  # the labels are taken the other way round
+            self._labels.prefer(variable, half=cost)
+        else:
+            self._labels.prefer(variable, full=cost)
+        self._total += cost
+
+    def never(self, *, full: int, half: int, cost: int) -> None:
+        """Adds what it costs if one node is full and another one half, beside the cast."""
+        pair = self._of_node[half], self._of_node[full]
+        self._labels.join(full=pair[0], half=pair[1], cost=cost)
+        self._total += cost
+
+    def pay(self, cost: Cost) -> None:
+        """Adds the casts of all values."""
+        for value, stored, readers in _values(self._graph):
+            producer = _GIVEN[stored] if stored is not None else self._of_node[value.producer]
+            read = {r if r < 0 else self._of_node[r] for r in readers}
+            read = {_GIVEN[Paint(-1 - r)] if r < 0 else r for r in read} - {producer}
+            if read:
+                pay_for_casts(self._labels, producer, read, cost(value))
+                self._total += 2 * cost(value) * (len(read) + 1)
+
+    def solve(self) -> list[Paint]:
+        """The colour of each node; of several choices at the least cost, that with most half."""
+        self._labels.prefer(HALF, half=self._total)
+        self._labels.prefer(FULL, full=self._total)
+        found = self._labels.solve()
+        return [Paint.HALF if found[v] is Paint.FULL else Paint.FULL for v in self._of_node]
+
+
+def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Cost) -> int:
+    """The cost of all casts of a painting in which each node has one colour."""
+    total = 0
+    for value, settled, readers in _values(graph):
+        stored = paints[value.producer] if settled is None else settled
+        read = {Paint(-1 - r) if r < 0 else paints[r] for r in readers}
+        total += cost(value) if read - {stored} else 0
+    return total
+
+
+def _values(graph: Graph) -> Iterator[tuple[Value, Paint | None, set[int]]]:
+    """Values that may be cast, how each is stored, and its readers.
+
+    How it is stored is ``None`` if as its maker has it. A reader is a node, or minus one and the
+    colour that is asked for in any painting.
+    """
+    returned: dict[int, set[int]] = {}
+    for index, boundary in graph.outputs:
+        if boundary in _ASKED:
+            returned.setdefault(index, set()).add(-1 - _ASKED[boundary])
+    for value in graph.values:
+        if not value.paintable or (value.producer < 0 and value.constant is not None):
+            continue
+        readers = returned.get(value.index, set())
+        for reader, slot in graph.consumers[value.index]:
+            may = graph.nodes[reader].half_inputs[slot]
+            readers.add(reader if may else -1 - Paint.FULL)
+        if readers:
+            yield value, graph.settled(value), readers

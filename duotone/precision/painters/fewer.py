@@ -1,0 +1,193 @@
+"""Fewer: where either precision is right, the one with fewer casts.
+
+A rule that decides for one node at a time may leave a cast before each of four slices of one input,
+or behind each of nine branches that lead to one result. Here all of them are weighed together, by a
+minimum cut::
+
+    open, full before : state (what leads to a result with no allow operation after it)
+                        moves (clear, commutes with casts), joins of branches
+                        arithmetic of nothing but weights
+                        arithmetic outside of half whose sizes are not known, beside a half operand
+    open, half before : moves, joins and arithmetic, but for what reads large weights
+    never             : a rounding where none was. What becomes half is read half only; but what
+                        moves half values may be read by anything, and state by state and results
+    choose            : the least cost of casts; ties keep the colour that was
+
+A cast costs its bytes, and what a device could move in the time that it takes to begin one. It is
+a kernel of its own where casts are operations, as in ONNX; a compiler that fuses casts gains
+nothing here.
+"""
+
+from __future__ import annotations
+
+import math
+
+from duotone.graph.graph import Graph, Node, Paint, Value
+from duotone.ops.entries import PASSIVE, Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.painters.cheapest_choice import Choice, cost_of_casts
+from duotone.precision.painters.painting import Painting
+from duotone.precision.rules import Rule
+
+BEGINS = 2**22
+"""Bytes that a device could move while it begins a kernel: 2 to 4 microseconds at 1 to 2 TB/s."""
+_ROUNDING = BEGINS // 64
+"""The price of one more rounding on the way to a result: a cast that is saved is worth some."""
+_GUESS = 32
+"""A dimension that is not known: a batch, a row of tokens."""
+_SMALL_WEIGHT = 4096
+"""Elements up to which a constant in float32 is no loss."""
+_PASSES = 4
+"""Times that the choice is made at most: what became half opens what reads it."""
+
+
+def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
+    """Changes colours where that needs fewer casts and rounds nothing that must not be.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        painting: in which each node stores what it computes.
+
+    Returns:
+        A painting whose casts cost no more; what changed has the rule ``cut``.
+    """
+    for _ in range(_PASSES):
+        found = _Pass(graph, classes, painting).painting()
+        if found is painting:
+            break
+        painting = found
+    return painting
+
+
+class _Pass:
+    """One choice, from one painting to a better one."""
+
+    def __init__(self, graph: Graph, classes: Classes, before: Painting) -> None:
+        self._graph, self._classes, self._before = graph, classes, before
+        self._weights = _of_weights(graph)
+        self._exact = self._move_half_values()
+        self._results = {value for value, _ in graph.outputs}
+        self._opened = [node for node in graph.nodes if self._is_open(node)]
+
+    def painting(self) -> Painting:
+        """The better painting; the same if there is none."""
+        before, opened = self._before.compute, {node.index for node in self._opened}
+        if not opened:
+            return self._before
+        given = [None if index in opened else paint for index, paint in enumerate(before)]
+        choice = Choice(self._graph, given)
+        choice.pay(_cost)
+        never = 3 * sum(map(_cost, self._graph.values))
+        for node in self._opened:
+            choice.prefer(node.index, before[node.index], self._price(node))
+            if before[node.index] is Paint.FULL and node.index not in self._exact:
+                self._forbid(choice, node, never)
+        chosen = choice.solve()
+        old, new = (cost_of_casts(self._graph, paints, _cost) for paints in (before, chosen))
+        return self._before if new >= old else self._changed(chosen)
+
+    def _changed(self, chosen: list[Paint]) -> Painting:
+        pairs = zip(self._before.rules, self._before.compute, chosen, strict=True)
+        rules = tuple(rule if old is new else Rule.CUT for rule, old, new in pairs)
+        details = {i: t for i, t in self._before.details.items() if rules[i] is not Rule.CUT}
+        return Painting(tuple(chosen), tuple(chosen), rules, details)
+
+    def _forbid(self, choice: Choice, node: Node, never: int) -> None:
+        """Forbids that a node is half where something reads it full."""
+        state = self._before.rules[node.index] is Rule.STATE
+        alone = not state and not self._results.isdisjoint(node.outputs)
+        for value in node.outputs:
+            for reader, slot in self._graph.consumers[value]:
+                if state and self._before.rules[reader] is Rule.STATE:
+                    continue
+                choice.never(full=reader, half=node.index, cost=never)
+                alone = alone or not self._graph.nodes[reader].half_inputs[slot]
+        if alone:
+            choice.prefer(node.index, Paint.FULL, never)
+
+    def _price(self, node: Node) -> int:
+        """The cost of another colour than before: the bytes that are then read and written more."""
+        if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
+            return _ROUNDING
+        if Trait.RESHAPES in node.traits:
+            return 1
+        return 1 + sum(4 * _elements(self._graph.values[v]) for v in node.outputs)
+
+    def _is_open(self, node: Node) -> bool:
+        """True if either colour is right for a node."""
+        found, rule = self._classes.nodes[node.index], self._before.rules[node.index]
+        if rule.is_decided_before or found.kind not in PASSIVE or not node.paintable:
+            return False
+        if not all(node.half_outputs) or _is_carried(node):
+            return False
+        if self._before.compute[node.index] is Paint.HALF:
+            return not self._reads_weights(node)
+        if found.kind is Kind.CLEAR and (
+            Trait.COMMUTES in found.entry.traits or not any(node.half_inputs)
+        ):
+            return True
+        if rule is Rule.OUTSIDE:
+            return node.index in self._weights or self._may_belong_to_half(node)
+        return rule is Rule.STATE
+
+    def _reads_weights(self, node: Node) -> bool:
+        """True if a node reads weights, or what is made of them, that would be kept in float32."""
+        read = [self._graph.values[v] for v in node.inputs]
+        made = (v for v in read if v.paintable and (_is_constant(v) or v.producer in self._weights))
+        return any(v.size > _SMALL_WEIGHT for v in made)
+
+    def _may_belong_to_half(self, node: Node) -> bool:
+        """True if a node reads a half value, and its sizes do not say which operand decides."""
+        values = [self._graph.values[v] for v in (*node.inputs, *node.outputs)]
+        known = all(isinstance(side, int) for value in values for side in value.shape)
+        return not known and any(self._stored(v) is Paint.HALF for v in node.inputs)
+
+    def _stored(self, value: int) -> Paint:
+        return self._graph.stored(self._before.store, self._graph.values[value])
+
+    def _move_half_values(self) -> set[int]:
+        """Moves of nothing but half values: their results are numbers of half in either colour."""
+        found: set[int] = set()
+        for node in self._graph.nodes:
+            listed = self._classes.nodes[node.index]
+            if listed.kind is not Kind.CLEAR or Trait.COMMUTES not in listed.entry.traits:
+                continue
+            read = [self._graph.values[v] for v in node.inputs]
+            floats = [v for v in read if v.paintable]
+            if floats and all(
+                v.producer in found or self._stored(v.index) is Paint.HALF for v in floats
+            ):
+                found.add(node.index)
+        return found
+
+
+def _is_carried(node: Node) -> bool:
+    """True for a node between a loop and what is around it: a cast there rounds in each turn."""
+    return Trait.STRUCTURAL in node.traits and Trait.JOINS not in node.traits
+
+
+def _cost(value: Value) -> int:
+    """The cost of a cast, in bytes."""
+    return BEGINS + 6 * _elements(value)
+
+
+def _elements(value: Value) -> int:
+    """The number of elements of a float32 value."""
+    sides = (side if isinstance(side, int) else _GUESS for side in value.shape)
+    return math.prod(sides) if value.paintable else 0
+
+
+def _of_weights(graph: Graph) -> set[int]:
+    """Nodes whose float32 operands are all constants, or made of such alone."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        read = [graph.values[v] for v in node.inputs if graph.values[v].paintable]
+        if read and all(v.producer in found or _is_constant(v) for v in read):
+            found.add(node.index)
+    return found
+
+
+def _is_constant(value: Value) -> bool:
+    return value.producer < 0 and value.constant is not None

@@ -1,0 +1,209 @@
+"""A painting: the answer of a painter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Container, Sequence
+
+from duotone.errors import RewriteError
+from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.ops.entries import Entry, Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.rules import Rule
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Painting:
+    """Colours.
+
+    Attributes:
+        compute: for each node, the precision of its operands.
+        store: for each node, the precision of its results. Differs from ``compute`` for an allow
+            node that accumulates in float32 and hands that on (rule ``wide``), and for a node that
+            computes full and stores half (rule ``mixed``).
+        rules: for each node, the rule that decided.
+        details: more words for some nodes, by index.
+    """
+
+    compute: tuple[Paint, ...]
+    store: tuple[Paint, ...]
+    rules: tuple[Rule, ...]
+    details: dict[int, str]
+
+    @property
+    def changed(self) -> bool:
+        """True if anything at all is half."""
+        return Paint.HALF in self.compute or Paint.HALF in self.store
+
+    def is_full(self, node: Node) -> bool:
+        """True if a node could be half, and calculates and stores full."""
+        full = self.compute[node.index] is self.store[node.index] is Paint.FULL
+        return full and all(node.half_outputs) and not node.fixed
+
+
+class Canvas:
+    """The painting while a painter works on it: colours being decided, one rule a node.
+
+    Nodes that no painting can change are settled here, so that every painter treats them alike.
+    """
+
+    def __init__(self, graph: Graph, classes: Classes) -> None:
+        self.graph = graph
+        self.classes = classes
+        self.consumers = graph.consumers
+        self.compute = [Paint.FULL] * len(graph.nodes)
+        self.store: list[Paint | None] = [None] * len(graph.nodes)
+        self.rules: list[Rule | None] = [None] * len(graph.nodes)
+        self.details: dict[int, str] = {}
+        self.state: frozenset[int] = frozenset()
+        self.open = [self._settle(node) for node in graph.nodes]
+
+    def _settle(self, node: Node) -> bool:
+        """Colours a node that the rules do not decide; says whether the rules decide it."""
+        found = self.classes.nodes[node.index]
+        if not any(node.half_inputs) and not any(node.half_outputs):
+            self.rules[node.index] = Rule.FIXED if node.fixed else Rule.INTEGER
+        elif node.fixed:
+            self.rules[node.index] = Rule.FIXED
+        elif found.pin is not None:
+            self.paint(node.index, found.pin, Rule.PINNED, found.pinned_by)
+            return False
+        elif found.kind is Kind.UNLISTED:
+            self.rules[node.index] = Rule.UNLISTED
+        else:
+            return True
+        if node.fixed:
+            self.details[node.index] = node.fixed
+        return False
+
+    def paint(self, node: int, paint: Paint, rule: Rule, detail: str = "") -> None:
+        """Colours a node."""
+        self.compute[node] = paint
+        self.rules[node] = rule
+        if detail:
+            self.details[node] = detail
+
+    def stored(self, value: int) -> Paint:
+        """How a value is kept as things stand."""
+        held = self.graph.values[value]
+        settled = self.graph.settled(held)
+        if settled is not None:
+            return settled
+        store = self.store[held.producer]
+        return self.compute[held.producer] if store is None else store
+
+    def kind(self, node: int) -> Kind:
+        """The list of a node."""
+        return self.classes.nodes[node].kind
+
+    def entry(self, node: int) -> Entry:
+        """The list entry of a node."""
+        return self.classes.nodes[node].entry
+
+    def dominant(self, node: Node, *, parts: bool) -> list[int]:
+        """The slots of ``node`` that decide for it.
+
+        A slot dominates if its value has at least as many elements as the largest result. Where
+        operands are parts of the result, the largest of them do.
+        """
+        values = self.graph.values
+        slots = [slot for slot, ok in enumerate(node.half_inputs) if ok]
+        if not slots:
+            return []
+        result = max((values[v].size for v in node.outputs), default=0)
+        if parts:
+            result = min(result, max(values[node.inputs[slot]].size for slot in slots))
+        return [slot for slot in slots if values[node.inputs[slot]].size >= result]
+
+    def follows(self, node: int) -> bool:
+        """True if a node only has the precision of what it reads.
+
+        It moves, selects, clips or compares, and no rule but half running forward has painted it.
+        """
+        passive = self.open[node] and self.kind(node) is Kind.CLEAR
+        downstream = passive and self.rules[node] is Rule.DOWNSTREAM
+        return downstream and Trait.STRUCTURAL not in self.graph.nodes[node].traits
+
+    def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
+        """The nodes that read values, behind what only follows.
+
+        Args:
+            values: of one body.
+            but: nodes behind which nobody looks.
+        """
+        found: dict[int, None] = {}
+        for value in self.moved(values, but):
+            for reader, _ in self.consumers[value]:
+                if reader in but or not self._is_looked_through(reader, value):
+                    found[reader] = None
+        return list(found)
+
+    def moved(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
+        """Some values, and what only follows them."""
+        found = dict.fromkeys(values)
+        queue = list(values)
+        while queue:
+            value = queue.pop()
+            for reader, _ in self.consumers[value]:
+                if reader not in but and self._is_looked_through(reader, value):
+                    made = self.graph.nodes[reader].outputs
+                    new = [v for v in made if v not in found and self.graph.values[v].paintable]
+                    found.update(dict.fromkeys(new))
+                    queue += new
+        return list(found)
+
+    def _is_looked_through(self, reader: int, value: int) -> bool:
+        made = self.graph.values[value]
+        body = self.graph.nodes[made.producer].body if made.producer >= 0 else made.body
+        return self.follows(reader) and self.graph.nodes[reader].body == body
+
+    def maker(self, value: int) -> int:
+        """The node that makes a value, before what only moves it; -1 for arguments."""
+        producer = self.graph.values[value].producer
+        while producer >= 0 and self.follows(producer):
+            read = [v for v in self.graph.nodes[producer].inputs if self.graph.values[v].paintable]
+            if len(read) != 1:
+                break
+            producer = self.graph.values[read[0]].producer
+        return producer
+
+    def finish(self) -> Painting:
+        """The painting, frozen.
+
+        Raises:
+            RewriteError: no rule decided on a node.
+        """
+        rules = [rule for rule in self.rules if rule is not None]
+        if len(rules) != len(self.rules):
+            node = self.graph.nodes[self.rules.index(None)]
+            raise RewriteError(f"{node.op} at {node.source} was painted by no rule")
+        store = tuple(
+            compute if kept is None else kept
+            for compute, kept in zip(self.compute, self.store, strict=True)
+        )
+        return Painting(tuple(self.compute), store, tuple(rules), self.details)
+
+
+Painter = Callable[[Graph, Classes, Collection[str]], Painting]
+"""From graph, classes and the rules that are switched off to a painting."""
+
+
+def check_painting(painting: Painting, graph: Graph) -> Painting:
+    """Returns ``painting`` if it can be carried out on ``graph``.
+
+    Raises:
+        RewriteError: a node that cannot be half is, or an output that must be half is not.
+    """
+    for node in graph.nodes:
+        half = Paint.HALF in (painting.compute[node.index], painting.store[node.index])
+        if half and not node.paintable:
+            raise RewriteError(
+                f"{node.op} at {node.source} was painted half and cannot be: {node.fixed}"
+            )
+    for value, boundary in graph.outputs:
+        if boundary is Boundary.HALF and not graph.values[value].paintable:
+            raise RewriteError(
+                f"value {value} of dtype {graph.values[value].dtype} cannot leave in half"
+            )
+    return painting

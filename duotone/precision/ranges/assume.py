@@ -1,0 +1,191 @@
+"""Assume: from what the user says to assumptions about the values of one graph.
+
+Ranges are stated by name: of an argument (its path, such as ``params/dense/kernel``), or of the
+results of operations (name scope and operation, as the patterns of ``Policy(keep_full=...)``).
+What calibration measured is stored by the position of a value in the graph, so it holds for one
+function only: :func:`fingerprint` tells.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+from duotone.errors import CalibrationError, RangeError
+from duotone.graph.graph import Graph, Node, Value
+from duotone.ops.traits import Trait
+from duotone.precision.ranges.find import Assumptions, Measured
+from duotone.precision.ranges.interval import Interval, meet, words
+
+
+def assume(
+    graph: Graph,
+    stated: Sequence[tuple[str, Interval]],
+    arguments: Sequence[str] | None,
+    measured: Mapping[int, Measured],
+) -> Assumptions:
+    """The assumptions about a graph.
+
+    Args:
+        graph: the program.
+        stated: name patterns (``fnmatch``) and intervals; all that match a value hold for it.
+        arguments: the name of each input; ``None`` for a program that is only part of the user's
+            function (a derivative rule), where a pattern need not match anything.
+        measured: by value.
+
+    Returns:
+        The assumptions.
+
+    Raises:
+        RangeError: a pattern matches no argument and no operation, or two that match one value
+            contradict each other.
+        CalibrationError: a value was measured that the program does not have.
+    """
+    _check_measured(graph, measured)
+    intervals: dict[int, Interval] = {}
+    names: dict[int, str] = {}
+    for pattern, interval in stated:
+        matches = re.compile(fnmatch.translate(pattern)).match
+        found = [
+            (value, name)
+            for value, name in zip(graph.inputs, arguments or (), strict=False)
+            if matches(name) and graph.values[value].paintable
+        ]
+        for node in graph.nodes:
+            if Trait.STRUCTURAL not in node.traits and matches(path_of(node)):
+                found += [(v, path_of(node)) for v in node.outputs if graph.values[v].paintable]
+        if not found and arguments is not None:
+            raise RangeError(_nothing_named(pattern, graph, arguments))
+        for value, name in found:
+            before = intervals.get(value, interval)
+            if before[0] > interval[1] or interval[0] > before[1]:
+                raise RangeError(
+                    f"Policy(ranges=...): two patterns name {name!r} and contradict each other: "
+                    f"{pattern!r} says it is {words(interval)}, another {words(before)}; make one "
+                    "narrower"
+                )
+            intervals[value] = meet(before, interval) or interval
+            names[value] = repr(name)
+    return Assumptions(intervals, measured, names)
+
+
+def _check_measured(graph: Graph, measured: Mapping[int, Measured]) -> None:
+    for value in measured:
+        if not 0 <= value < len(graph.values):
+            raise CalibrationError(
+                f"the calibration holds value {value} of a program that has {len(graph.values)} "
+                "values: it was damaged or written by hand. Measure again with duotone.calibrate."
+            )
+
+
+def path_of(node: Node) -> str:
+    """Name scope and operation."""
+    return f"{node.scope}/{node.op}" if node.scope else node.op
+
+
+def paths_of(graph: Graph) -> list[str]:
+    """The paths of all operations of the user's, each once."""
+    return sorted({path_of(node) for node in graph.nodes if Trait.STRUCTURAL not in node.traits})
+
+
+def nearest(pattern: str, names: Sequence[str]) -> str:
+    """The name that was probably meant by a pattern that matches none; empty if none is near.
+
+    One that looks like the whole pattern, else one with a part that looks like its longest part.
+    """
+    close = difflib.get_close_matches(pattern, names, n=1)
+    if close:
+        return close[0]
+    having = {part: name for name in reversed(names) for part in name.split("/")}
+    for part in sorted((part.strip("*?") for part in pattern.split("/")), key=len, reverse=True):
+        for near in difflib.get_close_matches(part, having, n=1, cutoff=0.75):
+            return having[near]
+    return ""
+
+
+def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
+    """The message for a pattern that names nothing."""
+    floats = [
+        name
+        for name, value in zip(arguments, graph.inputs, strict=True)
+        if graph.values[value].paintable
+    ]
+    near = nearest(pattern, [*floats, *paths_of(graph)])
+    hint = f" Did you mean {near!r}?" if near else ""
+    shown = ", ".join(floats[:8]) + (", ..." if len(floats) > 8 else "")
+    return (
+        f"Policy(ranges=...) names {pattern!r}, but no float32 argument and no operation of the "
+        f"function is called so.{hint} Its float32 arguments are: {shown or 'none'}; its "
+        "operations are named by scope and operation (duotone.explain lists them), and patterns "
+        "may hold wildcards: '*/attention/*'."
+    )
+
+
+_SIZES = frozenset({"terms", "length", "addends", "once", "sizes"})
+"""Attributes of a node that follow from the sizes of arrays."""
+
+
+def fingerprint(graph: Graph) -> str:
+    """A digest that tells a graph from another function's, whatever the sizes of its arrays.
+
+    Numbers that the function calculates with are part of it, but for those that may be a size, as
+    the one that the sum of a mean is divided by.
+    """
+    digest = hashlib.sha256()
+    inputs = frozenset(graph.inputs)
+    for value in graph.values:
+        number = "" if value.index in inputs else _number(graph, value)
+        digest.update(f"{value.dtype},{len(value.shape)},{value.producer},{number};".encode())
+    for node in graph.nodes:
+        said = sorted((k, v) for k, v in node.attributes.items() if k not in _SIZES)
+        digest.update(f"{node.op},{node.inputs},{node.outputs},{node.body},{said};".encode())
+    digest.update(f"{graph.inputs},{[value for value, _ in graph.outputs]}".encode())
+    return digest.hexdigest()
+
+
+def _number(graph: Graph, value: Value) -> str:
+    """The number that a value is in the program, as text; ``size`` where it may be a size."""
+    constant = value.constant
+    if value.producer >= 0 or value.shape or constant is None or "float" not in value.dtype:
+        return ""
+    readers = graph.consumers[value.index]
+    if all(_may_be_size(graph, graph.nodes[node], slot, constant.low) for node, slot in readers):
+        return "size"
+    return repr(constant.low)
+
+
+def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
+    """True if a node divides by a whole number, or takes something off it, as in ``n - 1``.
+
+    The sizes of arrays are not asked: else one number of a program would count in one batch and
+    not in the next.
+    """
+    if Trait.DIVIDES in node.traits and slot == 1:
+        return number.is_integer()
+    if Trait.MULTIPLIES in node.traits and 0.0 < number <= 1.0:
+        whole = 1.0 / number
+        return abs(whole - round(whole)) <= 2.0**-22 * whole
+    scalar = not graph.values[node.outputs[0]].shape
+    return Trait.SUBTRACTS in node.traits and slot == 0 and scalar and number.is_integer()
+
+
+def check_fingerprint(expected: str, graph: Graph, function: str) -> None:
+    """Raises unless a calibration was made for this graph.
+
+    Args:
+        expected: the calibration's.
+        graph: the program.
+        function: the function that was calibrated, for the error.
+
+    Raises:
+        CalibrationError: it was made for another one.
+    """
+    if fingerprint(graph) != expected:
+        raise CalibrationError(
+            f"this is a calibration of another function: it was measured for {function}, whose "
+            f"graph differs from the one painted now ({len(graph.nodes)} operations). Measure the "
+            "function that you rewrite, derivatives included, with duotone.calibrate."
+        )

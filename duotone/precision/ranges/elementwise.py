@@ -1,0 +1,138 @@
+"""Rules of functions of one element: monotone ones, and those whose results are bounded.
+
+See :mod:`duotone.precision.ranges.intervals`, of which this is a part, for what a rule is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from duotone.graph.graph import Node, Value
+from duotone.precision.ranges.interval import (
+    ROOM,
+    SMALLEST_NORMAL,
+    Interval,
+    Known,
+    known_if_any,
+    outward,
+)
+
+IntervalRule = Callable[[Node, Sequence[Known], Sequence[Value]], Known]
+"""From the node, its operands' intervals and the values of the graph to its results' interval."""
+
+FUNCTIONS: dict[str, IntervalRule] = {}
+"""By the name that rows of :mod:`duotone.ops` give."""
+
+
+def power_of(x: float, exponent: float) -> float:
+    """A power, infinite where it overflows."""
+    try:
+        return x**exponent
+    except OverflowError:
+        return math.inf if x > 0 or exponent % 2 == 0 else -math.inf
+    except ZeroDivisionError:
+        return math.inf
+
+
+def _increasing(
+    names: str,
+    function: Callable[[float], float],
+    least: float,
+    most: float,
+    room: float = ROOM,
+) -> None:
+    """Functions that never fall: their value at the bounds bounds them."""
+    limits = known_if_any(least, most)
+
+    def rule(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+        del node, values
+        if known[0] is None:
+            return limits
+        low, high = _at(function, known[0][0], least), _at(function, known[0][1], most)
+        found = outward(low, high, room)
+        if found is None:
+            return limits
+        return max(found[0], least), min(found[1], most) if most != math.inf else found[1]
+
+    FUNCTIONS.update(dict.fromkeys(names.split(), rule))
+
+
+def _at(function: Callable[[float], float], x: float, otherwise: float) -> float:
+    try:
+        return function(x)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return otherwise
+
+
+def _logistic(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x)) if x > -700 else 0.0
+
+
+_EDGE = 1.0 + 2.0**-20
+"""An approximation of a function that ends at 1 may end a little above it."""
+_increasing("exp", math.exp, 0.0, math.inf)
+# Calculated as exp(x log(2)), with the product rounded: at -126 that is 2**-17 of the result.
+_increasing("exp2", lambda x: power_of(2.0, x), 0.0, math.inf, 2.0**-16)
+_increasing("expm1", math.expm1, -_EDGE, math.inf)
+_increasing("log", lambda x: math.log(x) if x > 0 else -math.inf, -math.inf, math.inf)
+_increasing("log1p", lambda x: math.log1p(x) if x > -1 else -math.inf, -math.inf, math.inf)
+_increasing("log2", lambda x: math.log2(x) if x > 0 else -math.inf, -math.inf, math.inf)
+_increasing("tanh", math.tanh, -_EDGE, _EDGE)
+_increasing("erf", math.erf, -_EDGE, _EDGE)
+_increasing("logistic", _logistic, 0.0, _EDGE)
+_increasing("atan", math.atan, -math.pi / 2 * _EDGE, math.pi / 2 * _EDGE)
+_increasing("sqrt", lambda x: math.sqrt(max(x, 0.0)), 0.0, math.inf)
+_increasing("sign", lambda x: float((x > 0) - (x < 0)), -_EDGE, _EDGE)
+_increasing("floor", lambda x: x if math.isinf(x) else float(math.floor(x)), -math.inf, math.inf)
+_increasing("ceil", lambda x: x if math.isinf(x) else float(math.ceil(x)), -math.inf, math.inf)
+
+
+def _round(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Ties go away from zero or to even; either lies between floor and ceil."""
+    low, high = FUNCTIONS["floor"](node, known, values), FUNCTIONS["ceil"](node, known, values)
+    return None if low is None or high is None else (low[0], high[1])
+
+
+def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """XLA's cube root of what is next to zero has any sign."""
+    del node, values
+    if known[0] is None:
+        return None
+    low, high = known[0]
+    low = low if low > 0.0 else min(low, -SMALLEST_NORMAL)
+    high = high if high < 0.0 else max(high, SMALLEST_NORMAL)
+    return outward(*(math.copysign(abs(x) ** (1 / 3), x) for x in (low, high)))
+
+
+def _rsqrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+    """Known where the operand cannot be zero: for minus zero the result is minus infinity."""
+    del node, values
+    x = known[0]
+    if x is None or x[0] <= 0.0:
+        return None
+    return outward(1.0 / math.sqrt(x[1]), 1.0 / math.sqrt(x[0]))
+
+
+def _fixed(names: str, interval: Interval) -> None:
+    """Functions whose results lie in an interval whatever their operand."""
+
+    def rule(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
+        del node, known, values
+        return interval
+
+    FUNCTIONS.update(dict.fromkeys(names.split(), rule))
+
+
+_fixed("sin cos", (-_EDGE, _EDGE))
+_fixed("atan2", (-math.pi * _EDGE, math.pi * _EDGE))
+_fixed("acos", (-(2.0**-20), math.pi * _EDGE))
+_fixed("asin", (-math.pi / 2 * _EDGE, math.pi / 2 * _EDGE))
+_fixed("erfc", (0.0, 2.0 * _EDGE))
+_fixed("bessel_i0e", (0.0, _EDGE))
+_fixed("cosh", (1.0 / _EDGE, math.inf))
+FUNCTIONS["round"] = _round
+FUNCTIONS["cbrt"] = _cbrt
+FUNCTIONS["rsqrt"] = _rsqrt

@@ -1,0 +1,395 @@
+"""The record of one painting: data for people and programs, computed once.
+
+Views read it and compute nothing; tests assert on it. Bytes are those of operands and results as a
+node reads and writes them: an upper bound, since a compiler fuses nodes and keeps values in
+registers. FLOPs count two for a multiply-add. Both are per run of the program: what stands in a
+loop counts once for each iteration of known number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Self
+
+from duotone.errors import ArgumentError
+from duotone.graph.graph import Graph, HalfType, Node, Paint
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.casts.cast_plan import CastPlan
+from duotone.precision.classify.classes import Classes
+from duotone.precision.optimize.optimizations import Reforms, told
+from duotone.precision.painters.painting import Painting
+from duotone.precision.rules import Rule
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """One operation.
+
+    Attributes:
+        index: position in program order.
+        operation: its name.
+        paint: ``"half"`` or ``"full"``: the precision it computes in.
+        stored: the precision of its results.
+        rule: name of the rule that decided.
+        reason: what the rule says, with what is particular to this operation.
+        list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
+        scope: name scope.
+        source: the user's source line.
+        shape: of the first result.
+        dtype: of the first result in the original program.
+        runs: how often it runs in one run of the program.
+        flops: floating point operations, all runs.
+        bytes: operands and results as painted, all runs.
+        bytes_full: the same in the original program.
+        casts: casts made for it (shared ones count for their first reader).
+        reads: indices of the operations whose results it reads; what only carries a value into or
+            out of a nested program is passed through.
+        reforms: in what other form it is carried out, or its result kept: the name of each reform
+            in effect (``docs/reforms.md`` lists them) and what it does here.
+        rewritten: whether it stands in a program that duotone rewrites where it stands, inside of
+            the function explained: this is how it runs there.
+        operands: the dtype of each operand as the operation reads it, casts done.
+        fixed: why it could not be half, whatever was painted: what it is itself, or a precision
+            that the user asked for; empty for most.
+        given: the arguments and constants that it reads, which no operation makes: of each a number
+            and the bytes of one run.
+        sizes: of a dot: how many products of matrices it is, and rows, terms and columns of each;
+            of a convolution: groups, images, places in a result, elements of a window, and features
+            that each group reads and makes. Empty for others, and where they are not known.
+    """
+
+    index: int
+    operation: str
+    paint: str
+    stored: str
+    rule: str
+    reason: str
+    list: str
+    scope: str
+    source: str
+    shape: tuple[str, ...]
+    dtype: str
+    runs: int
+    flops: float
+    bytes: int
+    bytes_full: int
+    casts: int
+    reads: tuple[int, ...] = ()
+    rewritten: bool = False
+    reforms: tuple[tuple[str, str], ...] = ()
+    operands: tuple[str, ...] = ()
+    fixed: str = ""
+    given: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CastRecord:
+    """One cast.
+
+    Attributes:
+        to: dtype it makes.
+        shape: of the value.
+        maker: operation that makes the value; ``"input"`` or ``"constant"`` for those.
+        readers: operations that read the result; ``"output"`` for the program's own.
+        runs: how often it runs.
+        sources: indices of the operations that make the value, as in :class:`OperationRecord`.
+        targets: indices of the operations that read the result.
+    """
+
+    to: str
+    shape: tuple[str, ...]
+    maker: str
+    readers: tuple[str, ...]
+    runs: int
+    sources: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """Totals. FLOPs and bytes are split by the precision an operation computes in.
+
+    ``reforms`` counts the operations that each reform concerns; ``backward`` says why the backward
+    pass is not painted with the forward pass in ``grad(autocast(f))``, if it is not.
+    """
+
+    half_dtype: str
+    operations_half: int
+    operations_full: int
+    allow_half: int
+    allow_total: int
+    flops_half: float
+    flops_full: float
+    bytes_half: int
+    bytes_full: int
+    bytes_original: int
+    casts_inserted: int
+    unlisted: dict[str, int]
+    rewritten: int = 0
+    reforms: dict[str, int] = dataclasses.field(default_factory=dict)
+    backward: str = ""
+
+    @property
+    def flops_half_share(self) -> float:
+        """Share of FLOPs computed in half, 0 to 1."""
+        total = self.flops_half + self.flops_full
+        return self.flops_half / total if total else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The record that :func:`duotone.explain` returns.
+
+    Attributes:
+        operations: every operation of the program, in order; nested ones in place.
+        casts: every cast that runs (constants are cast while tracing).
+        summary: totals.
+    """
+
+    operations: tuple[OperationRecord, ...]
+    casts: tuple[CastRecord, ...]
+    summary: Summary
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The record as JSON: ``{"summary": …, "operations": […], "casts": […]}``."""
+        data: dict[str, Any] = {
+            "summary": {
+                **dataclasses.asdict(self.summary),
+                "flops_half_share": self.summary.flops_half_share,
+            },
+            "operations": [dataclasses.asdict(operation) for operation in self.operations],
+            "casts": [dataclasses.asdict(cast) for cast in self.casts],
+        }
+        return json.dumps(data, indent=indent)
+
+    @classmethod
+    def from_json(cls, content: str) -> Self:
+        """The record that :meth:`to_json` wrote.
+
+        Args:
+            content: the JSON.
+
+        Raises:
+            ArgumentError: it is no JSON, or that of something else.
+        """
+        try:
+            data = json.loads(content)
+            summary = dict(data["summary"])
+            summary.pop("flops_half_share")
+            return cls(
+                tuple(OperationRecord(**_tuples(entry)) for entry in data["operations"]),
+                tuple(CastRecord(**_tuples(entry)) for entry in data["casts"]),
+                Summary(**summary),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ArgumentError(
+                f"this is not the JSON of an explanation ({type(error).__name__}: {error}); "
+                "duotone.explain(...).to_json() writes it."
+            ) from error
+
+
+def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where records have tuples."""
+
+    def tuples(value: Any) -> Any:
+        return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+    return {key: tuples(value) for key, value in entry.items()}
+
+
+def make_record(
+    graph: Graph,
+    classes: Classes,
+    painting: Painting,
+    plan: CastPlan,
+    half: HalfType,
+    reforms: Reforms | None = None,
+) -> Record:
+    """Puts the stages' values together.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        painting: the colours.
+        plan: the casts.
+        half: the half type.
+        reforms: what is carried out in another form; none if omitted.
+
+    Returns:
+        The record.
+    """
+    reforms = reforms or Reforms()
+    forms = told(graph, plan, reforms)
+    real = [cast for cast in plan.casts if not cast.free]
+    made_for: dict[int, int] = {}
+    for cast in real:
+        made_for[cast.readers[0]] = made_for.get(cast.readers[0], 0) + 1
+    operations = tuple(
+        _operation(
+            graph,
+            node,
+            classes,
+            painting,
+            half,
+            made_for.get(node.index, 0),
+            forms.get(node.index, ()),
+        )
+        for node in graph.nodes
+        if Trait.STRUCTURAL not in node.traits
+    )
+    casts = tuple(
+        CastRecord(
+            to=half.name if cast.to is Paint.HALF else graph.values[cast.value].dtype,
+            shape=shape_of(graph, cast.value),
+            maker=maker_of(graph, cast.value),
+            readers=tuple("output" if r < 0 else graph.nodes[r].op for r in cast.readers),
+            runs=graph.bodies[cast.body].trips,
+            sources=makers(graph, (cast.value,)),
+            targets=tuple(
+                r for r in cast.readers if r >= 0 and Trait.STRUCTURAL not in graph.nodes[r].traits
+            ),
+        )
+        for cast in real
+    )
+    return Record(operations, casts, summarize(operations, casts, half.name))
+
+
+def shape_of(graph: Graph, value: int) -> tuple[str, ...]:
+    """The dimensions of a value, as records hold them."""
+    return tuple(str(dimension) for dimension in graph.values[value].shape)
+
+
+def maker_of(graph: Graph, value: int) -> str:
+    """The name of the operation that makes a value; ``"input"`` or ``"constant"`` without one."""
+    producer = graph.values[value].producer
+    if producer >= 0:
+        return graph.nodes[producer].op
+    return "input" if value in graph.inputs else "constant"
+
+
+def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
+    """The operations that make some values; structural nodes are passed through."""
+    found: dict[int, None] = {}
+    seen: set[int] = set()
+    waiting = list(values)[::-1]
+    while waiting:
+        producer = graph.values[waiting.pop()].producer
+        if producer < 0 or producer in seen:
+            continue
+        seen.add(producer)
+        node = graph.nodes[producer]
+        if Trait.STRUCTURAL in node.traits:
+            waiting.extend(reversed(node.inputs))
+        else:
+            found[producer] = None
+    return tuple(found)
+
+
+def _operation(
+    graph: Graph,
+    node: Node,
+    classes: Classes,
+    painting: Painting,
+    half: HalfType,
+    casts: int,
+    reforms: tuple[tuple[str, str], ...],
+) -> OperationRecord:
+    rule = painting.rules[node.index]
+    detail = painting.details.get(node.index, "")
+    runs = graph.trips(node)
+    first = graph.values[node.outputs[0]] if node.outputs else None
+    painted = _traffic(graph, node, painting.compute[node.index], painting.store[node.index])
+    return OperationRecord(
+        index=node.index,
+        operation=node.op,
+        paint=str(painting.compute[node.index]),
+        stored=str(painting.store[node.index]),
+        rule=rule.value,
+        reason=f"{rule.words}: {detail}" if detail else rule.words,
+        list=classes.nodes[node.index].listed.value,
+        scope=node.scope,
+        source=str(node.source),
+        shape=shape_of(graph, first.index) if first else (),
+        dtype=first.dtype if first else "none",
+        runs=runs,
+        flops=node.flops * runs,
+        bytes=painted * runs,
+        bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
+        casts=casts,
+        reads=makers(graph, node.inputs),
+        reforms=reforms,
+        operands=_operands(graph, node, painting.compute[node.index], half.name),
+        fixed=node.fixed,
+        given=_given(graph, node, painting.compute[node.index]),
+        sizes=sizes_of(node),
+    )
+
+
+def sizes_of(node: Node) -> tuple[int, ...]:
+    """The sizes of a dot or convolution, as records hold them."""
+    found = node.attributes.get("sizes", ())
+    return found if isinstance(found, tuple) else ()
+
+
+def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:
+    """The operands that no operation makes, with their bytes; a single number is in the code."""
+    return tuple(
+        (index, graph.values[index].bytes(half=may_be_half and compute is Paint.HALF))
+        for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
+        if graph.values[index].size > 1 and not makers(graph, (index,))
+    )
+
+
+def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str, ...]:
+    """The dtype of each operand as the operation reads it."""
+    return tuple(
+        half if may_be_half and compute is Paint.HALF else graph.values[index].dtype
+        for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
+    )
+
+
+def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
+    """Bytes of operands and results."""
+    total = 0
+    for values, flags, paint in (
+        (node.inputs, node.half_inputs, compute),
+        (node.outputs, node.half_outputs, store),
+    ):
+        for index, may_be_half in zip(values, flags, strict=True):
+            value = graph.values[index]
+            total += value.bytes(half=may_be_half and paint is Paint.HALF)
+    return total
+
+
+def summarize(
+    operations: tuple[OperationRecord, ...], casts: tuple[CastRecord, ...], half: str
+) -> Summary:
+    """The totals of some operations and casts; ``half`` is the name of the half type."""
+    unlisted: dict[str, int] = {}
+    for operation in operations:
+        if operation.rule == Rule.UNLISTED:
+            unlisted[operation.operation] = unlisted.get(operation.operation, 0) + 1
+    in_half = [operation for operation in operations if operation.paint == "half"]
+    in_full = [operation for operation in operations if operation.paint == "full"]
+    allow = [o for o in operations if o.list == Kind.ALLOW.value]
+    return Summary(
+        half_dtype=half,
+        operations_half=len(in_half),
+        operations_full=len(in_full),
+        allow_half=sum(o.paint == "half" for o in allow),
+        allow_total=len(allow),
+        flops_half=sum(o.flops for o in in_half),
+        flops_full=sum(o.flops for o in in_full),
+        bytes_half=sum(o.bytes for o in in_half),
+        bytes_full=sum(o.bytes for o in in_full),
+        bytes_original=sum(o.bytes_full for o in operations),
+        casts_inserted=len(casts),
+        unlisted=unlisted,
+        rewritten=sum(o.rewritten for o in operations),
+        reforms=dict(Counter(name for o in operations for name, _ in o.reforms)),
+    )

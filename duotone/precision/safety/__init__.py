@@ -1,0 +1,1 @@
+"""Safety rules: each keeps full one kind of program whose result half would spoil."""

@@ -1,0 +1,309 @@
+"""Carries that must stay full: states that are sums, and numbers that say when a loop ends.
+
+A painter stores a carry like what is calculated from it, so that the residual stream of a scan over
+layers is half. Two kinds of carries must not be:
+
+*Sums.* ``s = decay * s + new``, ``h = h + dt * f(h)``, ``w = w - rate * g``: each iteration adds to
+what those before gave. In bfloat16 a term of 1/512 of the sum adds nothing at all, and after
+many iterations the result is wrong altogether. Such a carry is denied if
+
+- nothing but the sum reads it (the result of an attention in blocks), or
+- a single number scales what is added or what was there (a step size, a decay), or
+- the loop runs often (:data:`LONG`), or as often as its condition says.
+
+The last two not in a scan over layers, whose dots read weights of their own in each iteration: what
+it adds up has as many terms as there are layers, and is an activation.
+
+*Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
+never end in half, whose neighbours are further apart. All in it stays full, if that number follows
+from a dot or there is none. If the loop counts its iterations as well, only where it compares an
+error, a difference of two values, however the test is spelled: not the scores of a beam search. The
+comparison may also be what changes the counter.
+Operations that recompute such a loop for a backward pass stay full too: they must take the same
+decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from duotone.graph.graph import Body, BodyKind, Graph, Node, Value
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.context import Background
+from duotone.precision.rules import Rule
+from duotone.precision.safety.terms import is_one, is_scaled, is_state, moved, scales, subtracts
+
+LONG = 64
+"""Iterations after which any carry that is added to is a sum of many terms."""
+LAYERS = 256
+"""More iterations than networks have layers."""
+_SHIFTS = frozenset({Trait.SELECTS, Trait.LOGARITHM})
+_SUM = "a sum over iterations: each adds to what those before gave"
+_REPLAY = "recomputes an operation of such a loop, and must take the same decisions"
+_END = "in a loop that ends when a float32 number is small enough; in half it may never end"
+
+
+def keep_carries(classes: Classes, background: Background) -> Classes:
+    """Denies carries that are sums, and all in a loop that half may keep from ending.
+
+    Args:
+        classes: what each node is.
+        background: the program.
+
+    Returns:
+        New classes; the same where there is no such loop.
+    """
+    graph = background.graph
+    sums: dict[int, str] = {}
+    endless: dict[int, str] = {}
+    ending: list[_Loop] = []
+    inside: dict[int, list[Node]] = {}
+    if any(body.kind is BodyKind.LOOP for body in graph.bodies):
+        for node in graph.nodes:
+            inside.setdefault(node.body, []).append(node)
+    for body in graph.bodies:
+        if body.kind is BodyKind.LOOP:
+            loop = _Loop(graph, classes, body, inside)
+            if loop.ends_by_a_number():
+                endless.update((node.index, _END) for node in loop.nodes)
+                ending.append(loop)
+            else:
+                sums.update((node.index, _SUM) for node in loop.sums())
+    endless = dict.fromkeys(_replays(graph, ending), _REPLAY) | endless
+    return classes.with_denied(endless, Rule.CARRY).with_denied(sums, Rule.CARRY, Taint.DOMINANT)
+
+
+def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
+    """Operations that recompute some of these loops: the same operation of the same source line.
+
+    The backward pass of an adaptive solver runs the steps again. In half it would accept others.
+    """
+    own = {node.index for loop in loops for node in loop.nodes}
+    known = {_operation(graph, graph.nodes[index]) for index in own}
+    return {
+        node.index
+        for node in (graph.nodes if known else ())
+        if node.index not in own and node.paintable and _operation(graph, node) in known
+    }
+
+
+def _operation(graph: Graph, node: Node) -> tuple[object, ...]:
+    """The operation, source line and shapes that a node has in common with its recomputation."""
+    shapes = [graph.values[v].shape for v in (*node.inputs, *node.outputs)]
+    return (node.listed_as, str(node.source), *shapes)
+
+
+def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
+    """True if dots of a loop read weights of each iteration, and no others that stay the same.
+
+    Args:
+        graph: the program.
+        classes: what each node is.
+        body: of the loop.
+    """
+    inside: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        inside.setdefault(node.body, []).append(node)
+    return _Loop(graph, classes, body, inside).is_over_layers()
+
+
+class _Loop:
+    """One loop: what runs in it, nested programs included."""
+
+    def __init__(
+        self, graph: Graph, classes: Classes, body: Body, inside: Mapping[int, Sequence[Node]]
+    ) -> None:
+        self.graph, self.classes, self.body = graph, classes, body
+        self.bodies = graph.bodies_in(body.index)
+        self.nodes = [node for index in sorted(self.bodies) for node in inside.get(index, ())]
+        self.carries = [n for n in self.nodes if n.body == body.index and is_state(n)]
+
+    def sums(self) -> list[Node]:
+        """The carries that are sums."""
+        trips = self.body.trips // max(self.graph.bodies[self.body.parent].trips, 1)
+        often = self.body.until >= 0 or trips > LONG
+        layers = self.body.until < 0 and trips <= LAYERS and self.is_over_layers()
+        found: list[Node] = []
+        for carry in self.carries:
+            if all(self.graph.values[value].paintable for value in carry.outputs):
+                added, scaled, alone = self._follow(carry)
+                if added and (alone or (not layers and (often or scaled))):
+                    found.append(carry)
+        return found
+
+    def _follow(self, carry: Node) -> tuple[bool, bool, bool]:
+        """How a carry comes back.
+
+        Whether something was added to it or it was multiplied on the way, whether a single number
+        scaled one of the two, and whether nothing else reads it.
+        """
+        queue: list[tuple[int, bool, bool]] = [(carry.outputs[0], False, False)]
+        seen = set(queue)
+        added, scaled, alone = False, False, True
+        while queue:
+            value, *was = queue.pop()
+            for index, slot in self.graph.consumers[value]:
+                node = self.graph.nodes[index]
+                if node.index == carry.index:
+                    if slot == 1 and was[0]:
+                        added, scaled = True, scaled or was[1]
+                    continue
+                step = self._step(node, slot)
+                if step is None:
+                    alone = False
+                    continue
+                now = was[0] or step[0], was[1] or step[1]
+                for output in node.outputs:
+                    if self.graph.values[output].body in self.bodies:
+                        state = (output, *now)
+                        if state not in seen:
+                            seen.add(state)
+                            queue.append(state)
+        return added, scaled, alone
+
+    def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
+        """Says if a node on the way of a sum changes it, and if it does so by a single number.
+
+        ``None`` where the sum ends: what is read there is something else.
+        """
+        if Trait.ADDS in node.traits:
+            others = [v for at, v in enumerate(node.inputs) if at != slot]
+            return True, any(is_scaled(self.graph, value) for value in others)
+        if Trait.ADDS_INTO in node.traits and slot == 0:
+            return True, False
+        if scales(node) and (Trait.MULTIPLIES in node.traits or slot == 0):
+            return True, is_one(self.graph, node.inputs[1 - slot])
+        if Trait.UNDESCRIBED in node.traits:
+            return True, True  # it may add to the sum
+        moves = Trait.COMMUTES in node.traits and Trait.STACKS not in node.traits
+        return (False, False) if moves or Trait.CARRIES in node.traits else None
+
+    def is_over_layers(self) -> bool:
+        """True if dots read weights of each iteration, and no others that stay the same."""
+        own = False
+        for node in self.nodes:
+            if self.classes.nodes[node.index].kind is Kind.ALLOW:
+                read = [moved(self.graph, value) for value in node.inputs]
+                if any(self._is_own(value) for value in read):
+                    own = True
+                elif any(value.body not in self.bodies for value in read):
+                    return False
+        return own
+
+    def _is_own(self, value: Value) -> bool:
+        """True if a value is this iteration's slice of an argument, and a matrix.
+
+        A vector of each iteration is an observation, as filters read them.
+        """
+        vector = sum(side != 1 for side in value.shape) <= 1
+        if value.producer < 0 or value.body not in self.bodies or vector:
+            return False
+        node = self.graph.nodes[value.producer]
+        return Trait.ITERATES in node.traits and moved(self.graph, node.inputs[0]).producer < 0
+
+    def ends_by_a_number(self) -> bool:
+        """True if a float32 number says when the loop ends, one that half would change."""
+        if self.body.until < 0:
+            return False
+        counted, limited, numbers = self._condition()
+        allow = [n for n in self.nodes if self.classes.nodes[n.index].kind is Kind.ALLOW]
+        made = {value for node in allow for value in node.outputs}
+        if not numbers or (made and made.isdisjoint(self._back(numbers, set()))):
+            return False
+        return not counted or self._is_error(numbers, made, limited)
+
+    def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
+        """True if something was subtracted on the way to one of them, after the dots.
+
+        What a softmax subtracts does not count, nor noise. Where no limit stays the same, neither
+        does a difference of a value and what follows from it: those are the scores of a beam
+        search.
+        """
+        nodes, values = self.graph.nodes, self.graph.values
+        makers = [nodes[values[v].producer] for v in self._back(numbers, made)]
+        makers = [node for node in makers if any(values[v].paintable for v in node.inputs)]
+        if any(Trait.UNDESCRIBED in node.traits for node in makers):
+            return True
+        floats = {v for carry in self.carries for v in carry.outputs if values[v].paintable} | made
+        for node in makers:
+            if not subtracts(self.graph, node):
+                continue
+            ways = [self._back([v], floats) for v in node.inputs]
+            if self._is_shift(node, ways[-1]):
+                continue
+            own = any(v in way for v, way in zip(node.inputs, ways[::-1], strict=True))
+            known = any(values[v].constant is not None for v in node.inputs)
+            if all(not way or way & floats for way in ways) and (limited or not (own or known)):
+                return True
+        return False
+
+    def _is_shift(self, node: Node, way: set[int]) -> bool:
+        """True if a node subtracts its operand's maximum or logarithm of sums, as a softmax does.
+
+        Args:
+            node: a difference.
+            way: values that its last operand follows from.
+        """
+        value = self.graph.values[node.inputs[-1]]
+        while node.inputs[0] in way and value.producer >= 0:
+            made = self.graph.nodes[value.producer]
+            if not made.traits.isdisjoint(_SHIFTS) and Trait.BOUNDS not in made.traits:
+                return True
+            inputs = [self.graph.values[v] for v in made.inputs]
+            inputs = [read for read in inputs if read.constant is None]
+            if Trait.COMMUTES not in made.traits or len(inputs) != 1:
+                break
+            (value,) = inputs
+        return False
+
+    def _condition(self) -> tuple[bool, bool, list[int]]:
+        """Says if the condition counts, if it knows a limit, and which float32 numbers it compares.
+
+        It counts if it reads an integer that the loop carries. Such an integer may also depend on a
+        comparison (turns without progress), but not if it was only picked (a token). A limit stays
+        the same in the loop. The graph does not show what chose a branch of a conditional, so every
+        number that the loop carries may have.
+        """
+        counted = limited = hidden = False
+        numbers: list[int] = []
+        seen, queue = set[tuple[int, bool]](), [(self.body.until, False)]
+        while queue:
+            index, integer = queue.pop()
+            value = self.graph.values[index]
+            outside = value.producer < 0 or value.body not in self.bodies
+            if outside or (index, integer) in seen:
+                continue
+            seen.add((index, integer))
+            node = self.graph.nodes[value.producer]
+            if Trait.CARRIES in node.traits:
+                integer = integer or value.dtype.startswith(("int", "uint"))
+                counted = counted or integer
+                queue += [(v, integer) for v in node.inputs[1:] if integer or value.dtype == "bool"]
+            elif any(self.graph.values[v].paintable for v in node.inputs):
+                if not (integer and Trait.SELECTS in node.traits):
+                    read = [v for v in node.inputs if self.graph.values[v].paintable]
+                    numbers += read
+                    origins = [moved(self.graph, v) for v in read]
+                    limited = limited or any(self._is_outside(origin) for origin in origins)
+            else:
+                if Trait.JOINS in node.traits:
+                    hidden = True
+                    numbers += [v for carry in self.carries for v in carry.outputs]
+                queue += [(v, integer) for v in node.inputs]
+        return counted and not hidden, limited, numbers
+
+    def _is_outside(self, value: Value) -> bool:
+        return value.constant is not None or value.body not in self.bodies
+
+    def _back(self, numbers: Sequence[int], ends: set[int]) -> set[int]:
+        """Values of the loop that some follow from, themselves included; none before ``ends``."""
+        seen, queue = set[int](), list(numbers)
+        while queue:
+            value = self.graph.values[queue.pop()]
+            if value.index not in seen and value.producer >= 0 and value.body in self.bodies:
+                seen.add(value.index)
+                if value.index not in ends:
+                    queue += self.graph.nodes[value.producer].inputs
+        return seen

@@ -1,0 +1,168 @@
+"""Distances and moments: dots of which a difference leaves little are full.
+
+``sum(a**2) + sum(b**2) - 2 * a @ b.T`` is how squared distances are calculated by a dot:
+nearest neighbours, kernels, codebooks, optimal transport. Near points are what is left of large
+terms, of which half has no digits: the nearest code is another one, and a kernel is no longer
+positive. A dot of what follows from distances with the same points again is full as well: the
+gradient of distances, which is ``sum(g) * a - g @ b``, and centres of clusters.
+
+``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
+covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
+sums of the factors. In flat regions the two agree to many digits, so all dots that sum are full:
+one, or one for each axis (a separable window).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from duotone.graph.graph import Node
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.context import Background
+from duotone.precision.rules import Rule
+from duotone.precision.safety.dot_operands import Dots, is_dot
+from duotone.precision.safety.terms import subtracts
+
+_REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
+_AGAIN = "multiplies what follows from squared distances with the same points: it may cancel"
+_MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
+_PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
+
+
+def keep_distances(classes: Classes, background: Background) -> Classes:
+    """Denies dots that are added to the squares of their own operands, and dots of moments.
+
+    Args:
+        classes: what each node is.
+        background: the program.
+
+    Returns:
+        New classes; the same where there are no such dots.
+    """
+    graph = background.graph
+    search = _Search(graph, classes)
+    reasons: dict[int, str] = {}
+    for node in graph.nodes:
+        if is_dot(node, classes) and len(node.inputs) == 2 and search.is_of_distances(node):
+            reasons |= dict.fromkeys(search.gradients(node), _AGAIN) | {node.index: _REASON}
+        for dot in search.moments(node) if Trait.ADDS in node.traits else ():
+            reasons |= dict.fromkeys(search.gradients(dot), _AGAIN) | {dot.index: _MOMENT}
+    return classes.with_denied(reasons, Rule.DISTANCE)
+
+
+class _Search(Dots):
+    """Looks for squares of the operands of a dot in the sums that its result is a term of."""
+
+    def is_of_distances(self, dot: Node) -> bool:
+        operands = {self.origin(value) for value in dot.inputs}
+        return any(
+            operands & self._squared(value)
+            for value in self._added_to(dot)
+            if self.graph.values[value].constant is None
+        )
+
+    def _added_to(self, dot: Node) -> list[int]:
+        """Values that the result of a dot is added to, or subtracted from, itself left out."""
+        found, queue, seen = list[int](), list(dot.outputs), set(dot.outputs)
+        while queue:
+            value = queue.pop()
+            for reader, slot in self.graph.consumers[value]:
+                node = self.graph.nodes[reader]
+                if Trait.ADDS in node.traits and len(node.inputs) == 2:
+                    found.append(node.inputs[1 - slot])
+                    queue += self._new(node.outputs, seen)
+                elif self.keeps(node):
+                    queue += self._new(node.outputs, seen)
+        return found
+
+    def _squared(self, value: int) -> set[int]:
+        """Values of whose squares a value is the sum, other terms and a scale left out."""
+        found, queue, seen = set[int](), [value], {value}
+        while queue:
+            producer = self.graph.values[queue.pop()].producer
+            if producer < 0:
+                continue
+            node = self.graph.nodes[producer]
+            if Trait.CONTRACTS in node.traits and len(set(node.inputs)) == 1:
+                found.add(self.origin(node.inputs[0]))
+            elif len(node.inputs) == 1 and not node.traits.isdisjoint({Trait.SUMS, Trait.ADDS}):
+                found |= self._base(node.inputs[0])
+            elif Trait.ADDS in node.traits or self.keeps(node):
+                queue += self._new(node.inputs, seen)
+        return found
+
+    def _base(self, value: int) -> set[int]:
+        """The value whose square a value is, if it is one."""
+        node = self.maker(value)
+        if node is None or node.traits.isdisjoint(_PRODUCTS):
+            return set()
+        origins = {self.origin(v) for v in node.inputs}
+        return origins if len(origins) == 1 else set()
+
+    def moments(self, node: Node) -> list[Node]:
+        """The dots of a variance or a covariance, if a difference gives one."""
+        if len(node.inputs) != 2 or not subtracts(self.graph, node):
+            return []
+        for value, other in (node.inputs, node.inputs[::-1]):
+            product = self.maker(self.origin(other))
+            if product is None or not self._multiplies(product):
+                continue
+            for joint, factors in self._second_moments(value):
+                means = [self._means(v, factors, joint) for v in product.inputs]
+                reached = [found for _, found in means]
+                if all(reached) and factors <= set[int]().union(*reached):
+                    sums = [*joint, *(made for way, _ in means for made in way)]
+                    return [made for made in sums if self._is_allowed(made)]
+        return []
+
+    def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
+        """Sums of products that a value may be: the dots and sums of each, and the factors."""
+        queue: list[tuple[int, tuple[Node, ...]]] = [(value, ())]
+        for reader, before in queue:
+            made = self.maker(self.origin(reader))
+            if made is None or not self._sums(made):
+                continue
+            way = (*before, made)
+            if len(made.inputs) == 2:
+                yield way, set(map(self.origin, made.inputs))
+            for operand in made.inputs:
+                product = self.maker(self.origin(operand))
+                if product is not None and self._multiplies(product):
+                    yield way, set(map(self.origin, product.inputs))
+                else:
+                    queue.append((operand, way))
+
+    def _means(
+        self, value: int, factors: set[int], joint: Collection[Node]
+    ) -> tuple[list[Node], set[int]]:
+        """Dots and sums that lead from factors to a value without ``joint``, and those factors."""
+        way, reached, queue = list[Node](), set[int](), [self.origin(value)]
+        for origin in queue:
+            if way and origin in factors:
+                reached.add(origin)
+                continue
+            made = self.maker(origin)
+            if made is not None and self._sums(made) and made not in joint:
+                way.append(made)
+                queue += map(self.origin, made.inputs)
+        return way, reached
+
+    def _multiplies(self, node: Node) -> bool:
+        """True if a node multiplies element by element, or is an outer product."""
+        outer = Trait.CONTRACTS in node.traits and not self._is_allowed(node)
+        return outer or not node.traits.isdisjoint(_PRODUCTS)
+
+    def _sums(self, node: Node) -> bool:
+        """True if a node sums over an axis or a window, with weights or without."""
+        return not node.traits.isdisjoint({Trait.CONTRACTS, Trait.SUMS})
+
+    def _is_allowed(self, node: Node) -> bool:
+        return self.classes.nodes[node.index].kind is Kind.ALLOW
+
+    @staticmethod
+    def _new(values: Iterable[int], seen: set[int]) -> list[int]:
+        found = [value for value in values if value not in seen]
+        seen.update(found)
+        return found

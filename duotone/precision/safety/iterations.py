@@ -1,0 +1,192 @@
+"""Iterations: loops that multiply a state with matrices, again and again, are full.
+
+``x = A @ x / norm(A @ x)``, conjugate gradients with a fixed number of steps, Jacobi's method,
+Newton-Schulz, powers of a matrix, a linear recurrence. What a dot rounds comes back at every turn,
+and these methods live on differences that become small. Networks in loops do not look like that:
+there is an activation between a state and what it becomes, in a backward pass a product with what
+an activation left behind for each iteration, and a scan over layers reads weights of each.
+
+::
+
+    iteration = a loop in which a dot reads what follows from a carry and leads to that carry again,
+                no activation reads what follows from the carry (the trait of the table: an
+                operation that nobody described is none), and
+                nothing on the way round is multiplied with an array of each iteration
+
+What follows by a choice counts as well: the centres of k-means lead to the nearest one of each
+point, and that to the centres. A bound is no activation where it ends a step of the carry, ``x =
+max(x - rate * (A @ x - b), 0)``: the projection of a projected gradient; nor one that only divides,
+``x / max(norm, epsilon)``.
+
+Denied are the dots of an iteration that read what follows from the carry, and all arithmetic on the
+way round. Most iterations solve something, so what leads to them and what reads their results is
+treated as of a solve (:mod:`duotone.precision.safety.solves`, which follows).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from duotone.graph.graph import BodyKind, Graph, Node
+from duotone.ops.entries import Kind
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.context import Background
+from duotone.precision.rules import Rule
+from duotone.precision.safety.carries import is_over_layers
+from duotone.precision.safety.terms import is_one, is_scaled, is_state, scales
+
+_REASON = "an iteration: what is rounded here comes back at every turn of the loop"
+
+
+def keep_iterations(classes: Classes, background: Background) -> Classes:
+    """Denies dots and arithmetic of loops that multiply a state with matrices again and again.
+
+    Args:
+        classes: what each node is.
+        background: the program.
+
+    Returns:
+        New classes; the same where there is no such loop.
+    """
+    graph = background.graph
+    found: set[int] = set()
+    for body in graph.bodies:
+        if body.kind is not BodyKind.LOOP:
+            continue
+        inside = graph.bodies_in(body.index)
+        nodes = [node for node in graph.nodes if node.body in inside]
+        dots = any(classes.nodes[node.index].kind is Kind.ALLOW for node in nodes)
+        if dots and not is_over_layers(graph, classes, body):
+            found |= _Loop(graph, classes, body.index, nodes).denied()
+    return classes.with_denied(dict.fromkeys(found, _REASON), Rule.ITERATION)
+
+
+class _Loop:
+    """One loop, nested programs included."""
+
+    def __init__(self, graph: Graph, classes: Classes, body: int, nodes: list[Node]) -> None:
+        self._graph, self._classes, self._body = graph, classes, body
+        self._nodes = {node.index: node for node in nodes}
+        slices = {n.index for n in nodes if Trait.ITERATES in n.traits and n.body == body}
+        self._of_each = self._reach(slices, self._readers, choices=True) | slices
+
+    def denied(self) -> set[int]:
+        """Nodes of this loop that are to be full."""
+        found = set[int]()
+        for node in self._nodes.values():
+            if not is_state(node) or node.body != self._body or node.index in found:
+                continue
+            if not self._graph.values[node.outputs[0]].paintable:
+                continue
+            behind = self._reach([node.index], self._readers, choices=True)
+            way = behind & self._reach([node.index], self._makers, choices=True)
+            dots = {index for index in behind if self._kind(index) is Kind.ALLOW}
+            if not way & dots or self._is_gated(way):
+                continue
+            if not any(map(self._is_activation, behind - self._projections(node))):
+                arithmetic = {index for index in way if self._kind(index) is Kind.INFER}
+                found |= dots | arithmetic | {node.index}
+        return found
+
+    def _kind(self, index: int) -> Kind:
+        return self._classes.nodes[index].listed
+
+    def _is_activation(self, index: int) -> bool:
+        """True if a node is a nonlinear function, of an array, as networks have between dots.
+
+        A maximum is one if its bound is 0, or an array as well.
+        """
+        node = self._nodes[index]
+        made = [self._graph.values[v] for v in node.outputs]
+        if Trait.ACTIVATION not in node.traits or all(v.is_one or not v.paintable for v in made):
+            return False
+        if Trait.BOUNDS not in node.traits:
+            return True
+        bounds = [self._graph.values[v].constant for v in node.inputs]
+        zero = all(bound is None or bound.low == bound.high == 0.0 for bound in bounds)
+        return zero and not self._is_guard(node)
+
+    def _is_guard(self, bound: Node) -> bool:
+        """True if what a bound gives only divides: ``x / max(norm, epsilon)``."""
+        queue = [(bound.outputs[0], reader) for reader in self._readers(bound)]
+        for value, reader in queue:
+            node = self._nodes.get(reader)
+            if node is None:
+                return False
+            if Trait.DIVIDES in node.traits and node.inputs[1] == value != node.inputs[0]:
+                continue
+            if len(node.inputs) != 1 or node.traits.isdisjoint({Trait.ROOTS, Trait.COMMUTES}):
+                return False
+            queue += [(node.outputs[0], following) for following in self._readers(node)]
+        return bool(queue)
+
+    def _is_gated(self, way: Iterable[int]) -> bool:
+        """True if an array that each iteration has multiplies something on the way, or picks it."""
+        gates = self._of_each - set(way)
+        for index in way:
+            node = self._nodes[index]
+            chosen = node.inputs[:1] if Trait.CHOOSES in node.traits else ()
+            for value in node.inputs if scales(node) else chosen:
+                held = self._graph.values[value]
+                if not held.is_one and held.producer in gates:
+                    return True
+        return False
+
+    def _projections(self, carry: Node) -> set[int]:
+        """Bounds of what a carry becomes by a step: the carry and what one number scales."""
+        found, queue = set[int](), [(value, False) for value in carry.outputs]
+        seen = set(queue)
+        while queue:
+            value, stepped = queue.pop()
+            for reader, slot in self._graph.consumers[value]:
+                node = self._nodes.get(reader)
+                step = None if node is None else self._step(node, slot)
+                if node is None or step is None:
+                    continue
+                if stepped and Trait.BOUNDS in node.traits:
+                    found.add(reader)
+                new = {(made, stepped or step) for made in node.outputs} - seen
+                seen |= new
+                queue += new
+        return found
+
+    def _step(self, node: Node, slot: int) -> bool | None:
+        """True if a node adds to an operand what a number scales; ``None`` where it ends a step."""
+        others = [value for at, value in enumerate(node.inputs) if at != slot]
+        if Trait.ADDS in node.traits:
+            return any(is_scaled(self._graph, value) for value in others)
+        if scales(node):
+            one = (Trait.MULTIPLIES in node.traits or slot == 0) and len(others) == 1
+            return False if one and is_one(self._graph, others[0]) else None
+        passes = not node.traits.isdisjoint({Trait.COMMUTES, Trait.CARRIES})
+        return False if passes or Trait.UNDESCRIBED in node.traits else None
+
+    def _readers(self, node: Node) -> Iterable[int]:
+        return (reader for v in node.outputs for reader, _ in self._graph.consumers[v])
+
+    def _makers(self, node: Node) -> Iterable[int]:
+        return (self._graph.values[v].producer for v in node.inputs)
+
+    def _reach(
+        self,
+        starts: Iterable[int],
+        next_to: Callable[[Node], Iterable[int]],
+        *,
+        choices: bool = False,
+    ) -> set[int]:
+        """Nodes of this loop reached from some by way of floating point numbers.
+
+        With ``choices`` also by way of what was chosen by them: whole numbers and truth values.
+        """
+        found, queue = set[int](), deque(starts)
+        while queue:
+            for index in next_to(self._nodes[queue.popleft()]):
+                if index in found or index not in self._nodes:
+                    continue
+                node = self._nodes[index]
+                if choices or any(self._graph.values[v].paintable for v in node.outputs):
+                    found.add(index)
+                    queue.append(index)
+        return found

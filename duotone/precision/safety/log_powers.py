@@ -1,0 +1,154 @@
+"""Log-powers: dots between a signal and the logarithm of its power are full.
+
+A logarithm shows the *relative* error of what it reads. A Fourier transform or a filter by dots is
+exact relative to its largest terms only, so what is quiet next to a loud sound would be all
+rounding; and powers over ten decades fit no float16: ``log(max((s * s) @ bank, 1e-10))``.
+
+::
+
+    start at the operands of logarithms, walk back through moves, sums, arithmetic and roots
+    a dot on the way                  is denied: the logarithm reads it, or a power of it
+    an activation or an exponential   ends the walk: a network's last layer before log(softmax(x))
+    a choice with such a piece        ends the walk: log(softplus(x)), which is piecewise
+    a single number                   ends the walk: the mean over everything, log(mean((x - y)**2))
+
+The walk goes on past a dot: the filter bank reads a power, and that a Fourier transform. The
+gradients of such dots are denied too: they read what was divided by the power.
+
+A root compresses a power as well, ``((s * s) @ bank) ** 0.3``: a dot of powers is denied if a root
+reads it, through moves, sums and arithmetic alone.
+"""
+
+from __future__ import annotations
+
+from duotone.graph.graph import Graph, Node
+from duotone.ops.entries import Taint
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.context import Background
+from duotone.precision.rules import Rule
+from duotone.precision.safety.dot_operands import Dots, is_dot
+
+_REASON = "a logarithm reads its result, or the power of it: a relative error counts"
+_ROOT = "a root reads its result, a sum of powers: their range is twice as wide"
+_GRADIENT = "a gradient of such a dot: it has been divided by the power"
+_NUMBERS = ("float", "bfloat", "complex")
+_PASSES = frozenset(
+    {
+        Trait.COMMUTES,
+        Trait.CONVERTS,
+        Trait.ADDS,
+        Trait.SUMS,
+        Trait.MULTIPLIES,
+        Trait.DIVIDES,
+        Trait.RAISES,
+        Trait.ROOTS,
+        Trait.CONTRACTS,
+        Trait.CARRIES,
+        Trait.LINEAR,
+        Trait.UNDESCRIBED,
+    }
+)
+
+
+def keep_log_powers(classes: Classes, background: Background) -> Classes:
+    """Denies dots whose power a logarithm reads.
+
+    Args:
+        classes: what each node is.
+        background: the program.
+
+    Returns:
+        New classes; the same where there are none.
+    """
+    graph = background.graph
+    values = graph.values
+    seen = set[int]()
+    queue = [v for node in graph.nodes if Trait.LOGARITHM in node.traits for v in node.inputs]
+    denied: dict[int, str] = {}
+    while queue:
+        value = values[queue.pop()]
+        if value.index in seen or value.producer < 0 or value.is_one:
+            continue
+        seen.add(value.index)
+        node = graph.nodes[value.producer]
+        if not _passes(node, graph):
+            continue
+        if is_dot(node, classes):
+            denied[node.index] = _REASON
+        queue += [v for v in node.inputs if values[v].dtype.startswith(_NUMBERS)]
+    dots = Dots(graph, classes)
+    denied = dict.fromkeys(_before_roots(dots), _ROOT) | denied
+    for index in tuple(denied):
+        denied |= dict.fromkeys(dots.gradients(graph.nodes[index]), _GRADIENT)
+    return classes.with_denied(denied, Rule.LOG_POWER, Taint.DOMINANT)
+
+
+def _before_roots(dots: Dots) -> set[int]:
+    """Dots of powers that a root reads through moves, sums and arithmetic."""
+    graph = dots.graph
+    seen, found = set[int](), set[int]()
+    queue = [v for node in graph.nodes if _is_root(node) for v in node.inputs]
+    while queue:
+        value = graph.values[queue.pop()]
+        if value.index in seen or value.producer < 0:
+            continue
+        seen.add(value.index)
+        node = graph.nodes[value.producer]
+        if is_dot(node, dots.classes):
+            makers = [dots.maker(dots.origin(v)) for v in node.inputs]
+            if any(made is not None and Trait.POWER in made.traits for made in makers):
+                found.add(node.index)
+        elif not node.traits.isdisjoint(_ARITHMETIC) and not _is_activation(node, graph):
+            queue += node.inputs
+    return found
+
+
+def _is_root(node: Node) -> bool:
+    return Trait.ROOTS in node.traits or node.traits >= {Trait.RAISES, Trait.POLE}
+
+
+_ARITHMETIC = frozenset(
+    {
+        Trait.COMMUTES,
+        Trait.ADDS,
+        Trait.SUMS,
+        Trait.MULTIPLIES,
+        Trait.DIVIDES,
+        Trait.CARRIES,
+        Trait.UNDESCRIBED,
+    }
+)
+
+
+def _passes(node: Node, graph: Graph) -> bool:
+    """True if a relative error of an operand may be one of the result, in a filter or a power."""
+    if _is_activation(node, graph) or (Trait.CHOOSES in node.traits and _is_piecewise(node, graph)):
+        return False
+    return not node.traits.isdisjoint(_PASSES)
+
+
+def _is_activation(node: Node, graph: Graph) -> bool:
+    """True for activations: a maximum is one if it keeps what is negative out, else it guards."""
+    bounds = [graph.values[v].constant for v in node.inputs if Trait.BOUNDS in node.traits]
+    guards = any(bound is not None and bound.low > 0.0 for bound in bounds)
+    return Trait.ACTIVATION in node.traits and not guards
+
+
+def _is_piecewise(choice: Node, graph: Graph) -> bool:
+    """True if a piece of a choice comes from an activation by sums and moves: softplus, ELU."""
+    queue = list(choice.inputs[1:])
+    for value in queue:
+        producer = graph.values[value].producer
+        if producer < 0:
+            continue
+        node = graph.nodes[producer]
+        if _is_activation(node, graph):
+            return True
+        if not node.traits.isdisjoint(_PIECES) and node.traits.isdisjoint(_LOOPS):
+            queue += set(node.inputs).difference(queue)
+    return False
+
+
+_PIECES = frozenset({Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES})
+_LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.INDEXES})

@@ -1,0 +1,227 @@
+"""Positions and counts: numbers whose absolute error counts, however large they are.
+
+A position of 700 is 700 or 704 in bfloat16, and a box of 10 pixels is lost beside it. The lists
+know operations and not what numbers mean, but where they come from and what becomes of them tells.
+
+*Counts* come from counters and from integers by arithmetic (``arange(n) * step``), whatever made
+the integers: an argument, a counter, an index. Sums of what is true or false (the running sum of
+one-hot rows) are counts too. Denied are
+
+- dots of counts that follow from counters alone (the mean position under a softmax), or together
+  with what is made of no float32 array either (the angles of a rotary embedding);
+- dots of integers that half may not hold exactly, since nothing says that they stay below 2048
+  (float16) or 256 (bfloat16): neither their dtype nor their range, nor a division (of pixels by
+  255);
+- the addition of counts to something else (anchors and predicted offsets), unless they are at
+  most 1.
+
+*Angles* (random Fourier features, the first layer of a network of sines) are the result of a dot
+that goes into a sine and reads no result of another dot. Denied is that dot: what it would round
+away may be several turns.
+
+*Positions* are rounded down or become integers: ``floor(x)``, ``x.astype(int32)``. All arithmetic
+that leads there from the last dot is denied, but for the sum of two large arrays, which may be a
+residual stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duotone.graph.graph import Graph, HalfType, Node
+from duotone.ops.entries import Kind, Taint
+from duotone.ops.traits import Trait
+from duotone.precision.classify.classes import Classes
+from duotone.precision.context import Background
+from duotone.precision.ranges.find import Ranges
+from duotone.precision.ranges.interval import Known
+from duotone.precision.rules import Rule
+from duotone.precision.safety.terms import following
+
+_INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
+_KEEP_COUNTS = frozenset(
+    {
+        Trait.COMMUTES,
+        Trait.ADDS,
+        Trait.MULTIPLIES,
+        Trait.DIVIDES,
+        Trait.RAISES,
+        Trait.ROUNDS,
+        Trait.SUMS,
+        Trait.UNDESCRIBED,
+    }
+)
+_DIVISOR = 32.0
+"""Divisors from which integers become small. A position divided by 2 is still one."""
+_DOT = "a dot of positions or counts, whose absolute error counts"
+_ADD = "adds to a position or a count, whose absolute error counts"
+_ANGLE = "a dot of arguments that goes into a sine, which needs the low bits of its operand"
+_PLACE = "leads to what is rounded to a whole number: a place, whose absolute error counts"
+
+
+def keep_places(classes: Classes, background: Background) -> Classes:
+    """Denies arithmetic with positions, counts and what becomes an index.
+
+    Args:
+        classes: what each node is.
+        background: the program, and the ranges of its values.
+
+    Returns:
+        New classes; the same where there is no such number.
+    """
+    graph, ranges = background.graph, background.ranges
+    found = _Counts(graph, ranges, background.half)
+    reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _PLACE)
+    for node in graph.nodes if found.counts else ():
+        kind = classes.nodes[node.index].kind
+        counted = found.counts.intersection(node.inputs)
+        if not counted:
+            continue
+        if kind is Kind.ALLOW:
+            only = found.plain.issuperset(node.inputs)
+            if only or not counted.isdisjoint(found.counters | found.inexact):
+                reasons[node.index] = _DOT
+            continue
+        adds = Trait.ADDS in node.traits and not found.plain.issuperset(node.inputs)
+        if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
+            reasons[node.index] = _ADD
+    reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
+    return classes.with_denied(reasons, Rule.PLACE, Taint.DOMINANT)
+
+
+def _is_unit(interval: Known) -> bool:
+    return interval is not None and interval[0] >= -1.0 and interval[1] <= 1.0
+
+
+class _Counts:
+    """The values of a program that are counts.
+
+    Attributes:
+        counts: all of them.
+        counters: those that follow from counters alone, known before any call.
+        inexact: those that follow from integers which half may not hold exactly.
+        flags: values that are true or false, as numbers.
+        plain: counts, flags and single numbers, and what follows from them alone.
+    """
+
+    def __init__(self, graph: Graph, ranges: Ranges, half: HalfType) -> None:
+        self._values, self._ranges, self._half = graph.values, ranges, half
+        self.counts, self.flags, self.inexact = set[int](), set[int](), set[int]()
+        known = {v.index for v in graph.values if v.constant is not None}
+        self.plain = set(known)
+        for node in graph.nodes:
+            if known.issuperset(node.inputs):
+                known.update(node.outputs)
+            for value in node.outputs:
+                if graph.values[value].paintable:
+                    self._add(node, value)
+        self.counters = self.counts & known
+
+    def _add(self, node: Node, value: int) -> None:
+        """Files what a node makes."""
+        numbers = [v for v in node.inputs if self._values[v].paintable]
+        if self._is_new(node):
+            self.counts.add(value)
+            if not self._is_exact(node):
+                self.inexact.add(value)
+        elif self._is_flag(node, numbers):
+            self.flags.add(value)
+        elif not numbers or not self.plain.issuperset(numbers):
+            return
+        elif not _KEEP_COUNTS.isdisjoint(node.traits):
+            summed = Trait.SUMS in node.traits and not self.flags.isdisjoint(numbers)
+            if summed or not self.counts.isdisjoint(numbers):
+                self.counts.add(value)
+            if not self.inexact.isdisjoint(numbers) and not self._normalizes(node):
+                self.inexact.add(value)
+        self.plain.add(value)
+
+    def _is_new(self, node: Node) -> bool:
+        """True if a node counts, or makes numbers of integers, as an unknown operation may."""
+        read = [self._values[v].dtype for v in node.inputs]
+        if not node.traits.isdisjoint({Trait.CONVERTS, Trait.UNDESCRIBED}):
+            return bool(read) and all(dtype in _INTEGERS for dtype in read)
+        return Trait.COUNTS in node.traits
+
+    def _normalizes(self, node: Node) -> bool:
+        """True if a node makes integers small: pixels divided by 255, or by their deviation."""
+        for slot, value in enumerate(node.inputs):
+            known = self._values[value].constant
+            if Trait.DIVIDES in node.traits and slot == 1:
+                return known is None or known.smallest >= _DIVISOR
+            if Trait.MULTIPLIES in node.traits and known is not None:
+                return known.largest <= 1.0 / _DIVISOR
+        return False
+
+    def _is_exact(self, node: Node) -> bool:
+        """True if half holds every integer that a node may make."""
+        interval = self._ranges.of(node.outputs[0])
+        most = 2.0 / self._half.epsilon
+        return interval is not None and -most <= interval[0] <= interval[1] <= most
+
+    def _is_flag(self, node: Node, numbers: Sequence[int]) -> bool:
+        if Trait.CONVERTS in node.traits and node.inputs:
+            return self._values[node.inputs[0]].dtype == "bool"
+        moves = Trait.COMMUTES in node.traits and bool(node.inputs)
+        return moves and self.flags.issuperset(numbers)
+
+
+def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
+    """Arithmetic between the last dot and what rounds."""
+    values, found, seen = graph.values, set[int](), set[int]()
+    queue = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
+    while queue:
+        value = values[queue.pop()]
+        if value.index in seen or value.index in plain or value.producer < 0:
+            continue
+        seen.add(value.index)
+        node = graph.nodes[value.producer]
+        if classes.nodes[node.index].kind is Kind.INFER:
+            large = [v for v in node.inputs if v not in plain and values[v].size >= value.size]
+            if Trait.ADDS in node.traits and len(large) > 1:
+                continue
+            found.add(node.index)
+        elif node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED}):
+            continue
+        queue += node.inputs
+    return found
+
+
+def _rounds(node: Node, graph: Graph) -> bool:
+    made = graph.values[node.outputs[0]].dtype if node.outputs else ""
+    converts = Trait.CONVERTS in node.traits and made.startswith(("int", "uint"))
+    return converts or Trait.ROUNDS in node.traits
+
+
+def _angles(graph: Graph, classes: Classes) -> set[int]:
+    """Dots that read no result of a dot, and reach a sine by scaling and shifting only."""
+    values, found, seen = graph.values, set[int](), set[int]()
+    queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
+    after = _after_dots(graph, classes) if queue else set[int]()
+    while queue:
+        value = values[queue.pop()]
+        if value.index in seen or value.producer < 0:
+            continue
+        seen.add(value.index)
+        node = graph.nodes[value.producer]
+        if classes.nodes[node.index].kind is Kind.ALLOW:
+            if after.isdisjoint(node.inputs):
+                found.add(node.index)
+        elif not node.traits.isdisjoint(_SHIFTS):
+            queue += node.inputs
+    return found
+
+
+_SHIFTS = frozenset(
+    {Trait.COMMUTES, Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.UNDESCRIBED}
+)
+
+
+def _after_dots(graph: Graph, classes: Classes) -> set[int]:
+    """Values that follow from dots, or that iterations of a loop hand on."""
+
+    def begins(node: Node) -> bool:
+        loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})
+        return loop or classes.nodes[node.index].kind is Kind.ALLOW
+
+    return following(graph, begins)

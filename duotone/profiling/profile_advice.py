@@ -1,0 +1,134 @@
+"""Advice: sentences on what stands out in a profile, each with a remedy.
+
+Few rules, each with a threshold below which it is silent; a step without a fault gets none. What a
+program could gain, here or elsewhere, is ``duotone advise``'s to say, before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from duotone.profiling.profile_record import ProfileRecord
+from duotone.profiling.time_sums import Sum
+
+_IDLE = 0.2
+_PART = 0.1
+"""Share of the time from which on something is told."""
+_SHORT = 5e-6
+"""Seconds of a kernel below which its launch takes longer than itself."""
+_HALF = frozenset({"f16", "bf16"})
+
+
+def advise(record: ProfileRecord, sums: Sequence[Sum]) -> tuple[str, ...]:
+    """The advice for a profile.
+
+    Args:
+        record: its tables.
+        sums: what they were made of.
+
+    Returns:
+        Sentences, the weightiest first.
+    """
+    if not sums:
+        return ()
+    rules = (_compiles, _waits, _full, _uneven, _casts, _copies)
+    return tuple(sentence for rule in rules for sentence in rule(record, sums))
+
+
+def _compiles(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
+    del sums
+    rows = [row for row in record.iterations if row.counted]
+    compiled = [row for row in rows if row.compiled]
+    if len(rows) > 1 and 2 * len(compiled) > len(rows):
+        yield (
+            f"{len(compiled)} of {len(rows)} iterations compile something: shapes, dtypes or "
+            "static arguments change from step to step. Pad to a few shapes, and pass numbers as "
+            "arrays."
+        )
+
+
+def _waits(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
+    summary = record.summary
+    if summary.idle < _IDLE or summary.platform not in ("GPU", "TPU"):
+        return
+    mean = sum(s.seconds for s in sums) / sum(s.calls for s in sums)
+    if mean < _SHORT:
+        yield (
+            f"the device is idle for {summary.idle:.0%} of an iteration, and its kernels last "
+            f"{mean * 1e6:.2g} us on average: launches bound it. Raise the batch, or put several "
+            "steps into one program (jax.lax.scan). (Without a profiler XLA launches many at once.)"
+        )
+    else:
+        yield (
+            f"the device is idle for {summary.idle:.0%} of an iteration: it waits for the host. "
+            "Load data ahead, fetch no results in each step, and jit what runs between steps."
+        )
+
+
+def _full(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
+    total = sum(s.seconds for s in sums)
+    full = [s for s in sums if s.eligible and _is_full(s) and s.uses is not True]
+    spent = sum(s.seconds for s in full)
+    if record.summary.platform == "GPU" and spent > _PART * total:
+        yield (
+            f"{spent / total:.0%} of the time is in float32 dots and convolutions without Tensor "
+            f"Cores, first {_place(full[0])}: duotone.autocast makes them half, or "
+            "Policy(float32_math='tf32')."
+        )
+
+
+def _uneven(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
+    total = sum(s.seconds for s in sums)
+    uneven = [
+        s
+        for s in sums
+        if s.uses is False
+        and s.eligible
+        and s.fact
+        and not _is_full(s)
+        and any(product.uneven for product in s.fact.products)
+    ]
+    spent = sum(s.seconds for s in uneven)
+    if record.summary.platform == "GPU" and spent > _PART * total:
+        yield (
+            f"{spent / total:.0%} of the time is in half dots and convolutions without Tensor "
+            f"Cores, with sides that are no multiple of 8, first {_place(uneven[0])}: pad them."
+        )
+
+
+def _casts(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
+    del record
+    total = sum(s.seconds for s in sums)
+    casts = [s for s in sums if s.fact and s.fact.only_casts]
+    spent = sum(s.seconds for s in casts)
+    if spent > _PART * total:
+        yield (
+            f"{spent / total:.0%} of the time is in kernels that only cast, first "
+            f"{_place(casts[0])}: `duotone explain` tells what needs both dtypes there."
+        )
+
+
+def _copies(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
+    total = sum(s.seconds for s in sums)
+    copies = [s for s in sums if s.kind.kernel in ("MemcpyH2D", "MemcpyD2H")]
+    spent = sum(s.seconds for s in copies)
+    if record.summary.platform == "GPU" and spent > _PART * total:
+        yield (
+            f"{spent / total:.0%} of the time is in copies between host and device: keep state on "
+            "the device, and load data ahead."
+        )
+
+
+def _is_full(one: Sum) -> bool:
+    products = one.fact.products if one.fact else ()
+    return any(not _HALF & set(product.dtypes) for product in products)
+
+
+def _place(one: Sum) -> str:
+    """An operation as people find it."""
+    fact = one.fact
+    name = f"{one.kind.module}/{one.kind.operation}"
+    if fact is None:
+        return name
+    where = f" at {fact.source}" if fact.source else ""
+    return f"{'/'.join(filter(None, (fact.scope, fact.primitive))) or name}{where}"

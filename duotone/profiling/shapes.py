@@ -1,0 +1,122 @@
+"""Shapes of dots and convolutions as matrix products: what Tensor Cores could calculate.
+
+Tensor Cores multiply small tiles, of 8 or 16 rows, columns and contracted elements. An operation is
+*eligible* where it is a dot or a convolution of a dtype that they take, or that mixed precision
+would make one of these, and no side of its product is less than :data:`TILE`: below, most of a tile
+would be padding, and libraries do without them.
+
+References:
+    NVIDIA, *Matrix Multiplication Background User's Guide* (requirements to use Tensor Cores).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from duotone.cost.arithmetic import backend_config
+from duotone.cost.hlo import Array, Computation, Instruction
+
+TILE = 8
+"""The least rows, columns and contracted elements of an eligible product."""
+_TAKEN = re.compile(r"f16|bf16|f32|f8\w+|f4\w+|[su][48]")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Product:
+    """A dot or convolution as a matrix product.
+
+    Attributes:
+        rows: of the result.
+        columns: of the result.
+        contracted: elements that are summed for one of the result.
+        dtypes: of the operands.
+    """
+
+    rows: int
+    columns: int
+    contracted: int
+    dtypes: tuple[str, str]
+
+    @property
+    def eligible(self) -> bool:
+        """True if Tensor Cores could calculate it, in mixed precision if need be.
+
+        Example:
+            >>> Product(128, 64, 256, ("f32", "f32")).eligible
+            True
+            >>> Product(128, 1, 256, ("bf16", "bf16")).eligible
+            False
+        """
+        large = min(self.rows, self.columns, self.contracted) >= TILE
+        return large and all(_TAKEN.fullmatch(dtype) for dtype in self.dtypes)
+
+    @property
+    def uneven(self) -> bool:
+        """True if a side is no multiple of :data:`TILE`, which leaves tiles partly empty."""
+        return any(side % TILE for side in (self.rows, self.columns, self.contracted))
+
+
+def product_of(instruction: Instruction, computation: Computation) -> Product | None:
+    """The product that an instruction is, or None if it is none.
+
+    Args:
+        instruction: one of ``computation``; a fusion is none itself.
+        computation: where it stands.
+    """
+    target = instruction.target if instruction.opcode == "custom-call" else ""
+    if instruction.opcode != "dot" and not target.startswith("__cublas$"):
+        if instruction.opcode == "convolution" or target.startswith("__cudnn$conv"):
+            return _convolution(instruction, computation, target)
+        return _attention(instruction, computation) if target.startswith("__cudnn$fmha") else None
+    lhs, rhs = _operands(instruction, computation)
+    if instruction.opcode == "dot":
+        contracted = instruction.numbers("lhs_contracting_dims")
+        batch = instruction.numbers("lhs_batch_dims")
+    else:
+        config = backend_config(instruction)
+        numbers = config.get("gemm_backend_config", config).get("dot_dimension_numbers", {})
+        contracted = tuple(int(d) for d in numbers.get("lhs_contracting_dimensions", ()))
+        batch = tuple(int(d) for d in numbers.get("lhs_batch_dimensions", ()))
+    summed = math.prod(lhs.shape[d] for d in contracted)
+    times = math.prod(lhs.shape[d] for d in batch)
+    per = max(summed * times, 1)
+    return Product(lhs.size // per, rhs.size // per, summed, (lhs.dtype, rhs.dtype))
+
+
+def _operands(instruction: Instruction, computation: Computation) -> tuple[Array, Array]:
+    lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
+    return lhs, rhs
+
+
+def _convolution(instruction: Instruction, computation: Computation, target: str) -> Product:
+    """A convolution as the implicit product that libraries make of it.
+
+    The rows are places of the result, the columns its features, and what is contracted is the
+    window of all features that one of its groups reads.
+    """
+    lhs, rhs = _operands(instruction, computation)
+    result = instruction.arrays[0]
+    kernel, output = rhs, result
+    if "BackwardInput" in target:
+        output = lhs
+    elif "BackwardFilter" in target:
+        kernel, output = result, rhs
+    labels = re.search(r"_(\w+)->", instruction.attribute("dim_labels"))
+    features = kernel.shape[labels[1].index("o")] if labels and "o" in labels[1] else 1
+    groups = 1
+    for name in ("feature_group_count", "batch_group_count"):
+        groups *= max((instruction.numbers(name) or (1,))[0], 1)
+    return Product(
+        rows=output.size // max(features, 1),
+        columns=features // groups,
+        contracted=kernel.size // max(features, 1),
+        dtypes=(lhs.dtype, rhs.dtype),
+    )
+
+
+def _attention(instruction: Instruction, computation: Computation) -> Product:
+    """A fused attention by its first dot, of queries and keys: only its dtypes are looked at."""
+    query, key = _operands(instruction, computation)
+    return Product(query.shape[-1], key.shape[-1], query.shape[-1], (query.dtype, key.dtype))

@@ -1,0 +1,147 @@
+"""Adds up what ran, by kind: arithmetic on columns, so that tables see few rows.
+
+An operation that only runs others (a loop, a branch) counts where nothing was recorded inside of
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from duotone.profiling.programs import Fact, Facts, is_container_name
+from duotone.profiling.tensor_cores import eligible, uses_tensor_cores
+from duotone.profiling.trace_events import Kind, Trace
+from duotone.profiling.training_iterations import Cut, Iterations
+
+NANO = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum of all events of one kind, in counted iterations.
+
+    Attributes:
+        kind: what ran.
+        fact: what the program says of it.
+        calls: how often.
+        seconds: together.
+        eligible: whether Tensor Cores could calculate it.
+        uses: whether its kernel uses them; ``None`` where that is not known.
+    """
+
+    kind: Kind
+    fact: Fact | None
+    calls: int
+    seconds: float
+    eligible: bool
+    uses: bool | None
+
+
+class Lane:
+    """The events of one device, by time, and when it was busy.
+
+    Attributes:
+        kind: of each event; its own time, loops and branches left out.
+        start: in nanoseconds, ascending.
+        seconds: of each event.
+    """
+
+    def __init__(self, trace: Trace, chosen: np.ndarray) -> None:
+        self.kind, self.start = trace.kind[chosen], trace.start[chosen]
+        end = trace.end[chosen]
+        self.seconds = (end - self.start) * NANO
+        until = np.maximum.accumulate(end) if len(end) else end
+        opens = np.flatnonzero(np.append(True, self.start[1:] > until[:-1])) if len(end) else []
+        self._begin = self.start[opens]
+        self._end = until[np.append(opens[1:], len(until)).astype(int) - 1] if len(end) else end
+        self._before = np.append(0.0, np.cumsum(self._end - self._begin))
+
+    def within(self, cut: Cut) -> slice:
+        """The events that began in an iteration."""
+        first, behind = np.searchsorted(self.start, [cut.start, cut.end])
+        return slice(int(first), int(behind))
+
+    def busy(self, cut: Cut) -> float:
+        """Seconds of an iteration in which anything ran."""
+        return (self._busy_until(cut.end) - self._busy_until(cut.start)) * NANO
+
+    def _busy_until(self, time: float) -> float:
+        place = int(np.searchsorted(self._begin, time))
+        beyond = max(self._end[place - 1] - time, 0.0) if place else 0.0
+        return float(self._before[place] - beyond)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Events:
+    """The events of all devices, and what is known of their kinds."""
+
+    trace: Trace
+    lanes: Mapping[str, Lane]
+    facts: Sequence[Fact | None]
+    eligible: np.ndarray
+    uses: Sequence[bool | None]
+
+
+def events_of(trace: Trace, facts: Mapping[int, Facts]) -> Events:
+    """Sorts the events of a trace by device."""
+    known = [
+        facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
+        for kind in trace.kinds
+    ]
+    holds = np.array(
+        [
+            fact.is_container if fact else is_container_name(kind.operation)
+            for kind, fact in zip(trace.kinds, known, strict=True)
+        ],
+        bool,
+    )
+    return Events(
+        trace=trace,
+        lanes=dict(_lanes(trace, holds)),
+        facts=known,
+        eligible=np.array([eligible(fact) for fact in known], bool),
+        uses=[
+            uses_tensor_cores(kind.kernel, fact)
+            for kind, fact in zip(trace.kinds, known, strict=True)
+        ],
+    )
+
+
+def _lanes(trace: Trace, holds: np.ndarray) -> Iterable[tuple[str, Lane]]:
+    """The devices, each with its events but loops and branches of which the inside is there."""
+    devices = sorted({kind.device for kind in trace.kinds})
+    number = np.array([devices.index(kind.device) for kind in trace.kinds])
+    for index, device in enumerate(devices):
+        here = (number == index)[trace.kind]
+        leaf = here & ~holds[trace.kind]
+        around = np.flatnonzero(here & holds[trace.kind])
+        begins = trace.start[leaf]
+        first = np.searchsorted(begins, trace.start[around])
+        behind = np.searchsorted(begins, trace.end[around])
+        leaf[around[first == behind]] = True
+        yield device, Lane(trace, leaf)
+
+
+def sums_of(events: Events, iterations: Iterations) -> Iterable[Sum]:
+    """The counted events by kind, the dearest first."""
+    count = len(events.trace.kinds)
+    calls, seconds = np.zeros(count, int), np.zeros(count)
+    for cut in iterations.cuts:
+        if cut.counted:
+            lane = events.lanes[cut.device]
+            began = lane.within(cut)
+            calls += np.bincount(lane.kind[began], minlength=count)
+            seconds += np.bincount(lane.kind[began], lane.seconds[began], count)
+    for n in np.argsort(-seconds, kind="stable"):
+        if calls[n]:
+            yield Sum(
+                events.trace.kinds[n],
+                events.facts[n],
+                int(calls[n]),
+                float(seconds[n]),
+                bool(events.eligible[n]),
+                events.uses[n],
+            )

@@ -1,0 +1,273 @@
+"""Cuts a trace into iterations, by an operation that runs once in each.
+
+The key operation, found where none is named::
+
+    module     the compiled program that takes most time of a device, of those that ran
+               repeatedly or have a loop
+    runs       how often its operations ran that stand in no loop; if that is once, those of the
+               loop that takes most time, and so on inwards
+    key        the first operation that ran so often
+
+An iteration lasts from one start of the key operation to the next, so that waiting belongs to the
+iteration before it. The last ends with the last operation that earlier iterations had too. Each
+device is cut by its own key operations.
+
+Left out are the first of at least three iterations, which warms up, and those in which something
+was compiled, unless they are most of them. Who says where to begin or to stop leaves out nothing
+else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from duotone.profiling.asked import Asked
+from duotone.profiling.programs import Fact, Facts
+from duotone.profiling.trace_events import Kind, Trace
+
+_WARMS_UP = 3
+"""From so many iterations on the first is left out."""
+_NAMED = 8
+"""How many key operations a note names at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """One iteration on one device.
+
+    Attributes:
+        device: such as ``GPU:0``.
+        index: its number, from 0.
+        start: in nanoseconds.
+        end: likewise.
+        compiled: whether something was compiled meanwhile.
+        counted: whether the tables count it.
+    """
+
+    device: str
+    index: int
+    start: float
+    end: float
+    compiled: bool
+    counted: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Iterations:
+    """All iterations.
+
+    Attributes:
+        key: the key operation as ``module/operation``; empty without.
+        cuts: by device and time.
+        notes: what was not as asked for.
+    """
+
+    key: str
+    cuts: tuple[Cut, ...]
+    notes: tuple[str, ...] = ()
+
+
+def cut(trace: Trace, facts: Mapping[int, Facts], asked: Asked) -> Iterations:
+    """Cuts a trace into iterations.
+
+    Args:
+        trace: what ran.
+        facts: what the compiled programs say, by program.
+        asked: the key operation and the range, where the user names them.
+
+    Returns:
+        The iterations of all devices.
+    """
+    if not len(trace.kind):
+        return Iterations("", ())
+    notes: list[str] = []
+    if asked.key_node is None:
+        key = _find_key(trace, facts)
+    else:
+        key = _named_key(trace, asked.key_node)
+        if key is None:
+            notes.append(_never_ran(trace, facts, asked.key_node))
+    cuts = [cut for device in _devices(trace) for cut in _cut_device(trace, device, key)]
+    counted, more = _counted(cuts, asked.iter_start, asked.iter_stop)
+    cuts = [dataclasses.replace(cut, counted=cut.index in counted) for cut in cuts]
+    name = "/".join(key) if key else ""
+    return Iterations(name, tuple(cuts), (*notes, *more))
+
+
+_Key = tuple[str, str]
+"""Module and operation; where there is none, an empty text and the kernel."""
+
+
+def _key_of(kind: Kind) -> _Key:
+    return (kind.module, kind.operation) if kind.operation else ("", kind.kernel)
+
+
+def _fact(kind: Kind, facts: Mapping[int, Facts]) -> Fact | None:
+    return facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
+
+
+def _devices(trace: Trace) -> list[str]:
+    return sorted({kind.device for kind in trace.kinds})
+
+
+def _find_key(trace: Trace, facts: Mapping[int, Facts]) -> _Key | None:
+    """The operation that a trace is cut by where none is named."""
+    seconds = np.bincount(trace.kind, trace.end - trace.start, len(trace.kinds))
+    runs = np.bincount(trace.kind, minlength=len(trace.kinds))
+    by_device: Counter[str] = Counter()
+    by_module: Counter[tuple[str, str]] = Counter()
+    often: Counter[tuple[str, str, str]] = Counter()
+    for kind, spent, ran in zip(trace.kinds, seconds, runs, strict=True):
+        if kind.module:
+            by_device[kind.device] += spent
+            by_module[kind.device, kind.module] += spent
+            often[kind.device, kind.module, kind.kernel] += int(ran)
+    if not by_module:
+        return None
+    repeated = {(device, module) for (device, module, _), ran in often.items() if ran > 1}
+    if repeated:  # what ran once, with no loop in it, is no training: it makes the first weights
+        by_module = Counter({name: by_module[name] for name in repeated})
+        by_device = Counter({device: by_device[device] for device, _ in repeated})
+    device = by_device.most_common(1)[0][0]
+    module = max((m for d, m in by_module if d == device), key=lambda m: by_module[device, m])
+    chosen = [n for n, k in enumerate(trace.kinds) if (k.device, k.module) == (device, module)]
+    times = _times(trace, chosen, runs, seconds, facts)
+    first = {int(n): at for at, n in reversed([*zip(*_first_seen(trace), strict=True)])}
+    able = [n for n in chosen if runs[n] == times]
+    return _key_of(trace.kinds[min(able, key=lambda n: first[n])]) if able else None
+
+
+def _first_seen(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+    """The place of the first event of each kind, and the kind."""
+    kinds, places = np.unique(trace.kind, return_index=True)
+    return places, kinds
+
+
+def _times(
+    trace: Trace,
+    chosen: Sequence[int],
+    runs: np.ndarray,
+    seconds: np.ndarray,
+    facts: Mapping[int, Facts],
+) -> int:
+    """How often an iteration ran: in the entry of the program, or in its dearest loops."""
+    known = {n: fact for n in chosen if (fact := _fact(trace.kinds[n], facts)) is not None}
+    if not known:
+        often = Counter(int(runs[n]) for n in chosen if runs[n] > 1)
+        return often.most_common(1)[0][0] if often else 1
+    loop: tuple[str, ...] = ()
+    while True:
+        here = Counter(int(runs[n]) for n, fact in known.items() if fact.loop == loop)
+        times = here.most_common(1)[0][0] if here else 1
+        inside: Counter[str] = Counter()
+        for n, fact in known.items():
+            if len(fact.loop) > len(loop) and fact.loop[: len(loop)] == loop:
+                inside[fact.loop[len(loop)]] += seconds[n]
+        if times > 1 or not inside:
+            return times
+        loop = (*loop, inside.most_common(1)[0][0])
+
+
+def _named_key(trace: Trace, name: str) -> _Key | None:
+    """The first operation in time that a name or pattern fits."""
+    places, kinds = _first_seen(trace)
+    for index in kinds[np.argsort(places)]:
+        kind = trace.kinds[index]
+        names = (kind.operation, kind.kernel, f"{kind.module}/{kind.operation}")
+        if any(name == own or fnmatch.fnmatchcase(own, name) for own in names if own):
+            return _key_of(kind)
+    return None
+
+
+def _never_ran(trace: Trace, facts: Mapping[int, Facts], name: str) -> str:
+    """A note on a key operation that never ran: which did, the dearest first."""
+    seconds = np.bincount(trace.kind, trace.end - trace.start, len(trace.kinds))
+    order = np.argsort(-seconds)
+    names = dict.fromkeys("/".join(_key_of(trace.kinds[n])).lstrip("/") for n in order)
+    found = _find_key(trace, facts)
+    proposed = f"; found by itself: {'/'.join(found)}" if found else ""
+    return (
+        f"the key operation {name} never ran, so that all is one iteration. "
+        f"What ran: {', '.join([*names][:_NAMED])}{', …' if len(names) > _NAMED else ''}{proposed}"
+    )
+
+
+def _cut_device(trace: Trace, device: str, key: _Key | None) -> list[Cut]:
+    """The iterations of one device; all of it is one where the key operation never ran."""
+    here = np.array([kind.device == device for kind in trace.kinds])[trace.kind]
+    kind, start, end = trace.kind[here], trace.start[here], trace.end[here]
+    if key is None:
+        begins, last = [float(start[0])], float(end.max())
+    else:
+        keys = np.array([_key_of(k) == key and k.device == device for k in trace.kinds])
+        # An operation may be several kernels: the first one counts.
+        first = kind[np.flatnonzero(keys[kind])[:1]]
+        marks = start[np.isin(kind, _same_kernel(trace, first, keys))]
+        if not len(marks):
+            return []
+        begins, last = (
+            [float(t) for t in marks],
+            _end_of_last(_names(trace)[kind], start, end, marks),
+        )
+    cuts = []
+    for index, (begin, until) in enumerate(zip(begins, [*begins[1:], last], strict=True)):
+        compiled = bool(
+            np.any((trace.compilations[:, 0] < until) & (trace.compilations[:, 1] > begin))
+        )
+        cuts.append(Cut(device, index, begin, until, compiled, True))
+    return cuts
+
+
+def _same_kernel(trace: Trace, first: np.ndarray, keys: np.ndarray) -> list[int]:
+    """The kinds of a key operation whose kernel is that of the first one.
+
+    A program that was compiled again has another number and the same names.
+    """
+    names = {trace.kinds[n].kernel for n in first}
+    return [int(n) for n in np.flatnonzero(keys) if trace.kinds[n].kernel in names]
+
+
+def _names(trace: Trace) -> np.ndarray:
+    """For each kind a number of its name, which a program that is compiled again keeps."""
+    numbers: dict[_Key, int] = {}
+    return np.array([numbers.setdefault(_key_of(k), len(numbers)) for k in trace.kinds])
+
+
+def _end_of_last(name: np.ndarray, start: np.ndarray, end: np.ndarray, marks: np.ndarray) -> float:
+    """When the last iteration ended: what ran later and in none before it belongs to none."""
+    within = start >= marks[-1]
+    if len(marks) > 1:
+        before = np.unique(name[(start >= marks[0]) & ~within])
+        within &= np.isin(name, before)
+    return float(end[within].max())
+
+
+def _counted(
+    cuts: Sequence[Cut], iter_start: int | None, iter_stop: int | None
+) -> tuple[set[int], list[str]]:
+    """The numbers of the iterations that count."""
+    numbers = sorted({cut.index for cut in cuts})
+    notes = []
+    if iter_start is not None or iter_stop is not None:
+        first, last = iter_start or 0, numbers[-1] if iter_stop is None else iter_stop
+        chosen = {n for n in numbers if first <= n <= last}
+        if chosen:
+            if last > numbers[-1]:
+                notes.append(f"iteration {last} never came: the last one is {numbers[-1]}")
+            return chosen, notes
+        asked = f"{first} on" if iter_stop is None else f"{first} to {iter_stop}"
+        notes.append(
+            f"there is no iteration from {asked}: the trace has 0 to {numbers[-1]}; "
+            "what would be counted without --iter-start and --iter-stop is counted"
+        )
+    compiled = {cut.index for cut in cuts if cut.compiled}
+    if len(numbers) < _WARMS_UP:
+        return set(numbers) - compiled or set(numbers), notes
+    rest = set(numbers[1:])
+    steady = rest - compiled
+    return steady if 2 * len(steady) >= len(rest) else rest, notes

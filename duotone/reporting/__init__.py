@@ -1,0 +1,1 @@
+"""``duotone.report``: one HTML page about a step."""

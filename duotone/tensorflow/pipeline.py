@@ -1,0 +1,286 @@
+"""The road: one GraphDef through all stages, in order.
+
+::
+
+    lists    = make_lists(dtype, device, policy)
+    for the graph, then for each function that it reaches:
+        processed = not fetched, fed or kept, and on the device
+        FusedBatchNorm becomes FusedBatchNormV2 where processed
+        units     = make_units(graph)
+        colours   = paint(units)                    "tensorflow" or "mincut"
+        casts     = apply(colours)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import gc
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from duotone.errors import ArgumentError, PolicyError
+from duotone.policy.dtypes import canonical
+from duotone.policy.policy import Policy
+from duotone.precision.ranges import nearest
+from duotone.tensorflow import dumps
+from duotone.tensorflow.casts import apply
+from duotone.tensorflow.checks import check_graph
+from duotone.tensorflow.describe import describe
+from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
+from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
+from duotone.tensorflow.lists import Lists, make_lists
+from duotone.tensorflow.log_lines import MAIN_GRAPH
+from duotone.tensorflow.mincut import paint_mincut
+from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op, op_names
+from duotone.tensorflow.passes import paint
+from duotone.tensorflow.preparation import (
+    drop_doubled_controls,
+    find_preserved,
+    is_kept,
+    use_second_versions,
+    write_default_types,
+)
+from duotone.tensorflow.protos import GraphDef, NodeDef
+from duotone.tensorflow.rewrite_record import BodyResult, FunctionResult, RewriteResult
+from duotone.tensorflow.shapes import element_count
+from duotone.tensorflow.unit_facts import HALF_TYPES, Facts
+from duotone.tensorflow.units import make_units
+
+PAINTERS = ("tensorflow", "mincut")
+logger = logging.getLogger("duotone")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Settings:
+    """The settings of a graph and of all its functions."""
+
+    dtype: str
+    painter: str
+    device: Device
+    policy: Policy
+    lists: Lists
+    functions: Mapping[str, OpDefinition]
+    skipped: bool
+    kept_full: tuple[re.Pattern[str], ...]
+
+    def find_op(self, name: str) -> OpDefinition | None:
+        """The definition of an op or function."""
+        return self.functions.get(name) or find_op(name)
+
+
+def rewrite(
+    graph_def: GraphDef,
+    *,
+    fetch: Sequence[str] = (),
+    feed: Sequence[str] = (),
+    dtype: str = "float16",
+    painter: str | None = None,
+    device: Device = DEFAULT_DEVICE,
+    policy: Policy | None = None,
+    keep_functions: bool = False,
+) -> RewriteResult:
+    """Rewrites a TensorFlow graph to mixed precision as TensorFlow 2.21 would, without TensorFlow.
+
+    Args:
+        graph_def: a ``GraphDef``; it is not changed.
+        fetch: names of the nodes (``"name"`` or ``"name:0"``) that are fetched; these keep their
+            types.
+        feed: names of the nodes that are fed; likewise. Placeholders always are.
+        dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
+        painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the colours
+            with the fewest bytes of casts under the same deny rules. None for the policy's, where
+            ``"duotone"`` means TensorFlow's.
+        device: where nodes without a device run, and which ops are fast there.
+        policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names; of
+            a function's nodes with or without ``function/`` before them), where to write what was
+            done; the environment is merged into it.
+        keep_functions: keep the functions of the library that the graph does not reach, which
+            TensorFlow drops. A SavedModel calls such functions by name.
+
+    Returns:
+        The rewritten copy and a record of what was done.
+
+    Raises:
+        ArgumentError: a dtype or painter that does not exist.
+        GraphDefError: the graph is damaged or has ops that TensorFlow 2.21 lacks.
+        PolicyError: the policy contradicts itself.
+
+    Example:
+        >>> from duotone.tensorflow.protos import FLOAT, new_graph
+        >>> graph = new_graph()
+        >>> node = graph.node.add(name="x", op="Placeholder")
+        >>> node.attr["dtype"].type = FLOAT
+        >>> node = graph.node.add(name="y", op="MatMul", input=["x", "x"])
+        >>> node.attr["T"].type = FLOAT
+        >>> result = rewrite(graph)
+        >>> result.painting["y"], result.casts[0].name
+        ({'T': 'f16'}, 'x-0-CastToFp16-0-AutoMixedPrecision')
+    """
+    settings = _settings(graph_def, dtype, painter, device, policy)
+    check_graph(graph_def)
+    graph = type(graph_def)()
+    graph.CopyFrom(graph_def)
+    _warn_of_idle_patterns(graph, settings)
+    with _no_garbage_collection():
+        return _rewrite_all(graph, find_preserved(graph, fetch, feed), settings, keep_functions)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Holds off the search for cycles.
+
+    A rewrite makes hundreds of thousands of small lists and no cycle of them; to look through them
+    again and again took as long as to make them.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _rewrite_all(
+    graph: GraphDef, preserved: Collection[str], settings: _Settings, keep_functions: bool
+) -> RewriteResult:
+    """Rewrites a graph in place, then the functions that it reaches."""
+    main = _rewrite_body(graph, MAIN_GRAPH, preserved, settings)
+    dropped = () if keep_functions else drop_unreachable(graph)
+    functions: dict[str, FunctionResult] = {}
+    by_name = {function.signature.name: function for function in graph.library.function}
+    for name in () if settings.skipped else rewritable(graph):
+        body = Body(by_name[name], settings.find_op)
+        done = _rewrite_body(body.graph, name, body.preserved, settings)
+        by_name[name].CopyFrom(body.close(done.casts))
+        functions[name] = FunctionResult(done.painting, done.casts, done.op_changes, done.decisions)
+    return RewriteResult(
+        main.painting,
+        main.casts,
+        main.op_changes,
+        main.decisions,
+        graph_def=graph,
+        functions=functions,
+        dropped_functions=dropped,
+    )
+
+
+def _settings(
+    graph: GraphDef, dtype: str, painter: str | None, device: Device, policy: Policy | None
+) -> _Settings:
+    dtype = canonical(dtype) if isinstance(dtype, str) else dtype
+    if dtype not in HALF_TYPES:
+        raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
+    if painter is not None and painter not in PAINTERS:
+        raise ArgumentError(f"painter={painter!r}: it takes 'tensorflow' or 'mincut'.")
+    given = policy or Policy()
+    _check_policy(given)
+    merged = given.merged_with_environment()
+    resolved = device.resolve(dtype)
+    functions = {
+        function.signature.name: define_function(function.signature)
+        for function in graph.library.function
+    }
+    fast = resolved.is_fast or (resolved.type == "gpu" and merged.ignore_performance)
+    return _Settings(
+        dtype,
+        painter or ("mincut" if merged.painter == "mincut" else "tensorflow"),
+        resolved,
+        merged,
+        lists=make_lists(dtype, resolved, merged, op_names() | functions.keys()),
+        functions=functions,
+        skipped=dtype == "float16" and not fast,
+        kept_full=tuple(re.compile(fnmatch.translate(name)) for name in merged.keep_full),
+    )
+
+
+def _check_policy(policy: Policy) -> None:
+    """Refuses what a policy says and this road does not know, rather than pass over it."""
+    of_jax = ("float32_math", "convolution_math", "reduce_dtype")
+    for field in ("keep_half", "reforms_remove", "ranges", "calibration", *of_jax):
+        if getattr(policy, field):
+            raise PolicyError(
+                f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "
+                "it out. To make more ops half, put them on the allow, infer or clear list; to "
+                "keep nodes full there is keep_full."
+            )
+
+
+def _names(node: NodeDef, item: str) -> tuple[str, ...]:
+    """The names of a node: of a function's, with the function's before it as well."""
+    return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
+
+
+def _warn_of_idle_patterns(graph: GraphDef, settings: _Settings) -> None:
+    """Says which patterns of ``keep_full`` no node is called by; most are misspelt."""
+    if not settings.kept_full:
+        return
+    bodies = [(MAIN_GRAPH, graph.node)]
+    bodies += [(f.signature.name, f.node_def) for f in graph.library.function]
+    names = {name for item, nodes in bodies for node in nodes for name in _names(node, item)}
+    for text, pattern in zip(settings.policy.keep_full, settings.kept_full, strict=True):
+        if not any(pattern.match(name) for name in names):
+            near = nearest(text, sorted(names))
+            logger.warning(
+                "Policy(keep_full=[%r]): no node of the graph is called so%s. "
+                "duotone view --nodes lists them.",
+                text,
+                f"; the nearest is {near!r}" if near else "",
+            )
+
+
+def _rewrite_body(
+    graph: GraphDef, item: str, preserved: Collection[str], settings: _Settings
+) -> BodyResult:
+    """Rewrites one graph in place.
+
+    Args:
+        graph: the main graph or a function's body.
+        item: name of the function, or :data:`MAIN_GRAPH`.
+        preserved: nodes that keep their types.
+        settings: what holds for all.
+    """
+    dump = dumps.start(settings.policy, item)
+    if not settings.skipped:
+        dump.before(graph)
+    default = settings.device.type or "gpu"
+    kept = tuple(
+        node.name in preserved
+        or is_kept(node)
+        or any(pattern.match(name) for name in _names(node, item) for pattern in settings.kept_full)
+        for node in graph.node
+    )
+    processed = tuple(
+        not settings.skipped
+        and not is_preserved
+        and placement(node.device, default).is_on(WANTED[settings.dtype])
+        for node, is_preserved in zip(graph.node, kept, strict=True)
+    )
+    changes = use_second_versions(graph, processed)
+    write_default_types(graph, settings.find_op)
+    drop_doubled_controls(graph)
+    units = make_units(graph, settings.find_op)
+    facts = Facts(
+        units,
+        settings.lists,
+        tuple(settings.lists.kind(node.op) for node in units.nodes),
+        processed,
+        settings.dtype,
+        default,
+        settings.functions,
+    )
+    colours = paint(facts)
+    elements = element_count(units)
+    if settings.painter == "mincut":
+        colours = paint_mincut(facts, colours, elements)
+    painting, decisions = describe(
+        facts, colours, hidden=item != MAIN_GRAPH, skipped=settings.skipped
+    )
+    casts = apply(graph, facts, colours.allow, elements)
+    result = BodyResult(painting, casts, changes, decisions)
+    if not settings.skipped:
+        dump.after(graph, facts, colours, result, kept)
+    return result

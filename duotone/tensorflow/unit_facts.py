@@ -1,0 +1,112 @@
+"""Facts: what the passes ask of a unit, besides its edges."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from duotone.ops.entries import Kind
+from duotone.tensorflow.devices import DeviceType, placement
+from duotone.tensorflow.lists import Lists
+from duotone.tensorflow.op_registry import attribute_values, has_kernel
+from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF, QUANTIZED, NodeDef
+from duotone.tensorflow.units import Units
+
+HALF_TYPES = {"float16": HALF, "bfloat16": BFLOAT16}
+"""The data type of each half dtype."""
+
+NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
+"""Stateless ops that the level ``UNSAFE_FORCE_ALL`` leaves alone."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts on a graph's units for one rewrite.
+
+    Attributes:
+        units: the graph.
+        lists: the four lists.
+        kinds: by node, the list that its op is on.
+        processed: by node, whether the rewrite may change it.
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        device: default device type.
+        functions: names of the library's functions.
+    """
+
+    units: Units
+    lists: Lists
+    kinds: tuple[Kind, ...]
+    processed: tuple[bool, ...]
+    dtype: str
+    device: DeviceType
+    functions: Collection[str]
+    _kernels: dict[tuple[Any, ...], bool] = dataclasses.field(default_factory=dict)
+
+    @property
+    def half(self) -> int:
+        """Number of the half type."""
+        return HALF_TYPES[self.dtype]
+
+    def kind(self, unit: int) -> Kind:
+        """The list that the op of a unit's node is on."""
+        return self.kinds[self.units.node[unit]]
+
+    def is_processed(self, unit: int) -> bool:
+        """True if the rewrite may change the unit's node."""
+        return self.processed[self.units.node[unit]]
+
+    def is_float(self, unit: int) -> bool:
+        """True if the unit is float32."""
+        return self.units.dtype[unit] == FLOAT
+
+    def is_quantized(self, unit: int) -> bool:
+        """True if any type of the unit's node is a quantized one."""
+        units = self.units
+        return any(units.dtype[u] in QUANTIZED for u in units.of_node[units.node[unit]])
+
+    def is_forced(self, unit: int) -> bool:
+        """True if ``UNSAFE_FORCE_ALL`` makes the unit's node allowed."""
+        definition = self.units.definitions[self.units.node[unit]]
+        if not self.lists.force_all or definition.function:
+            return False
+        unchanged = definition.stateful or definition.has_references
+        return not unchanged and definition.name not in NEVER_FORCED
+
+    def allows_half(self, unit: int) -> bool:
+        """True if the op definition allows half there; kernels are not asked."""
+        attribute = self.units.attribute[unit]
+        definition = self.units.definitions[self.units.node[unit]]
+        if definition.function:
+            return False
+        if not attribute.name:
+            return attribute.fixed == self.half
+        allowed = definition.attributes[attribute.name].allowed
+        return not allowed or self.half in allowed
+
+    def can_be_half(self, unit: int) -> bool:
+        """True if the op definition allows half there and a kernel of the device takes it."""
+        return self.allows_half(unit) and self._has_kernel(unit)
+
+    def _has_kernel(self, unit: int) -> bool:
+        """True if a kernel fits the node with this one type replaced by half."""
+        units = self.units
+        attribute = units.attribute[unit]
+        node = units.nodes[units.node[unit]]
+        where = placement(node.device, self.device)
+        if not attribute.name or not where.valid:
+            return False
+        values = attribute_values(node, units.definitions[units.node[unit]])
+        if attribute.name in values:
+            types = list(values[attribute.name])
+            types[max(attribute.position, 0)] = self.half
+            values[attribute.name] = tuple(types)
+        label = _label(node)
+        key = (node.op, where.type, label, tuple(values.items()))
+        if key not in self._kernels:
+            self._kernels[key] = has_kernel(node.op, where.type, label, values)
+        return self._kernels[key]
+
+
+def _label(node: NodeDef) -> str:
+    return node.attr["_kernel"].s.decode("utf-8", "replace") if "_kernel" in node.attr else ""

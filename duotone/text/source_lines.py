@@ -1,0 +1,51 @@
+"""A source line as people read it: short, and relative to where they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_PLACE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)?(?: \((?P<function>.*)\))?$")
+_PARTS = 2
+"""Parts of a path outside of the current folder that are shown."""
+
+
+def short_source(source: str, width: int = 0) -> str:
+    """A source line without column, function and the way to it.
+
+    Args:
+        source: as in a record: ``/home/me/train.py:297:11 (step)``, and behind `` > `` the line of
+            a library that it calls.
+        width: characters; what is too long is elided on the left. 0 for no limit.
+
+    Example:
+        >>> short_source("/nowhere/models/blocks/attention.py:297:11 (Attention.__call__)")
+        'blocks/attention.py:297'
+        >>> short_source("/nowhere/models/blocks/attention.py:297:11 (f)", 15)
+        '…tention.py:297'
+    """
+    found = _PLACE.match(source.partition(" > ")[0])
+    if found is None:
+        short = source
+    else:
+        file = Path(found["file"])
+        if file.is_relative_to(Path.cwd()) and "site-packages" not in file.parts:
+            file = file.relative_to(Path.cwd())
+        elif file.is_absolute():
+            file = Path(*file.parts[-_PARTS:])
+        short = f"{file}:{found['line']}"
+    return f"…{short[1 - width :]}" if 0 < width < len(short) else short
+
+
+def short_function(source: str) -> str:
+    """The file and function of a source line, and no line number.
+
+    Example:
+        >>> short_function("/nowhere/models/train.py:297:11 (step.<locals>.loss)")
+        'models/train.py step.loss'
+    """
+    found = _PLACE.match(source.partition(" > ")[0])
+    if found is None:
+        return "(no source)"
+    function = (found["function"] or "").replace("<locals>.", "")
+    return f"{short_source(source).rsplit(':', 1)[0]} {function}".rstrip()

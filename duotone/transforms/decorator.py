@@ -1,0 +1,40 @@
+"""``autocast`` without a function: a decorator; used as a context manager it says what to write.
+
+PyTorch writes ``with torch.autocast(...):``, since it runs one operation after the other. JAX
+traces a function as a whole before duotone rewrites it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NoReturn
+
+from duotone.errors import ArgumentTypeError
+from duotone.policy.arguments import is_off
+
+
+class Decorator(functools.partial[Any]):
+    """``autocast`` with settings, which takes the function."""
+
+    def __enter__(self) -> NoReturn:
+        """Says what to write in place of a ``with`` statement.
+
+        Raises:
+            ArgumentTypeError: always.
+        """
+        settings = self.keywords
+        if not settings["enabled"] or is_off("autocast", settings["dtype"]):
+            raise ArgumentTypeError(
+                "autocast: switched off, it is no context manager. To keep a part of a function in "
+                "float32, write `with duotone.keep_full():` around it, or call it through "
+                "duotone.autocast(part, enabled=False)."
+            )
+        raise ArgumentTypeError(
+            "autocast: it is no context manager, since duotone rewrites a whole function when JAX "
+            "traces it. Wrap the function, duotone.autocast(fn, dtype=...)(*args), or write "
+            "@duotone.autocast(dtype=...) above it. Inside of it `with duotone.keep_full():` keeps "
+            "a part in float32, `with duotone.keep_half():` in half."
+        )
+
+    def __exit__(self, *raised: object) -> None:
+        """Never called: Python asks for it before it enters."""

@@ -1,0 +1,284 @@
+"""``grad`` and ``value_and_grad``: JAX's, with forward and backward pass painted as one program.
+
+::
+
+    no scale:  autocast(jax.value_and_grad(fun))(*args)
+    a scale:   autocast(scaled)(scale, *args), where
+               scaled scales the loss, differentiates and unscales (``duotone.scale.gradient``)
+
+The other order, ``jax.grad(autocast(fun))``, comes to the same where one program holds both passes
+(:mod:`duotone.jaxpr.running.backward`). Elsewhere JAX derives the backward pass from the painted
+forward pass, keeps every residual that this computed, and recomputes nothing.
+
+Called by users in the place of JAX's functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.policy.arguments import (
+    check_calibration,
+    check_callable,
+    check_policy,
+    is_off,
+    refuse_heal,
+)
+from duotone.policy.calibration import Calibration
+from duotone.policy.policy import Policy
+from duotone.scale.configuration import check_scale
+from duotone.scale.gradient import (
+    check_argnums,
+    check_reach,
+    scaled_parts,
+    with_loss_scale_first,
+)
+from duotone.scale.state import FixedLossScale, LossScale, NoLossScale
+from duotone.transforms.autocast import autocast, unwrapped
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    *,
+    scale: LossScale | float | None = None,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    calibration: Calibration | None = None,
+    enabled: bool = True,
+) -> Callable[..., Any]:
+    """``jax.grad`` in mixed precision: forward and backward pass are painted as one program.
+
+    Takes what ``jax.grad`` takes and returns what it returns, in the same structure, shapes and
+    dtypes. Parameters may stay float32: so do their gradients, which are summed in float32 and
+    never rounded to half.
+
+    Args:
+        fun: as for :func:`value_and_grad`; so are all other arguments.
+        argnums: likewise.
+        has_aux: likewise.
+        holomorphic: likewise.
+        allow_int: likewise.
+        reduce_axes: likewise.
+        scale: likewise.
+        dtype: likewise.
+        policy: likewise.
+        calibration: likewise.
+        enabled: likewise.
+
+    Returns:
+        A function with the signature of ``fun`` that returns the gradient, or with ``has_aux`` a
+        pair ``(gradient, aux)``.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: as for :func:`value_and_grad`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, duotone
+        >>> def loss(w, x):
+        ...     return jnp.mean(jax.nn.relu(x @ w))
+        >>> w, x = jnp.ones((8, 4)), jnp.ones((2, 8))
+        >>> gradient = duotone.grad(loss, dtype=jnp.bfloat16)(w, x)
+        >>> gradient.dtype, gradient.shape
+        (dtype('float32'), (8, 4))
+    """
+    jax_takes = (argnums, has_aux, holomorphic, allow_int, reduce_axes)
+    fun, settings = _checked("duotone.grad", fun, dtype, policy, calibration, enabled)
+    if scale is None:
+        return _plain("duotone.grad", jax.grad, fun, jax_takes, settings)
+    return _scaled("duotone.grad", fun, jax_takes, scale, settings)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    *,
+    scale: LossScale | float | None = None,
+    dtype: Any = None,
+    policy: Policy | None = None,
+    calibration: Calibration | None = None,
+    enabled: bool = True,
+) -> Callable[..., Any]:
+    """``jax.value_and_grad`` in mixed precision: both passes are painted as one program.
+
+    The same as ``duotone.autocast(jax.value_and_grad(fun))``. The other order,
+    ``jax.value_and_grad(duotone.autocast(fun))``, leaves the backward pass to JAX where the two
+    passes are no one program (``docs/limits.md``). It may be called inside and around every JAX
+    transformation. Outside ``jax.jit`` the rewritten program runs compiled, so make the function
+    once, not in every step.
+
+    With ``scale`` the loss is multiplied by a loss scale before it is differentiated, and the
+    gradients are divided by it in float32: loss and gradients come out unscaled. What overflowed
+    stays infinite or NaN, so ``duotone.all_finite(grads)`` tells whether to take the step::
+
+        loss, grads = duotone.value_and_grad(loss_fn, scale=loss_scale)(params, batch)
+        loss_scale = loss_scale.adjust(duotone.all_finite(grads))
+
+    A loss scale changes from step to step: make the function inside of the compiled step, as here.
+
+    Args:
+        fun: returns a scalar, or a pair ``(scalar, aux)`` with ``has_aux``. Of a function that
+            :func:`autocast` returned, the one inside, with its dtype and policy unless others are
+            given; one that is switched off stays so.
+        argnums: positions of the arguments to differentiate by: an integer or several.
+        has_aux: whether ``fun`` returns a pair.
+        holomorphic: whether ``fun`` is holomorphic; with complex arguments and result.
+        allow_int: whether integer arguments may be differentiated (their gradients are float0).
+        reduce_axes: as for ``jax.grad``, which takes none any more.
+        scale: a loss scale, as it stands in this step: a :class:`DynamicLossScale`,
+            :class:`FixedLossScale`, :class:`NoLossScale` or a class of your own; a number of at
+            least 1, which stays; or ``None``. A float16 loss is scaled by 2**15 at most.
+        dtype: as for :func:`autocast`.
+        policy: as for :func:`autocast`.
+        calibration: as for :func:`autocast`.
+        enabled: ``False`` switches off, as ``dtype="float32"`` does: nothing is rewritten or
+            scaled, not even inside another rewrite.
+
+    Returns:
+        A function with the signature of ``fun`` that returns ``(value, gradient)``, or with
+        ``has_aux`` ``((value, aux), gradient)``. Dtypes are those of ``jax.value_and_grad``; only
+        with ``scale`` gradients of half arguments are float32, since half may not hold them.
+
+    Raises:
+        ArgumentTypeError: ``fun`` is not callable, ``argnums`` no integer, ``scale`` no loss scale,
+            or as for :func:`autocast`. On a call: an argument to differentiate by is missing; with
+            ``scale``, the loss is not floating. Without, JAX raises what it raises.
+        ArgumentError: ``argnums`` is empty; ``scale`` is not positive, or goes with
+            ``holomorphic``; or as for :func:`autocast`. On a call, with ``scale``: the loss is no
+            scalar.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, duotone
+        >>> def loss(w, x):
+        ...     return jnp.mean(jax.nn.relu(x @ w))
+        >>> @jax.jit
+        ... def step(scale, w, x):
+        ...     value, g = duotone.value_and_grad(loss, scale=scale, dtype=jnp.float16)(w, x)
+        ...     finite = duotone.all_finite(g)
+        ...     return scale.adjust(finite), jnp.where(finite, w - 0.1 * g, w), value
+        >>> scale, w, value = step(duotone.DynamicLossScale(), jnp.ones((8, 4)), jnp.ones((2, 8)))
+        >>> float(value), float(w[0, 0]), int(scale.good_steps)
+        (8.0, 0.9750000238418579, 1)
+    """
+    jax_takes = (argnums, has_aux, holomorphic, allow_int, reduce_axes)
+    fun, settings = _checked("duotone.value_and_grad", fun, dtype, policy, calibration, enabled)
+    if scale is None:
+        return _plain("duotone.value_and_grad", jax.value_and_grad, fun, jax_takes, settings)
+    return _scaled("duotone.value_and_grad", fun, jax_takes, scale, settings)
+
+
+def _plain(
+    name: str,
+    differentiate: Callable[..., Any],
+    fun: Callable[..., Any],
+    jax_takes: tuple[Any, ...],
+    settings: dict[str, Any],
+) -> Callable[..., Any]:
+    """The derivative that JAX makes, painted."""
+    argnums = check_argnums(f"{name}: argnums", jax_takes[0])
+    gradient = differentiate(fun, argnums, *jax_takes[1:])
+
+    @functools.wraps(gradient)
+    def differentiated(*args: Any, **kwargs: Any) -> Any:
+        _check_call(name, argnums, args)
+        return gradient(*args, **kwargs)
+
+    return autocast(differentiated, **settings)
+
+
+def _scaled(
+    name: str,
+    fun: Callable[..., Any],
+    jax_takes: tuple[Any, ...],
+    scale: Any,
+    settings: dict[str, Any],
+) -> Callable[..., Any]:
+    """The derivative of the scaled loss, unscaled and painted."""
+    argnums, has_aux, holomorphic, allow_int, reduce_axes = jax_takes
+    argnums = check_argnums(f"{name}: argnums", argnums)
+    if holomorphic:
+        raise ArgumentError(
+            f"{name}: holomorphic=True, and a loss scale is for a real loss; leave scale out."
+        )
+    jax.grad(fun, reduce_axes=reduce_axes)  # refuses what JAX refuses
+    off = not settings["enabled"] or is_off(name, settings["dtype"])
+    used = NoLossScale() if off else _loss_scale(name, scale)
+    parts = scaled_parts(fun, argnums, has_aux, allow_int=allow_int, what=f"{name}: fun")
+
+    def differentiated(loss_scale: LossScale, /, *args: Any, **kwargs: Any) -> Any:
+        loss, aux, grads = parts(loss_scale, *args, **kwargs)
+        if name == "duotone.grad":
+            return (grads, aux) if has_aux else grads
+        return ((loss, aux) if has_aux else loss), grads
+
+    kind = name.removeprefix("duotone.")
+    painted = autocast(with_loss_scale_first(kind, fun, differentiated), **settings)
+
+    @functools.wraps(fun, updated=())
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        _check_call(name, argnums, args)
+        # An argument and no constant: it may be traced, and it changes.
+        return painted(used, *args, **kwargs)
+
+    return scaled
+
+
+def _checked(
+    name: str, fun: Any, dtype: Any, policy: Any, calibration: Any, enabled: bool
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function to differentiate, and settings for :func:`autocast`; errors name the caller."""
+    check_callable(name, fun)
+    check_policy(name, policy)
+    refuse_heal(name, policy)
+    check_calibration(name, calibration)
+    is_off(name, dtype)
+    # An autocast inside would be a program of its own, of which JAX derives the backward pass.
+    fun, dtype, policy = unwrapped(fun, dtype, policy)
+    return fun, {"dtype": dtype, "policy": policy, "calibration": calibration, "enabled": enabled}
+
+
+def _check_call(name: str, argnums: int | tuple[int, ...], args: tuple[Any, ...]) -> None:
+    """Refuses a call without the arguments to differentiate by, or with a loss scale in front."""
+    first = 0 in (argnums if isinstance(argnums, tuple) else (argnums,))
+    if args and first and isinstance(args[0], LossScale):
+        raise ArgumentTypeError(
+            f"{name}: the first argument of the call is a {type(args[0]).__name__}. A loss scale "
+            f"is named where the function is made: {name}(fun, scale=loss_scale)(params, ...)."
+        )
+    check_reach(f"{name}: argnums", argnums, len(args))
+
+
+def _loss_scale(name: str, scale: Any) -> LossScale:
+    """The loss scale that ``scale`` means."""
+    if isinstance(scale, LossScale):
+        return scale
+    if isinstance(scale, numbers.Real) and not isinstance(scale, bool):
+        return FixedLossScale(check_scale("scale", scale))
+    if isinstance(scale, type) and issubclass(scale, LossScale):
+        remedy = f"Make one first: {scale.__name__}(...)."
+    elif hasattr(scale, "loss_scale"):
+        remedy = "Pass its loss scale: scale=state.loss_scale."
+    elif hasattr(scale, "dtype"):
+        remedy = "Put the array into one: duotone.DynamicLossScale(value=scale)."
+    else:
+        remedy = (
+            "It changes from step to step, so pass its state; duotone.DynamicLossScale() first."
+        )
+    raise ArgumentTypeError(
+        f"{name}: scale must be a loss scale (DynamicLossScale, FixedLossScale, NoLossScale), a "
+        f"positive number, or None; got {shown(scale)}. {remedy}"
+    )

@@ -1,0 +1,293 @@
+"""The settings that an autocast function was made from, and its runner on each device.
+
+::
+
+    a call ─► the device assumed now ─► its runner: merge the environment into the policy,
+                                        ask the device for the half type, then trace, paint and
+                                        rewrite at the first call of each signature
+
+What was compiled is not part of the settings: copied or sent to another process
+(:mod:`pickle`, ``cloudpickle``) they begin anew there, where another device may be.
+
+The first time that a function is rewritten one line says so, on the logger ``duotone`` at level
+INFO.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from duotone import _jax
+from duotone.devices import assumed, current_choice
+from duotone.devices.half_type import device_in_words, saves_no_time
+from duotone.errors import ArgumentTypeError
+from duotone.explaining.summary_line import first_line
+from duotone.graph.graph import HALF_TYPES, HalfType, Paint
+from duotone.jaxpr.pipeline import Painted, carry_out, paint_for_device
+from duotone.jaxpr.reading.signature import describe_callable
+from duotone.jaxpr.reading.trace import Traced
+from duotone.jaxpr.running.backward import with_backward
+from duotone.jaxpr.running.inside import collection_now
+from duotone.jaxpr.running.run import Runner
+from duotone.policy.arguments import half_named
+from duotone.policy.policy import Policy
+from duotone.policy.regions import switched_off
+from duotone.precision.removable import BACKWARD
+from duotone.transforms.log_observers import hearer
+from duotone.transforms.nvtx import call_range, rewrite_range
+from duotone.transforms.static_weights import Weights, WeightsRunner
+
+logger = logging.getLogger("duotone")
+
+Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Takes the positional and the keyword arguments of a call."""
+
+
+class Settings:
+    """The function and settings that an autocast function was made from.
+
+    Attributes:
+        function: what is rewritten.
+        dtype: the half type as the user gave it, or ``None``; float32 means off.
+        chosen: whether duotone chooses the half type.
+        policy: the user's, or ``None``.
+        weights: those that are the same at every call, or ``None``.
+        name: of the function.
+        off: whether the function runs as it is.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        dtype: Any,
+        chosen: bool,
+        policy: Policy | None,
+        weights: Weights | None,
+    ) -> None:
+        self.function, self.dtype, self.chosen = function, dtype, chosen
+        self.policy, self.weights = policy, weights
+        self.name = describe_callable(function).removeprefix("autocast(").removesuffix(")")
+        self._half = None if dtype is None else half_named("autocast", dtype)
+        self.off = dtype is not None and self._half is None
+        self._runs: dict[Any, Call] = {}
+        self._whole = Runner(function, lambda traced: _jax.jaxpr_as_fun(traced.jaxpr))
+        self._said = False
+
+    def __reduce__(self) -> Any:
+        return Settings, (self.function, self.dtype, self.chosen, self.policy, self.weights)
+
+    def run(self, device: Any) -> Call:
+        """The runner for a device, the same one at each call.
+
+        Made at the first call, not before: asking the device starts JAX's backends.
+
+        Args:
+            device: the one that is assumed, or ``None``.
+        """
+        found = self._runs.get(device)
+        if found is None:
+            found = self._runs[device] = self._made()
+        return found
+
+    def call(self, device: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call on a device, with a range around it for who looks on.
+
+        Args:
+            device: the one that is assumed, or ``None``.
+            args: of the call.
+            kwargs: likewise.
+        """
+        run = self.run(device)
+        with call_range(self.name, args, kwargs):
+            return run(args, kwargs)
+
+    def _made(self) -> Call:
+        """The runner for the device assumed now."""
+        fn, weights = self.function, self.weights
+        device = assumed()
+        if self.off:
+            return self._switched_off
+        if device is not None and not device.rewrites:
+            return self._plain
+        merged = (self.policy or Policy()).merged_with_environment()
+        half = self._half or half_of_device(merged, describe_callable(fn))
+        if half is None and merged.float32_math is None and merged.convolution_math is None:
+            return self._plain
+
+        def rewritten(
+            traced: Traced, painted: Painted, whole: _jax.ClosedJaxpr, count: int
+        ) -> Callable[..., list[Any]]:
+            """Rewrites the differentiated program; its last arguments are cotangents."""
+            names = argument_names(traced, merged)
+            with rewrite_range(self.name):
+                found = paint_for_device(
+                    whole,
+                    merged,
+                    half,
+                    chosen=self.chosen,
+                    arguments=names and (*names, *[f"cotangents[{i}]" for i in range(count)]),
+                    given=(*painted.given, *[Paint.FULL] * count),
+                )
+                return carry_out(whole, found, merged)
+
+        def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
+            with rewrite_range(self.name):
+                painted = paint_for_device(
+                    traced.jaxpr,
+                    merged,
+                    half,
+                    chosen=self.chosen,
+                    arguments=argument_names(traced, merged),
+                    weights=count,
+                )
+                if (collection := collection_now()) is not None:
+                    collection.latest = painted
+                run = carry_out(traced.jaxpr, painted, merged)
+                if painted.painting.changed and not leaves_backward(painted, merged):
+                    again = functools.partial(rewritten, traced, painted)
+                    run = with_backward(traced.jaxpr, run, again)
+            return painted.given, self._announced(run, painted) if half else run
+
+        if weights is not None:
+            return WeightsRunner(fn, weights, paint, half.name if half else None)
+        return Runner(fn, lambda traced: paint(traced, 0)[1])
+
+    def _announced(
+        self, run: Callable[..., list[Any]], painted: Painted
+    ) -> Callable[..., list[Any]]:
+        """A rewritten program that logs one line when it is carried out, the first one only."""
+
+        def announced(*leaves: Any) -> list[Any]:
+            asked = hearer() is not None or logger.isEnabledFor(logging.INFO)
+            if asked and not self._said and collection_now() is None:
+                self._said = True
+                _say_once(self.name, painted)
+            return run(*leaves)
+
+        return announced
+
+    def _switched_off(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function as it is, so that a rewrite around it leaves it as it is too.
+
+        Raises:
+            ArgumentTypeError: Keras is building a functional model: what runs later is the layer
+                alone, and it would not be switched off.
+        """
+        if any(type(leaf).__name__ == "KerasTensor" for leaf in jax.tree.leaves((args, kwargs))):
+            raise ArgumentTypeError(
+                f"{self.name} is switched off, and an argument is a KerasTensor: the model will "
+                "call the layer itself, which is not. Write `with duotone.keep_full():` in the "
+                "layer's call, or name the layer: duotone.Policy(keep_full=['*/NAME/*'])."
+            )
+        with switched_off():
+            return self._plain(args, kwargs)
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function as it is; with weights of its own it is compiled, as in half."""
+        if self.weights is None:
+            return self.function(*args, **kwargs)
+        args = (self.weights.full(), *args)
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        if traced or collection_now() is not None or _jax.is_jitted(self.function):
+            return self.function(*args, **kwargs)
+        return self._whole(args, kwargs)
+
+
+def leaves_backward(painted: Painted, policy: Policy) -> str:
+    """Why the backward pass of a function is not painted together with its forward pass.
+
+    What a policy knows of the function's own values says nothing of its derivative's.
+
+    Args:
+        painted: the function.
+        policy: merged with the environment.
+
+    Returns:
+        The reason, empty if there is none.
+    """
+    if policy.painter == "tensorflow" or policy.level is not None:
+        return "TensorFlow's painter paints one pass"
+    if BACKWARD in policy.rules_remove:
+        return f"rule {BACKWARD} is removed"
+    if painted.forms.worth.only_allow:
+        return "only dots gain on this device"
+    if policy.ranges or policy.calibration is not None:
+        return "what is known is of the forward pass"
+    return ""
+
+
+_LINES: set[str] = set()
+"""Lines logged so far: a function that is made anew in every step is announced once."""
+
+
+def _say_once(what: str, painted: Painted) -> None:
+    """Logs what a painting does, unless the very same was logged before."""
+    line = first_line(
+        what,
+        painted.built.graph,
+        painted.classes,
+        painted.painting,
+        painted.half.name,
+        device_in_words(),
+        saves_no_time(painted.half.name),
+    )
+    if (hear := hearer()) is not None:
+        hear(line)
+    if line not in _LINES:
+        _LINES.add(line)
+        logger.info("%s", line)
+
+
+def settings_of(fn: Callable[..., Any]) -> Settings | None:
+    """The settings of a function that :func:`duotone.autocast` returned; ``None`` for another.
+
+    ``jax.jit`` of such a function counts as it; not so what differentiates or maps it.
+    """
+    while _jax.is_jitted(fn) and "__wrapped__" in vars(fn):
+        fn = vars(fn)["__wrapped__"]
+    # Not an attribute: whatever wraps a function (`jax.grad`) takes its attributes over.
+    for cell in getattr(fn, "__closure__", None) or ():
+        try:
+            found = cell.cell_contents
+        except ValueError:  # still empty
+            continue
+        if isinstance(found, Settings):
+            return found
+    return None
+
+
+def argument_names(traced: Traced, policy: Policy) -> tuple[str, ...] | None:
+    """Names of the arguments, if the policy says anything of values."""
+    return traced.arguments() if policy.ranges or policy.calibration is not None else None
+
+
+def fast_half(policy: Policy) -> HalfType | None:
+    """The half type that is fast here, or that the policy wants all the same; nothing is logged."""
+    choice = current_choice()
+    if choice.dtype is None:
+        return HALF_TYPES["bfloat16"] if policy.ignore_performance else None
+    return HALF_TYPES[choice.dtype]
+
+
+def half_of_device(policy: Policy, what: str) -> HalfType | None:
+    """The half type that is fast here, or ``None`` where the function is to stay as it is.
+
+    Args:
+        policy: merged with the environment.
+        what: the function, for the one line that is logged then.
+    """
+    half = fast_half(policy)
+    if half is None:
+        logger.warning(
+            "%s: not rewritten, half is not faster here: %s. "
+            "Policy(ignore_performance=True) or dtype=... rewrites all the same.",
+            what,
+            current_choice().reason,
+        )
+    return half

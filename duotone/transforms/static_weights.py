@@ -1,0 +1,359 @@
+"""Static: a function whose first argument, the weights, is the same at every call.
+
+::
+
+    the weights are taken apart once, NumPy arrays copied
+    at the first call of a signature
+        trace the function with the weights in float32 (types only) and paint it as always
+        the painting says which weights every reader wants in half: cast those not cast before
+    a call: the compiled program, with the weights as it wants them and the call's arrays
+
+The function sees float32 weights when it is traced, so its own promotion rules give what they
+always gave; casting the weights before would make all that follows from them half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from duotone import _jax
+from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError, way_out
+from duotone.graph.graph import FULL_DTYPE, Paint
+from duotone.jaxpr.reading.signature import Results, Signature, describe_callable, flatten_call
+from duotone.jaxpr.reading.trace import Traced, trace
+from duotone.jaxpr.running.run import Runner, marker, put_down
+from duotone.policy.policy import Policy
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params"],
+    meta_fields=["cast", "dtype", "chosen", "policy"],
+)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class CastParams:
+    """Weights, cast to half where a function reads them in half only.
+
+    What :func:`duotone.cast_params` returns and ``autocast(fn, weights=...)`` takes; a pytree:
+    ``jax.device_put``, checkpoint libraries and ``jax.jit`` arguments take it.
+
+    Attributes:
+        params: the pytree that was given, some leaves in half.
+        cast: names of these leaves, as ``jax.tree_util.keystr`` writes them.
+        dtype: the half type, or ``None`` where functions stay as they are.
+        chosen: whether duotone chose it.
+        policy: the policy that was followed, or ``None`` for the default.
+    """
+
+    params: Any
+    cast: frozenset[str]
+    dtype: str | None
+    chosen: bool = False
+    policy: Policy | None = None
+
+    @property
+    def bytes_after(self) -> int:
+        """Bytes of all arrays."""
+        return sum(size for _, size in self._arrays())
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes of all arrays when those in :attr:`cast` were float32."""
+        return sum(size * (1 + (name in self.cast)) for name, size in self._arrays())
+
+    def _arrays(self) -> list[tuple[str, int]]:
+        """Name and bytes of each array."""
+        return [
+            (jax.tree_util.keystr(path), leaf.size * leaf.dtype.itemsize)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(self.params)[0]
+            if hasattr(leaf, "dtype")
+        ]
+
+    def __repr__(self) -> str:
+        arrays = len(self._arrays())
+        return (
+            f"CastParams({len(self.cast)} of {arrays} arrays in {self.dtype or 'half'}, "
+            f"{self.bytes_before:,} bytes before, {self.bytes_after:,} after)"
+        )
+
+
+class Weights:
+    """Weights as a list of arrays, and what was cast of them so far.
+
+    Attributes:
+        arrays: all arrays among the leaves, in order; of a NumPy array a copy.
+        types: of each, what a function is traced with.
+        stand_in: the pytree with shapes in place of arrays, float32 where they were.
+    """
+
+    def __init__(self, name: str, weights: Any) -> None:
+        """Takes weights apart.
+
+        Args:
+            name: of the function, for errors.
+            weights: the weights, or a :class:`CastParams`.
+
+        Raises:
+            ArgumentTypeError: a leaf is a shape, or an array only by conversion.
+            ArgumentError: there is no array.
+        """
+        self.record = weights if isinstance(weights, CastParams) else None
+        self._name = name
+        params = weights if self.record is None else self.record.params
+        arrays, self._signature = flatten_call(name, (params,), {})
+        # A NumPy array may be changed afterwards, and the user's own is no longer read then.
+        self.arrays = [np.array(a) if isinstance(a, np.ndarray) else a for a in arrays]
+        if not self.arrays:
+            raise ArgumentError(
+                f"{name}: `weights` holds no array; pass what it takes as its first argument"
+            )
+        fixed = {position for position, _ in self._signature.statics}
+        paths = jax.tree_util.tree_flatten_with_path(params)[0]
+        self.names = [jax.tree_util.keystr(p) for i, (p, _) in enumerate(paths) if i not in fixed]
+        for leaf, array in zip(self.names, self.arrays, strict=True):
+            if isinstance(array, jax.ShapeDtypeStruct):
+                raise ArgumentTypeError(
+                    f"{name}: weights{leaf} is a ShapeDtypeStruct, of which there is nothing to "
+                    "cast; pass arrays (jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), ...) "
+                    "for trying out)"
+                )
+        self._cast = [self._was_cast(i) for i in range(len(self.arrays))]
+        self.types = [
+            jax.typeof(array).update(dtype=np.dtype(FULL_DTYPE)) if cast else jax.typeof(array)
+            for array, cast in zip(self.arrays, self._cast, strict=True)
+        ]
+        shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in self.types]
+        self.stand_in = self._signature.restore(shapes)[0][0]
+        self._halves: dict[tuple[int, str], Any] = {}
+
+    def __reduce__(self) -> Any:
+        params = self._signature.restore(self.arrays)[0][0]
+        given = params if self.record is None else dataclasses.replace(self.record, params=params)
+        return Weights, (self._name, given)
+
+    def _was_cast(self, position: int) -> bool:
+        record = self.record
+        return (
+            record is not None
+            and self.names[position] in record.cast
+            and self.arrays[position].dtype == record.dtype
+        )
+
+    @property
+    def traced(self) -> bool:
+        """True if the weights are values of a trace, and must not be kept longer than it."""
+        return any(isinstance(array, Tracer) for array in self.arrays)
+
+    def take(self, given: Sequence[Paint], half: str | None) -> list[Any]:
+        """The arrays as a program wants them.
+
+        Args:
+            given: in which precision, for each array.
+            half: the half type.
+
+        Raises:
+            ArgumentError: one is wanted in full of which only a half is left.
+        """
+        return [self._take(i, paint, half) for i, paint in enumerate(given)]
+
+    def _take(self, position: int, paint: Paint, half: str | None) -> Any:
+        array = self.arrays[position]
+        if self._cast[position]:
+            if paint is Paint.HALF and array.dtype == half:
+                return array
+            raise ArgumentError(
+                f"{self._name}: weights{self.names[position]} was cast to {array.dtype} by "
+                f"cast_params, and this call needs it in "
+                f"{'float32' if paint is Paint.FULL else half}; pass the float32 weights as "
+                "`weights`, or call cast_params with arguments like these"
+            )
+        if paint is Paint.FULL:
+            return array
+        assert half is not None, "nothing is given in half where there is no half type"
+        if isinstance(array, Tracer):
+            return _jax.convert(array, half)
+        made = self._halves.get((position, half))
+        if made is None:
+            made = self._halves[position, half] = _cast(array, half)
+        return made
+
+    def full(self) -> Any:
+        """The pytree, where nothing is rewritten.
+
+        Raises:
+            ArgumentError: not all of it is there in full.
+        """
+        arrays = self.take([Paint.FULL] * len(self.arrays), None)
+        return self._signature.restore(arrays)[0][0]
+
+    def recorded(self, given: Sequence[Paint], half: str | None) -> tuple[Any, frozenset[str]]:
+        """The pytree as a program wants it, and the names of what is in half."""
+        arrays = self.take(given, half)
+        names = [n for n, paint in zip(self.names, given, strict=True) if paint is Paint.HALF]
+        return self._signature.restore(arrays)[0][0], frozenset(names)
+
+
+def _cast(array: Any, half: str) -> jax.Array:
+    """An array in half, where it is; now, whatever trace is under way."""
+    with _jax.outside_of_traces():
+        full = jax.numpy.asarray(array)
+        made = _jax.convert(full, half)
+        return made if made.sharding == full.sharding else jax.device_put(made, full.sharding)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """The program of one signature.
+
+    Attributes:
+        traced: the function, traced with its weights.
+        given: how each array of the weights is to be handed over.
+        run: the rewritten program, a function of the weights and the call's arrays.
+    """
+
+    traced: Traced
+    given: tuple[Paint, ...]
+    run: Callable[..., list[Any]]
+
+
+Paints = Callable[[Traced, int], tuple[Sequence[Paint], Callable[..., list[Any]]]]
+"""From a traced function and the number of its weights to how each argument is to be given
+and the rewritten program."""
+
+
+class WeightsRunner(Runner):
+    """A function, its weights, and the rewritten programs of the signatures of the rest."""
+
+    def __init__(
+        self, function: Callable[..., Any], weights: Weights, paint: Paints, half: str | None
+    ) -> None:
+        """Takes the half type by name, or ``None`` where nothing becomes half."""
+        super().__init__(function, lambda traced: paint(traced, 0)[1])
+        self._weights = weights
+        self._paint = paint
+        self.half = half
+        self._warned: set[Any] = set()
+
+    def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
+        """Types too: they decide which weights are given in half, before ``jit`` sees anything."""
+        types = tuple([jax.typeof(array) for array in arrays])
+        return *super()._key(signature, arrays), types, _jax.trace_context()
+
+    def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
+        known = signature.tree, signature.statics
+        if known not in self._warned:
+            self._warned.add(known)
+            self._warn_of_many(signature)
+        plan = self.plan(*signature.restore(arrays))
+        compiled = self._jitted(plan)
+        if self._weights.traced:
+            return lambda *rest: compiled(*self._weights.take(plan.given, self.half), *rest)
+        return functools.partial(compiled, *self._weights.take(plan.given, self.half))
+
+    def _jitted(self, plan: Plan) -> Callable[..., tuple[list[Any], Results]]:
+        count, name = len(plan.given), marker()
+
+        def program(*leaves: Any) -> tuple[list[Any], Results]:
+            return put_down(name, plan.run, leaves), plan.traced.results
+
+        jitted = _jax.is_jitted(self._function)
+        donated = _jax.donated_arguments(plan.traced.jaxpr) if jitted else ()
+        # Weights are there for the next call; nobody gives them away.
+        donated = tuple(position for position in donated if position >= count)
+        return jax.jit(_jax.named(program, name), donate_argnums=donated)
+
+    def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """Traces and paints the function for a call; casts and compiles nothing.
+
+        Args:
+            args: of the call, besides the weights: arrays, tracers, ``jax.ShapeDtypeStruct``.
+            kwargs: likewise.
+
+        Raises:
+            ArgumentTypeError: the function does not take these arguments behind the weights.
+        """
+        weights = self._weights
+        check_fits(self._name, self._function, (weights.stand_in, *args), kwargs)
+        arrays, signature = flatten_call(self._name, (weights.stand_in, *args), kwargs)
+        count = len(weights.types)
+        try:
+            traced = trace(self._function, signature, [*weights.types, *arrays[count:]])
+        except DuotoneError:
+            raise
+        except Exception as error:
+            error.add_note(
+                f"{self._name}: `weights` was handed over as its first argument, before those of "
+                "the call; it must be the weights that the function takes there"
+            )
+            raise
+        given, run = self._paint(traced, count)
+        return Plan(traced, tuple(given[:count]), run)
+
+    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, frozenset[str]]:
+        """The weights as a call wants them, and the names of what is in half."""
+        return self._weights.recorded(self.plan(args, kwargs).given, self.half)
+
+    def program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """The ``jit`` function of a call and all its arguments, the weights first; runs nothing."""
+        arrays, _ = flatten_call(self._name, args, kwargs)
+        plan = self.plan(args, kwargs)
+        return self._jitted(plan), [*self._weights.take(plan.given, self.half), *arrays]
+
+
+def without_first(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function without its first argument; ``None`` if it does not tell.
+
+    Raises:
+        ArgumentTypeError: it takes no argument by position.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    parameters = list(signature.parameters.values())
+    kind = parameters[0].kind if parameters else None
+    if kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+        return signature.replace(parameters=parameters[1:])
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return signature
+    raise ArgumentTypeError(
+        f"{describe_callable(function)}: `weights` is for a function that takes the weights as its "
+        f"first argument by position; this one takes {signature}"
+    )
+
+
+def check_fits(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Refuses a call that a function does not take behind its weights.
+
+    Args:
+        name: of the function, for the error.
+        function: takes the weights first.
+        args: the weights, and what the call gives.
+        kwargs: of the call.
+
+    Raises:
+        ArgumentTypeError: they do not fit the signature of the function.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"{name}: {error}; its first argument is `weights` already: pass the others only "
+            f"({way_out('weights')})"
+        ) from None

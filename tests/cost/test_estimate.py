@@ -1,0 +1,191 @@
+"""Estimates without a compiler: what is fused, what bounds it, and the roofline they share."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import duotone
+from duotone.cost import estimate as bound
+from duotone.cost import fused
+from duotone.cost.compiled_record import Kernel
+from duotone.cost.estimate import Bound, bound_of, short_name
+from duotone.cost.roofline import kernel_seconds, peak_of, time_by
+from duotone.devices.assumed import assuming
+from duotone.devices.specifications import find_target
+
+H100 = find_target("h100")
+N = 512
+X = jax.ShapeDtypeStruct((N, N), jnp.float32)
+SIZE = 4 * N * N
+"""Bytes of one array in float32."""
+
+
+def estimated(fn, *args, target=H100, dtype="float32") -> Bound:
+    with assuming(target.device()):
+        record = duotone.explain(fn, *args, dtype=dtype)
+    return bound_of(record, target, 0, 0, 0)
+
+
+def normed(x):
+    return (x - x.mean(1, keepdims=True)) * jax.lax.rsqrt(x.var(1, keepdims=True) + 1e-6)
+
+
+PROGRAMS = {
+    # Both arguments in, one result out: however many operations.
+    "chain": (lambda x, y: jnp.tanh(x + y) * 2 + jnp.exp(x), (X, X), 3 * SIZE, 1),
+    "dot": (lambda x, y: x @ y, (X, X), 3 * SIZE, 1),
+    "shape": (lambda x: (x @ x).reshape(N * N).reshape(4, -1).sum(0), (X,), None, 2),
+    # The activation is calculated for the dot that reads it: in, out.
+    "between dots": (
+        lambda x, y: jax.nn.relu(x @ y) @ y,
+        (X, X),
+        3 * SIZE + 2 * SIZE + 3 * SIZE,
+        3,
+    ),
+    # Read for the sum, then again for the result.
+    "sum": (lambda x: jnp.exp(x) / jnp.sum(jnp.exp(x)), (X,), SIZE + 4 + SIZE + 4 + SIZE, 2),
+    "picked": (lambda x: jax.lax.dynamic_slice(x, (0, 0), (2, N)), (X,), 2 * 2 * N * 4, 1),
+    "placed": (
+        lambda x, y: jax.lax.dynamic_update_slice(x, y[:2], (3, 0)),
+        (X, X),
+        None,
+        2,
+    ),
+    "loop": (
+        lambda x: jax.lax.scan(lambda h, _: (jnp.tanh(h @ x), None), x, length=5)[0],
+        (X,),
+        5 * (3 * SIZE + 2 * SIZE),
+        10,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_fused_moves_once(name):
+    fn, args, moved, kernels = PROGRAMS[name]
+    seen = estimated(fn, *args)
+    if moved is not None:
+        assert seen.estimate.bytes == moved
+    assert seen.estimate.kernel_count == kernels
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [*PROGRAMS, "norm"])
+def test_the_estimate_lies_between_its_bounds(name, dtype):
+    fn, args, *_ = PROGRAMS.get(name, (jax.grad(lambda x: (normed(x) @ x).sum()), (X,)))
+    seen = estimated(fn, *args, dtype=dtype)
+    assert seen.least_seconds <= seen.estimate.seconds <= seen.most_seconds
+
+
+def test_the_flops_are_those_of_the_compiled_program():
+    def loss(w, x):
+        return jnp.sum(jax.nn.softmax(jax.nn.gelu(x @ w) @ w.T) ** 2)
+
+    step = jax.value_and_grad(loss)
+    seen = estimated(step, X, X).estimate
+    compiled = duotone.compile_for(step, X, X, target="cpu")
+    assert seen.total_flops == compiled.total_flops
+    assert sum(seen.dots.values()) == sum(compiled.dots.values())
+
+
+@pytest.mark.parametrize(
+    ("where", "fault", "changed"),
+    [
+        ("_FUSIBLE", frozenset(), {"chain", "between dots", "sum", "shape"}),
+        ("_REDUCTIONS", frozenset(), {"sum"}),
+        ("_PICKED", frozenset(), {"picked"}),
+    ],
+)
+def test_a_planted_fault_in_the_model_is_seen(monkeypatch, where, fault, changed):
+    monkeypatch.setattr(fused, where, fault)
+    found = set()
+    for name, (fn, args, moved, kernels) in PROGRAMS.items():
+        seen = estimated(fn, *args).estimate
+        if seen.kernel_count != kernels or (moved is not None and seen.bytes != moved):
+            found.add(name)
+    assert found == changed
+
+
+def test_half_moves_half_and_dots_run_at_their_peak():
+    full, half = (estimated(lambda x: x @ x, X, dtype=d) for d in ("float32", "bfloat16"))
+    assert full.estimate.flops == {"f32×f32→f32": 2 * N**3}
+    assert list(half.estimate.flops) in (["bf16×bf16→f32"], ["bf16×bf16→bf16"])
+    assert half.estimate.half_flops_share == 1
+    assert full.least_seconds == pytest.approx(2 * N**3 / H100.peak["tf32"])
+    assert half.least_seconds == pytest.approx(2 * N**3 / H100.peak["bf16"])
+    v100 = find_target("v100")
+    seen = estimated(lambda x: x @ x, X, target=v100)
+    assert seen.least_seconds == pytest.approx(2 * N**3 / v100.peak["f32"])
+
+
+@pytest.mark.parametrize(
+    ("precision", "math", "passes"),
+    [
+        ("highest", "f32", 1),
+        ("default", "tf32", 1),
+        (jax.lax.DotAlgorithmPreset.TF32_TF32_F32, "tf32", 1),
+        (jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, "bf16", 3),
+    ],
+)
+def test_a_precision_that_was_asked_for_takes_its_time(precision, math, passes):
+    seen = estimated(lambda x: jnp.dot(x, x, precision=precision), X)
+    assert seen.least_seconds == pytest.approx(2 * N**3 * passes / H100.peak[math])
+
+
+def test_a_cast_of_an_argument_is_a_kernel():
+    seen = estimated(lambda x: x @ x, X, dtype="bfloat16").estimate
+    assert seen.casts == 1
+    (cast,) = (kernel for kernel in seen.kernels if kernel.casts)
+    assert cast.bytes == SIZE + SIZE // 2
+
+
+def test_layers_on_one_line_are_one_kernel_with_their_runs():
+    def layers(x):
+        for _ in range(4):
+            x = jnp.sin(x) @ x
+        return x
+
+    seen = estimated(layers, X).estimate
+    assert sorted((k.op, k.runs) for k in seen.kernels) == [("dot_general", 4), ("sin", 4)]
+    assert "test_bound.py" in seen.kernels[0].source
+
+
+def test_a_rewritten_program_inside_is_half_in_the_estimate():
+    step = jax.grad(lambda x: duotone.autocast(lambda y: jnp.tanh(y @ y), dtype="float16")(x).sum())
+    seen = estimated(step, X).estimate
+    assert seen.half_flops_share > 0.6
+    assert seen.total_flops == 3 * 2 * N**3
+
+
+def test_where_the_time_goes():
+    kernel = Kernel("k", "dot", 0, 1e12, "f32", 0.0, 2, "")
+
+    def of(moved, calculating):
+        seconds = kernel_seconds(H100, moved, calculating)
+        return Kernel("k", "dot", moved, 0.0, "", seconds, 2, "")
+
+    second = int(H100.bandwidth)
+    shares = time_by([of(second, 3.0), of(second, 0.5), of(second, 1.0)], H100)
+    assert shares["dots"] == pytest.approx(3 / 5, abs=1e-5)
+    assert shares["bandwidth"] == pytest.approx(2 / 5, abs=1e-5)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert time_by([of(0, 0.0)], H100)["launches"] == 1
+    assert time_by([kernel], find_target("cpu")) == {}
+    assert time_by([], H100) == {}
+
+
+def test_peaks_and_names():
+    assert peak_of(find_target("v5e"), "default") == find_target("v5e").peak["bf16"]
+    assert peak_of(H100, "f8e4m3fn") == H100.peak["f8"]
+    assert peak_of(find_target("v100"), "bf16") == find_target("v100").peak["f32"]
+    assert (short_name("uint8"), short_name("key<fry>")) == ("u8", "key<fry>")
+    assert bound.bits_of("bool") == 8
+
+
+def test_what_does_not_run_costs_nothing():
+    nothing = jax.ShapeDtypeStruct((0, N), jnp.float32)
+    seen = estimated(lambda x: jax.lax.scan(lambda h, _: (h @ h, None), x, length=0)[0], X)
+    assert seen.estimate.total_flops == 0
+    assert estimated(lambda x: jnp.sin(x), nothing).estimate.bytes == 0

@@ -1,0 +1,168 @@
+"""The overview of an explanation: totals, reasons, the tree by name scope."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from rich.console import Console
+
+import duotone
+from duotone.explaining.overview import MOST_LINES, Overview, branches_of
+from duotone.precision.record import OperationRecord, Record, make_record
+from duotone.text.columns import columns, html, plain
+from tests.graph.tiny import FLOAT16, Tiny
+
+
+def record(*scopes: str) -> Record:
+    t = Tiny()
+    h = t.input(6400)
+    for scope in scopes:
+        with t.scope(scope):
+            h = t.op("exp", t.op("dot", h, t.input(640), size=6400, flops=2.5e9), flops=64.0)
+    t.returns(t.op("mystery", h))
+    p = t.paint()
+    return make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16)
+
+
+def shown(seen: Record, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(Overview(seen))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def line_of(lines: list[str], start: str) -> str:
+    (found,) = (line for line in lines if line.strip().startswith(start))
+    return found
+
+
+def test_totals_come_first() -> None:
+    seen = record("block")
+    lines = shown(seen)
+    s = seen.summary
+    assert (
+        lines[0]
+        == f"float16: {s.operations_half} of 3 operations in half, 1 of 1 on the allow list"
+    )
+    assert lines[1].startswith("FLOPs in half: 100.0% of 2.5 G; bytes ")
+    assert lines[2] == f"{s.casts_inserted} casts inserted"
+    assert lines[3] == "left alone, on no list: mystery (1)"
+
+
+def test_reasons_have_words_and_shares_and_what_they_concern() -> None:
+    lines = shown(record("block"), 120)
+    row = line_of(lines, "deny ")
+    assert "on the deny list: computes in float32" in row
+    assert "1 exp" in row
+    assert "%" in row
+
+
+def test_reforms_are_counted() -> None:
+    seen = record("block")
+    assert not any("in another form" in line for line in shown(seen))
+    counted = {"residuals": 3, "held": 1}
+    other = dataclasses.replace(seen, summary=dataclasses.replace(seen.summary, reforms=counted))
+    assert shown(other)[3] == "in another form, or not kept (docs/reforms.md): 1 held, 3 residuals"
+    assert "1 held, 3 residuals" in " ".join(shown(other, 60)[3:5])  # on two lines, not cut off
+
+
+def test_alike_scopes_are_one_line_with_their_numbers() -> None:
+    lines = shown(record("net/layer_0", "net/layer_1", "net/layer_2", "net/layer_5", "net/head"))
+    row = line_of(lines, "layer_")
+    assert row.split()[:5] == ["layer_[0-2,5]", "x4", "4", "of", "8"]
+    assert line_of(lines, "net").split()[:4] == ["net", "5", "of", "10"]
+    assert line_of(lines, "head").split()[1:4] == ["1", "of", "2"]
+
+
+def test_scopes_that_differ_are_apart() -> None:
+    seen = record("layer_0", "layer_1")
+    first = dataclasses.replace(seen.operations[0], scope="layer_1")
+    moved = dataclasses.replace(seen, operations=(first, *seen.operations[1:]))
+    assert len([line for line in shown(moved) if line.startswith("layer_")]) == 2
+
+
+def test_the_tree_opens_where_most_bytes_are_and_ends() -> None:
+    scopes = [f"big/part{chr(97 + i)}/inner{chr(97 + j)}" for i in range(9) for j in range(9)]
+    lines = shown(record(*scopes))
+    tree = lines[next(i for i, line in enumerate(lines) if line.startswith("scope")) + 1 :]
+    assert "" in tree
+    assert tree.index("") <= MOST_LINES
+    assert tree[0].startswith("big ")
+    assert tree[1].startswith("  part")
+
+
+def test_what_has_no_scope_stands_last_under_its_function() -> None:
+    def step(x: jax.Array) -> jax.Array:
+        with jax.named_scope("net"):
+            y = x @ x
+        return y * 2
+
+    seen = duotone.explain(step, jnp.ones((8, 8)), dtype="bfloat16")
+    named, unnamed = branches_of(seen.operations)
+    assert named.name == "net"
+    assert unnamed.name == "(no scope)"
+    assert unnamed.branches[0].name.endswith(
+        "test_overview.py " + step.__qualname__.replace("<locals>.", "")
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 133])
+def test_no_line_is_wrapped_or_too_long(width: int) -> None:
+    long = "/".join(["a_scope_with_a_long_name"] * 6)
+    seen = record(long, "layer[relu]", "layer[/b]", "a:warning:b")
+    lines = shown(seen, width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) == len(shown(seen, 300))
+    # Rich reads these as markup otherwise.
+    assert any("layer[relu]" in line for line in lines)
+    assert any("  b]" in line for line in lines)
+
+
+def test_a_whole_step_of_a_deep_network_is_sixty_lines_of_eighty() -> None:
+    def loss(layers: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+        for i, layer in enumerate(layers):
+            with jax.named_scope(f"layer_{i}"):
+                x = jax.nn.softmax(x @ layer["a"]) @ layer["b"] + x
+        return (x**2).mean()
+
+    layers = [{"a": jnp.ones((8, 8)), "b": jnp.ones((8, 8))}] * 24
+    lines = str(duotone.explain(jax.grad(loss), layers, jnp.ones((12, 8)), dtype="bfloat16"))
+    assert len(lines.splitlines()) <= 60
+    assert max(map(len, lines.splitlines())) <= 80
+
+
+def test_a_rule_that_this_version_does_not_know_is_shown(tmp_path: Path) -> None:
+    seen = record("block")
+    operations = tuple(dataclasses.replace(o, rule="newer") for o in seen.operations)
+    (tmp_path / "seen.json").write_text(dataclasses.replace(seen, operations=operations).to_json())
+    read = Record.from_json((tmp_path / "seen.json").read_text())
+    assert line_of(shown(read), "newer")
+
+
+def test_nothing_at_all() -> None:
+    empty: tuple[OperationRecord, ...] = ()
+    lines = shown(dataclasses.replace(record("block"), operations=empty))
+    assert not any(line.startswith("full by") for line in lines)
+
+
+def test_a_notebook_shows_it_too() -> None:
+    seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
+    fragment = seen._repr_html_()
+    assert fragment.startswith("<pre>")
+    assert "operations in half" in fragment
+    assert "exp" in seen.rows()._repr_html_()
+
+
+def test_text_has_no_escapes() -> None:
+    assert "\x1b" not in plain(Overview(record("block")))
+    assert "<pre>" in html(Overview(record("block")))
+
+
+def test_columns_fill_a_line() -> None:
+    assert columns(20, ("ab", 5), ("1", -3), ("rest", 0)) == "ab      1 rest"
+    assert columns(20, ("abcdefgh", 5), ("12345", -3), ("rest", 0)) == "abcd… 12… rest"
