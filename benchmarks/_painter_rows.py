@@ -58,7 +58,7 @@ class Job:
     """One measurement.
 
     Attributes:
-        model: name in the zoo or of a Keras twin.
+        model: name in the zoo or of a Keras reference.
         target: name of a target.
         way: name of a way to train.
         half: half type; empty for float32.

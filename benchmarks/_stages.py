@@ -45,12 +45,12 @@ _NAMES = {
     "check_painting": "check",
     "cast_beforehand": "paint",
     "switched_on": "plan",
-    "find_reforms": "plan",
+    "find_optimizations": "plan",
     "plan_casts": "plan",
     "plan_residuals": "plan",
     "with_statistics": "plan",
     "without_scale": "plan",
-    "hold_rows": "plan",
+    "materialize_rows": "plan",
     "find_reductions": "plan",
 }
 """Functions that ``duotone.jaxpr.pipeline`` calls, by stage; painters and the rewriter are clocked
@@ -76,7 +76,7 @@ class Clock:
         return timed
 
     @contextlib.contextmanager
-    def on_the_road(self) -> Iterator[None]:
+    def in_the_pipeline(self) -> Iterator[None]:
         """Every stage that ``duotone.jaxpr.pipeline`` calls is timed."""
         with contextlib.ExitStack() as stack:
             for name, stage in _NAMES.items():
@@ -84,8 +84,8 @@ class Clock:
                 stack.enter_context(mock.patch.object(road, name, timed))
             painter = self.around("paint", PAINTERS["duotone"])
             stack.enter_context(mock.patch.object(road, "painter_of", return_value=painter))
-            amends = {rule: self.around("amend", f) for rule, f in road.AMENDMENTS.items()}
-            stack.enter_context(mock.patch.object(road, "AMENDMENTS", amends))
+            amends = {rule: self.around("amend", f) for rule, f in road.SAFETY_RULES.items()}
+            stack.enter_context(mock.patch.object(road, "SAFETY_RULES", amends))
             yield
 
 
@@ -105,8 +105,8 @@ def stage_seconds(
     clock, half = Clock(), HALF_TYPES[half_name]
     arrays, signature = flatten_call("benchmark", tuple(args), {})
     jaxpr = clock.around("trace", trace)(fn, signature, arrays).jaxpr
-    with clock.on_the_road():
+    with clock.in_the_pipeline():
         painted = road.paint_for_device(jaxpr, Policy(), half)
-        run = road.carry_out(jaxpr, painted, Policy())
+        run = road.lower(jaxpr, painted, Policy())
     clock.around("rewrite", jax.make_jaxpr(run))(*arrays)
     return clock.seconds, jaxpr

@@ -1,12 +1,13 @@
 # python -m benchmarks.ablation
-"""What is each rule and each reform worth?
+"""What is each rule and each optimization worth?
 
-Each is switched off by its name (``Policy(rules_remove=…)``, ``Policy(reforms_remove=…)``), one at
-a time, on the whole training steps of the zoo. Rules change colours, so their first figure is the
-bytes of operands and results as painted, without the rule over with it (above 1: the rule saves
-bytes; below: it spends them on exactness), and of how many models it changes the painting. Reforms
-change no colour: ``--compiled`` compiles the steps (extras ``cuda``, ``tpu``) without each rule and
-reform that is in effect in them, for the bytes and the temporary memory of the compiled programs.
+Each is switched off by its name (``Policy(rules_remove=…)``, ``Policy(optimizations_remove=…)``),
+one at a time, on the whole training steps of the zoo. Rules change precisions, so their first
+figure is the bytes of operands and results as painted, without the rule over with it (above 1: the
+rule saves bytes; below: it spends them on exactness), and of how many models it changes the
+painting. Optimizations change no precision: ``--compiled`` compiles the steps (extras ``cuda``,
+``tpu``) without each rule and optimization that is in effect in them, for the bytes and the
+temporary memory of the compiled programs.
 
 Each model is written as soon as it is there, beside what was measured before; ``--resume`` leaves
 out what was.
@@ -36,7 +37,7 @@ from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.records import record_of
 from duotone.precision.removable import REMOVABLE
 
-QUESTION = "What is each rule and each reform worth?"
+QUESTION = "What is each rule and each optimization worth?"
 COMMAND = "python -m benchmarks.ablation"
 COLUMNS = (("h200", "float16"), ("h200", "bfloat16"), ("v5e", "bfloat16"))
 """Targets and half types."""
@@ -45,7 +46,7 @@ Figures = dict[str, dict[str, dict[str, Any]]]
 
 
 def policies() -> dict[str, duotone.Policy]:
-    """For each rule and reform, a policy without it."""
+    """For each rule and optimization, a policy without it."""
     return {
         name: duotone.Policy().replace(**{field: [name]})
         for field, names in REMOVABLE.items()
@@ -57,8 +58,8 @@ def painted(model: str) -> dict[str, Any]:
     """Bytes of a model's step as painted, without each rule over with it, and what is in effect.
 
     Returns:
-        By target and half type: ``bytes``, a ratio for each rule that changes a colour, and
-        ``reforms``, the names of the reforms that the step is carried out in.
+        By target and half type: ``bytes``, a ratio for each rule that changes a precision, and
+        ``optimizations``, the names of the optimizations that the step is carried out in.
     """
     case = MODELS[model](None, "full")
     arrays, signature = flatten_call("benchmark", case.step_shapes(), {})
@@ -71,14 +72,14 @@ def painted(model: str) -> dict[str, Any]:
             ratios = {}
             for name in REMOVABLE["rules_remove"]:
                 seen = paint_for_device(jaxpr, policies()[name], HALF_TYPES[half])
-                if colours(seen) != colours(plain):
+                if precisions(seen) != precisions(plain):
                     ratios[name] = _bytes(record_of(seen)) / _bytes(record)
-            reforms = sorted({name for o in record.operations for name, _ in o.reforms})
-            found[f"{target} {half}"] = {"bytes": ratios, "reforms": reforms}
+            optimizations = sorted({name for o in record.operations for name, _ in o.optimizations})
+            found[f"{target} {half}"] = {"bytes": ratios, "optimizations": optimizations}
     return found
 
 
-def colours(seen: Any) -> tuple[Any, Any]:
+def precisions(seen: Any) -> tuple[Any, Any]:
     """The painting's two precisions of each node."""
     return seen.painting.compute, seen.painting.store
 
@@ -127,7 +128,7 @@ def painted_rows(records: dict[str, dict[str, Any]]) -> Iterator[list[Any]]:
 
 
 def compiled_rows(records: dict[str, dict[str, Any]], column: str) -> Iterator[list[Any]]:
-    """For each rule and reform in effect: means over all models, and the model it gains most on."""
+    """For each rule and optimization in effect: means over all models, and its best model."""
     measured = {model: row[column] for model, row in records.items() if column in row}
     for name in policies():
         ratios = {model: row[name] for model, row in measured.items() if name in row}
@@ -180,7 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--compiled", action="store_true", help="compile, not only paint")
     parser.add_argument("--target", default="h200", help="to compile for")
     parser.add_argument("--dtype", default="bfloat16", help="the half type to compile with")
-    parser.add_argument("--without", help="names of rules and reforms; by default all in effect")
+    parser.add_argument(
+        "--without", help="names of rules and optimizations; by default all in effect"
+    )
     parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     given = parser.parse_args(arguments)
     column = f"{given.target} {given.dtype}"
@@ -191,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             save(figures)
         if given.compiled and not (given.resume and column in figures["compiled"].get(model, {})):
             seen = figures["painted"][model][column]
-            names = [*seen["bytes"], *seen["reforms"]]
+            names = [*seen["bytes"], *seen["optimizations"]]
             if given.without:
                 names = [name for name in names if name in given.without.split(",")]
             found = compiled(model, given.target, given.dtype, names)

@@ -219,8 +219,8 @@ def measure(dots: Sequence[Dot], rounds: int = ROUNDS) -> list[dict[str, Any]]:
 
 def _painted(dot: Dot) -> bool:
     """Whether the table has the dot painted."""
-    worth = TABLE["cpu-bfloat16"].worth
-    return dot.flops >= worth.min_flops and dot.intensity >= worth.min_intensity
+    profitability = TABLE["cpu-bfloat16"].profitability
+    return dot.flops >= profitability.min_flops and dot.intensity >= profitability.min_intensity
 
 
 def measure_convolutions(rounds: int = ROUNDS) -> list[dict[str, Any]]:

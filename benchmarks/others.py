@@ -1,11 +1,11 @@
 # python -m benchmarks.others
-"""What are duotone, its rules and its reforms worth on models that are not in the zoo?
+"""What are duotone, its rules and its optimizations worth on models that are not in the zoo?
 
 Fourteen small models (``benchmarks/other/``), each with its whole training step, compiled for a
 device that need not be here (extras ``cuda``, ``tpu``): bytes moved between kernels and temporary
 memory, over those with dtypes set by hand. duotone stands around the whole step and around the
-loss alone (``value_and_grad(autocast(loss))``); ``--without`` switches rules and reforms off by
-name, one at a time, in the whole step.
+loss alone (``value_and_grad(autocast(loss))``); ``--without`` switches rules and optimizations off
+by name, one at a time, in the whole step.
 
 ``benchmarks.ablation`` asks the same of the zoo: what is worth nothing there may be worth a tenth
 here. Each measurement is written as soon as it is there, beside what was measured before;
@@ -38,14 +38,17 @@ from benchmarks.zoo.case import Differentiated, Loss, Step, TrainCase
 from duotone.devices import assuming, find_target
 from duotone.errors import MissingExtraError
 
-QUESTION = "What are duotone, its rules and its reforms worth on models that are not in the zoo?"
+QUESTION = (
+    "What are duotone, its rules and its optimizations worth on models that are not in the zoo?"
+)
 COMMAND = "python -m benchmarks.others"
 BY_HAND = "by hand"
 WHOLE = FORMS["whole"]
 WITHOUT = "without "
-"""How the name of a way begins that is the whole step without a rule or reform."""
-ABOVE_ZOO = ("operand", "hold_widened", "factors")
-"""Worth less than 1 % of the zoo's bytes, and kept for these models: switched off by default."""
+"""How the name of a way begins that is the whole step without a rule or optimization."""
+ABOVE_ZOO = ("operand", "materialize_widened", "factors")
+"""Profitability less than 1 % of the zoo's bytes, and kept for these models: switched off by
+default."""
 HALF_TYPES = ("float16", "bfloat16")
 Records = Mapping[str, Mapping[str, Any]]
 """By the key of a :class:`~benchmarks._painter_rows.Job`."""
@@ -76,7 +79,9 @@ def step_of(case: TrainCase, way: str, half: str, policy: duotone.Policy) -> Ste
 
 def _without(policy: duotone.Policy, name: str) -> duotone.Policy:
     removed = policies()[name]
-    return policy.replace(rules_remove=removed.rules_remove, reforms_remove=removed.reforms_remove)
+    return policy.replace(
+        rules_remove=removed.rules_remove, optimizations_remove=removed.optimizations_remove
+    )
 
 
 def measure(job: Job, whole: Mapping[str, Any], size: Size = "full") -> dict[str, Any]:
@@ -181,8 +186,9 @@ def text_of(records: Records) -> str:
     texts = [_table(records, target, half) for target, half in columns_of(records)]
     texts.append(
         "Bytes moved between kernels / temporary memory, over those with dtypes set by hand (GB\n"
-        "of each in the second column). Without a name: the whole step with that rule or reform\n"
-        "switched off; = where the program is the same. No time was measured on a device."
+        "of each in the second column). Without a name: the whole step with that rule or\n"
+        "optimization switched off; = where the program is the same. No time was measured on a\n"
+        "device."
     )
     gaps = [f"{key}: {gap}" for key, record in records.items() if (gap := gap_of(record))]
     return "\n\n".join([*texts, *(["\n".join(gaps)] if gaps else [])])
@@ -265,11 +271,11 @@ def jobs(arguments: Sequence[str] | None = None) -> list[Job]:
     parser.add_argument(
         "--without",
         default=",".join(ABOVE_ZOO),
-        help="rules and reforms to switch off, likewise (default %(default)s; '' for none)",
+        help="rules and optimizations to switch off, likewise (default %(default)s; '' for none)",
     )
     parser.add_argument("--resume", action="store_true", help="leave out what was measured")
     options = parser.parse_args(arguments)
-    names = chosen_names(options.without, list(policies()), "rule or reform")
+    names = chosen_names(options.without, list(policies()), "rule or optimization")
     ways = [BY_HAND, *FORMS.values(), *(WITHOUT + name for name in names)]
     target = find_target(options.target).name
     known = load() if options.resume else {}

@@ -60,7 +60,7 @@ def init_params(key, model):
     for _ in range(2):
         layers.append({name: normal(keys.pop(), s) * s[0] ** -0.5 for name, s in shapes.items()})
     table, place = (0.05 * normal(keys[0], (count, WIDTH)) for count in (VOCABULARY, LENGTH))
-    return {"embedding": table, "place": place, "layers": layers, "bias": jnp.zeros(VOCABULARY)}
+    return {"embedding": table, "position": place, "layers": layers, "bias": jnp.zeros(VOCABULARY)}
 
 
 def lstm_layer(p, x):
@@ -87,7 +87,7 @@ def transformer_layer(p, x):
 
 def loss_fn(params, blocks, model):
     """Mean cross entropy of each word after those before it."""
-    x = params["embedding"][blocks[:, :-1]] + (0 if model == "lstm" else params["place"])
+    x = params["embedding"][blocks[:, :-1]] + (0 if model == "lstm" else params["position"])
     for p in params["layers"]:
         x = lstm_layer(p, x) if model == "lstm" else transformer_layer(p, x)
     scores = x @ params["embedding"].T + params["bias"]

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from duotone.precision.removable import REMOVABLE  # noqa: E402
 from duotone.precision.rules import Rule  # noqa: E402
-from duotone.precision.safety.safety_rules import AMENDMENTS  # noqa: E402
+from duotone.precision.safety.safety_rules import SAFETY_RULES  # noqa: E402
 
 PAGE = ROOT / "docs" / "rules.md"
 _HEAD = """\
@@ -34,7 +34,7 @@ the allow list (dots and convolutions). [How it decides](architecture.md#the-wor
 words.
 
 `Policy(rules_remove={"distance"})` or `DUOTONE_RULES_REMOVE=distance` switches a rule off; the
-third column names what to write. The stage of `mixed` decides most of `inner` too. Where the
+third column names what to write. The stage of `mixed` decides most of `full_readers` too. Where the
 column says "no", the rule has no stage of its own: edit the lists, or use `keep_full` and
 `keep_half`. `backward` is no operation's rule: removed, it leaves the derivatives of a rewritten
 function to JAX.
@@ -51,7 +51,7 @@ def page() -> str:
     """The page."""
     rows = []
     for rule in Rule:
-        amend = AMENDMENTS.get(rule)
+        amend = SAFETY_RULES.get(rule)
         by = f"`{amend.__module__.replace('.', '/')}.py`" if amend else _where(rule)
         off = _DECIDED_WITH.get(rule, rule)
         off = f"`{off}`" if off in REMOVABLE["rules_remove"] else "no"
@@ -75,7 +75,7 @@ def _where(rule: Rule) -> str:
 
 def _only_asks(path: Path) -> bool:
     """Whether a module names rules and decides none."""
-    return path.name in ("rules.py", "amendments.py") or path.parent.name == "advice"
+    return path.name in ("rules.py", "safety rules.py") or path.parent.name == "advice"
 
 
 def main() -> int:

@@ -82,7 +82,7 @@ def with_identities(
     return lambda *operands: evaluate(jaxpr, jax.tree.leaves(operands))
 
 
-def colours(function: Callable[..., Any], args: Any, half: str) -> list[tuple[Any, ...]]:
+def precisions(function: Callable[..., Any], args: Any, half: str) -> list[tuple[Any, ...]]:
     """What operations that calculate see: their precision, and which operands were rounded."""
     painted = road.paint_jaxpr(
         jax.make_jaxpr(function)(*args), Policy(), HALF_TYPES[half], forms=TABLE["cpu-float16"]
@@ -190,8 +190,8 @@ def test_identities_round_nothing_more(
         return draw.choice(list(IDENTITIES.values())) if draw.random() < 0.4 else None
 
     args = arguments()
-    plain = colours(with_identities(function, args, lambda: None), args, half)
-    moved = colours(with_identities(function, args, chosen), args, half)
+    plain = precisions(with_identities(function, args, lambda: None), args, half)
+    moved = precisions(with_identities(function, args, chosen), args, half)
     for mine, theirs in zip(moved, plain, strict=True):
         assert mine[:2] == theirs[:2]
         assert is_as_exact(mine[2], theirs[2]), (mine, theirs)

@@ -117,7 +117,7 @@ def test_the_casts_of_explain_are_those_of_the_program(program: Program, painter
     half = "float16"
     program = Program(tuple(step for step in program.steps if step[0] != "pick"))
     exact = not BARRIERS & {step[0] for step in program.steps}
-    policy = Policy(painter=painter, reforms_remove=["recompute"])
+    policy = Policy(painter=painter, optimizations_remove=["recompute"])
     record = duotone.explain(program, *arguments(), dtype=half, policy=policy)
     planned = Counter(cast.to for cast in record.casts if cast.shape)
     planned[half] += sum(

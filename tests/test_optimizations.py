@@ -1,4 +1,4 @@
-"""Every reform on every device: found where the device gains, told by ``explain``, switched off."""
+"""Every optimization on every device: found where it gains, explained, and switched off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.pipeline import paint_jaxpr
 from duotone.policy.policy import Policy
-from duotone.precision.optimize.optimizations import REFORMS, REGISTRY
+from duotone.precision.optimize.optimizations import OPTIMIZATIONS, REGISTRY
 from duotone.precision.record import Record, make_record
 from tests.jaxpr import test_rows
 from tests.jaxpr.test_held import BIAS as JOINT
@@ -70,24 +70,26 @@ PROGRAMS: dict[str, Program] = {
     "window_dots": (pointwise, (jnp.ones((2, 4, 4, 8)), jnp.ones((1, 1, 8, 16)))),
     "weight_gradients": (jnp.matmul, SQUARE[::-1]),
     "recompute": (activated(jax.nn.gelu), SQUARE),
-    "recompute_dearest": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),
-    "quotients": (gradient(plain), ARRAYS),
+    "recompute_very_expensive": (activated(lambda x: jax.nn.gelu(x, approximate=False)), SQUARE),
+    "normalized_softmax": (gradient(plain), ARRAYS),
     "free_scales": (gradient(plain), ARRAYS),
     "row_statistics": (test_rows.step(test_rows.dropped), ROWS),
-    "firm_roots": (activated(jax.nn.log_softmax), SQUARE),
-    "hold_widened": (gradient(plain), ARRAYS),
-    "hold_rows": (test_rows.step(test_rows.biased), ROWS),
-    "hold_parts": (jax.grad(attention, argnums=(0, 1, 2)), (HEADS, JOINT, TOKENS)),
+    "rounded_once": (activated(jax.nn.log_softmax), SQUARE),
+    "materialize_widened": (gradient(plain), ARRAYS),
+    "materialize_rows": (test_rows.step(test_rows.biased), ROWS),
+    "materialize_parts": (jax.grad(attention, argnums=(0, 1, 2)), (HEADS, JOINT, TOKENS)),
 }
-"""By name: a program that a device which has the reform carries out in its form."""
+"""By name: a program that a device which has the optimization carries out in its form."""
 DEVICES = [device for device in TABLE if device != "other"]
 
 
 def record_of(program: Program, device: str, removed: tuple[str, ...] = ()) -> Record:
     function, args = program
-    policy = Policy(reforms_remove=removed)
+    policy = Policy(optimizations_remove=removed)
     half = HALF_TYPES["float16" if device == "cpu-float16" else "bfloat16"]
-    forms = TABLE[device].__class__(**{**_fields(device), "worth": TABLE["gpu"].worth})
+    forms = TABLE[device].__class__(
+        **{**_fields(device), "profitability": TABLE["gpu"].profitability}
+    )
     painted = paint_jaxpr(jax.make_jaxpr(function)(*args), policy, half, forms=forms)
     return make_record(
         painted.built.graph,
@@ -95,7 +97,7 @@ def record_of(program: Program, device: str, removed: tuple[str, ...] = ()) -> R
         painted.painting,
         painted.plan,
         half,
-        painted.reforms,
+        painted.optimizations,
     )
 
 
@@ -104,35 +106,39 @@ def _fields(device: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", REFORMS)
-def test_a_reform_is_told_where_a_device_has_it_and_nowhere_else(name: str, device: str) -> None:
-    has = name in TABLE[device].reforms
+@pytest.mark.parametrize("name", OPTIMIZATIONS)
+def test_a_optimization_is_told_where_a_device_has_it_and_nowhere_else(
+    name: str, device: str
+) -> None:
+    has = name in TABLE[device].optimizations
     record = record_of(PROGRAMS[name], device)
-    told = {reform: reason for o in record.operations for reform, reason in o.reforms}
+    told = {
+        optimization: reason for o in record.operations for optimization, reason in o.optimizations
+    }
     assert (name in told) is has
     assert not has or told[name]
-    assert record.summary.reforms.get(name, 0) == sum(
-        name == reform for o in record.operations for reform, _ in o.reforms
+    assert record.summary.optimizations.get(name, 0) == sum(
+        name == optimization for o in record.operations for optimization, _ in o.optimizations
     )
     if has:
-        assert name not in record_of(PROGRAMS[name], device, (name,)).summary.reforms
+        assert name not in record_of(PROGRAMS[name], device, (name,)).summary.optimizations
 
 
-def test_every_reform_is_where_the_registry_says() -> None:
+def test_every_optimization_is_where_the_registry_says() -> None:
     package = Path(duotone.__file__).parent
     for entry in REGISTRY:
         assert ast.get_docstring(ast.parse((package / entry.file).read_text()))
-        assert any(entry.name in row.reforms for row in TABLE.values()), entry.name
+        assert any(entry.name in row.optimizations for row in TABLE.values()), entry.name
         assert (entry.match is None) == (entry.of is None)
 
 
 def test_the_catalogue_is_up_to_date() -> None:
-    """If not: ``python scripts/reforms_page.py``."""
-    script = runpy.run_path(str(ROOT / "scripts" / "reforms_page.py"))
-    assert script["page"]() == (ROOT / "docs" / "reforms.md").read_text(encoding="utf-8")
+    """If not: ``python scripts/optimizations_page.py``."""
+    script = runpy.run_path(str(ROOT / "scripts" / "optimizations_page.py"))
+    assert script["page"]() == (ROOT / "docs" / "optimizations.md").read_text(encoding="utf-8")
 
 
-def test_a_switched_off_reform_is_not_carried_out() -> None:
+def test_a_switched_off_optimization_is_not_carried_out() -> None:
     """By way of ``autocast``, on this device."""
 
     def program(policy: Policy) -> str:
@@ -140,11 +146,11 @@ def test_a_switched_off_reform_is_not_carried_out() -> None:
         painted = duotone.autocast(function, dtype="float16", policy=policy)
         return str(jax.make_jaxpr(painted)(*args))
 
-    with_it, without = program(Policy()), program(Policy(reforms_remove=["recompute"]))
+    with_it, without = program(Policy()), program(Policy(optimizations_remove=["recompute"]))
     assert (with_it.count(" tanh "), without.count(" tanh ")) == (2, 1)
 
 
-def test_the_text_tells_what_each_reform_gains() -> None:
+def test_the_text_tells_what_each_optimization_gains() -> None:
     function, args = PROGRAMS["recompute"]
     seen = duotone.explain(function, *args, dtype="float16")
     shown = str(seen.rows())

@@ -3,14 +3,14 @@
 An ablation over one zoo says what its models need, and nothing of models that are written
 otherwise: without batch norms, with biases, with features that are joined and not added, with the
 cells of Flax in their loops. Those are here, each with its whole training step (AdamW), as small as
-a program may be that still shows what a rule is worth.
+a program may be that still shows what a rule is profitability.
 
 Each takes ``dtype`` and ``size`` as a model of the zoo does (``benchmarks/zoo``). By hand means the
 ``dtype`` argument of Flax's layers and float32 logits, no more: Flax's attention then has its
 softmax in half. Losses are those of Optax.
 
 Rules of duotone may be made looking at them, as at the first half of the zoo: they say what a rule
-or a reform is worth, not how well duotone does with models that it was not made for.
+or an optimization is profitability, not how well duotone does with models that it was not made for.
 
 Who extends this: whoever adds a model adds a function that returns a
 :class:`~benchmarks.zoo.case.TrainCase` to one of the files, and a line to :data:`OTHERS`.

@@ -16,14 +16,13 @@ class Finding:
     """Something of a step that costs time and can be mended.
 
     Attributes:
-        kind: name of the finder, a word of ``docs/advise.md``: ``"tiles"``, ``"casts"``, ….
+        kind: name of the check, a word of ``docs/advise.md``: ``"tiles"``, ``"casts"``, ….
         what: what is found, in words.
         remedy: what to do, in words.
-        operation: the operation that it concerns, of several the dearest; empty for the whole step.
-        scope: its name scope.
-        source: the user's source line; empty if none is known.
-        count: how many operations of the program it concerns; 0 for the whole step.
-        seconds: what it costs in one call on the target, by the roofline; 0 where nothing is known
+        operation: the operation that it concerns, of several the most expensive; empty for the
+        whole step. scope: its name scope. source: the user's source line; empty if none is known.
+        count: how many operations of the program it concerns; 0 for the whole step. seconds: what
+        it costs in one call on the target, by the roofline; 0 where nothing is known
             of the target's speed, or of the cost.
         bytes: what it moves in one call between kernels and memory for nothing; 0 where that is not
             known.
@@ -55,7 +54,7 @@ class AdviceRecord:
         half: the half type in which the step calculates there; empty for none.
         seconds: what one call takes there, by the roofline; 0 where nothing is known of its speed.
         bytes: that one call moves.
-        findings: what is worth mending, dearest first.
+        findings: what is worth mending, most expensive first.
         notes: what the figures are, and what they leave out, a line each.
     """
 

@@ -1,10 +1,10 @@
-"""``duotone.advise``: what makes a step slow on a device, in words, dearest first.
+"""``duotone.advise``: what makes a step slow on a device, in words, most expensive first.
 
 ::
 
     the step as it runs there: rewritten, or as written where it holds halves of its own
     its kernels, estimated            (duotone.cost.estimate)
-    what the finders find in them     (duotone.advising.checks)
+    what the checks find in them     (duotone.advising.checks)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duotone.advising.advice import AdviceRecord
 from duotone.advising.advice_view import AdviceView
 from duotone.advising.checks.all_checks import found_in
 from duotone.advising.checks.widths import is_half_by_hand
-from duotone.advising.step_model import Argument, Scene
+from duotone.advising.step_model import Argument, StepModel
 from duotone.comparing.comparison import DUOTONE, FLOAT32, WRITTEN
 from duotone.comparing.variants import Forms
 from duotone.devices.half_type import default_device
@@ -41,7 +41,7 @@ ESTIMATE = (
 
 
 class Advice(Viewed, AdviceRecord):
-    """The findings of a step, dearest first; ``print`` them.
+    """The findings of a step, most expensive first; ``print`` them.
 
     ``findings`` are data, :meth:`to_json` writes all. See
     :class:`duotone.advising.advice.AdviceRecord` for its attributes.
@@ -60,7 +60,7 @@ def advise(
     calls: Sequence[tuple[Any, ...]] = (),
     **kwargs: Any,
 ) -> Advice:
-    """Says what makes a step slow on a device and what to do about it, dearest first.
+    """Says what makes a step slow on a device and what to do about it, most expensive first.
 
     The device need not be present; nothing is compiled or run. A step in float32 is looked at as
     :func:`duotone.autocast` makes it; one that duotone rewrites already, or that has half types of
@@ -104,7 +104,7 @@ def advise(
     record = forms.record(where, form)
     half = forms.half(where) if form == DUOTONE else record.summary.half_dtype
     calls_made, programs = _calls(step, [(call, kwargs) for call in _tuples(calls, args)])
-    scene = Scene(
+    model = StepModel(
         record=record,
         target=where,
         half=half if half in HALF_TYPES else "",
@@ -117,11 +117,11 @@ def advise(
         function=forms.name,
         target=where.name,
         device=where.description,
-        half=scene.half,
-        seconds=scene.seconds,
-        bytes=scene.bytes,
-        findings=found_in(scene),
-        notes=(ESTIMATE, _looked_at(form, scene)),
+        half=model.half,
+        seconds=model.seconds,
+        bytes=model.bytes,
+        findings=found_in(model),
+        notes=(ESTIMATE, _looked_at(form, model)),
     )
 
 
@@ -140,14 +140,18 @@ def _form(forms: Forms, target: Target) -> str:
         return WRITTEN  # rewritten programs inside
     if same == DUOTONE:
         return DUOTONE
-    return WRITTEN if is_half_by_hand(Scene(forms.record(target, FLOAT32), target, "")) else DUOTONE
+    return (
+        WRITTEN
+        if is_half_by_hand(StepModel(forms.record(target, FLOAT32), target, ""))
+        else DUOTONE
+    )
 
 
-def _looked_at(form: str, scene: Scene) -> str:
+def _looked_at(form: str, model: StepModel) -> str:
     if form == WRITTEN:
         return "The step was looked at as it is written: it holds half types, or rewritten parts."
-    if not scene.half:
-        return f"No half type is fast on {scene.target.name}: the step was looked at in float32."
+    if not model.half:
+        return f"No half type is fast on {model.target.name}: the step was looked at in float32."
     return "The step was looked at as duotone.autocast makes it."
 
 

@@ -1,4 +1,4 @@
-"""A scene: a step as it runs, its kernels on the target, its arguments. The finders look at it."""
+"""A step: a step as it runs, its kernels on the target, its arguments. The checks look at it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Argument:
     whole: bool = True
 
 
-@dataclasses.dataclass(frozen=True)  # without slots: what finders ask for again is kept
-class Scene:
+@dataclasses.dataclass(frozen=True)  # without slots: what checks ask for again is kept
+class StepModel:
     """A step as it runs.
 
     Attributes:
@@ -185,13 +185,13 @@ class Scene:
         """A finding.
 
         Args:
-            kind: name of the finder.
+            kind: name of the check.
             what: what is found.
             remedy: what to do.
             concerned: operations; none for the whole step.
             cost: seconds or bytes, as :meth:`cost`; ``None`` where it is not known.
             moved: bytes, where the cost is seconds.
-            at: the operation that it names; of those concerned the dearest if omitted.
+            at: the operation that it names; of those concerned the most expensive if omitted.
             of: what the cost is a share of; the step if omitted.
         """
         found, of = list(concerned), of or self.total
@@ -210,7 +210,7 @@ class Scene:
         )
 
 
-Finder = Callable[[Scene], Iterator[Finding]]
+Check = Callable[[StepModel], Iterator[Finding]]
 """Yields what it finds, in any order."""
 
 

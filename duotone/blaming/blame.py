@@ -1,9 +1,9 @@
-"""Blame: runs a step once beside its float32 twin and names the operation that is not finite.
+"""Blame: runs a step once beside its float32 reference and names the operation that is not finite.
 
 ::
 
     rewrite the function, unless it is or holds a rewritten one; mark every node in its scopes
-    run the rewritten program and its twin as one compiled program, note a row for each value
+    run the rewritten program and its reference as one compiled program, note a row for each value
     read the rows: what overflows first and why, or what loses most
     where all is finite run both once more, in a second program, which notes the errors; before that
     look at the step without duotone where only that may be not finite: see _in_float32
@@ -26,7 +26,7 @@ from jax.core import ShapedArray, Tracer
 from duotone.blaming import reference_loops as loops  # noqa: F401  (registers the forms)
 from duotone.blaming.blame_view import BlameView
 from duotone.blaming.findings import BlameRecord, Verdict
-from duotone.blaming.reference_run import Twins, twin_of
+from duotone.blaming.reference_run import References, reference_of
 from duotone.blaming.reference_statistics import ERRORS, FULL_TICK, LOOK, SIZE, WIDTH, Kind
 from duotone.blaming.suspects import Run, blamed
 from duotone.comparing.variants import without_duotone
@@ -124,7 +124,7 @@ def blame(
 
 
 def instrumented(function: Callable[..., Any], signature: Signature, arrays: Any) -> Instrumented:
-    """A function that is or holds rewritten programs, to be run beside its twin.
+    """A function that is or holds rewritten programs, to be run beside its reference.
 
     Args:
         function: the function.
@@ -228,7 +228,7 @@ def _with_gradient(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Instrumented:
-    """A traced step that runs beside its twin; compiled once, and once more for its errors.
+    """A traced step that runs beside its reference; compiled once, and once more for its errors.
 
     Attributes:
         arguments: their names.
@@ -250,7 +250,7 @@ class Instrumented:
             ()
         ]
         self.reference: Instrumented | None = None
-        self._twins, self._results = Twins(LOOK), list[int]()
+        self._references, self._results = References(LOOK), list[int]()
         self._look = jax.jit(functools.partial(self._noted, LOOK))
         self._errors = jax.jit(functools.partial(self._noted, ERRORS))
 
@@ -273,7 +273,7 @@ class Instrumented:
         read[:, :WIDTH] = jax.device_get(rows)
         if errors is not None:
             read[:, WIDTH:] = jax.device_get(errors)
-        sites, readers = self._twins.sites, self._twins.readers
+        sites, readers = self._references.sites, self._references.readers
         marked = self._collection.marked
         return blamed(Run(sites, read, readers, marked, self.arguments, self._results), self.half)
 
@@ -289,13 +289,13 @@ class Instrumented:
 
     def _noted(self, kind: Kind, arrays: list[Any]) -> Any:
         """The rows of all sites; traced once for each kind, which gives the same sites."""
-        twins = self._twins = Twins(kind)
+        references = self._references = References(kind)
         operands = [
-            twins.note(("argument", k), None, ((name, False),), twin_of(array), ())
+            references.note(("argument", k), None, ((name, False),), reference_of(array), ())
             for k, (name, array) in enumerate(zip(self.arguments, arrays, strict=True))
         ]
-        self._results = twins.note_results(self._jaxpr, twins.run(self._jaxpr, operands))
-        sites, rows = twins.rows()
+        self._results = references.note_results(self._jaxpr, references.run(self._jaxpr, operands))
+        sites, rows = references.rows()
         return rows[np.argsort(sites)]
 
 

@@ -1,4 +1,4 @@
-"""The record of a step that was run beside its float32 twin: what overflowed, what was lost.
+"""The record of a step that was run beside its float32 reference: what overflowed, what was lost.
 
 Views read it and compute nothing.
 """
@@ -40,7 +40,7 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suspect:
-    """One operation of the step, beside its float32 twin.
+    """One operation of the step, beside its float32 reference.
 
     Attributes:
         operation: its name; ``"argument"`` for an argument of the step.
@@ -50,12 +50,13 @@ class Suspect:
         dtype: in which its result is stored.
         shape: of the result.
         reader: the operation for which it was cast to half, where the cast is to blame.
-        low: least element of the float32 twin, all iterations of a loop.
+        low: least element of the float32 reference, all iterations of a loop.
         high: greatest element, likewise.
-        nonfinite: elements that are not finite while the twin's are.
+        nonfinite: elements that are not finite while the reference's are.
         iteration: of the innermost loop, the first at which that was so; ``None`` outside of loops.
-        underflow: share of the elements that are 0 or subnormal in half while the twin is normal.
-        error: root mean square of the difference to the twin, relative to that of the twin; 0 where
+        underflow: share of the elements that are 0 or subnormal in half while the reference is
+        normal. error: root mean square of the difference to the reference, relative to that of the
+        reference; 0 where
             the verdict is not ``finite``, for it is not calculated then.
         backward: whether it stands in the backward pass.
     """
@@ -82,7 +83,7 @@ class Suspect:
 
     @property
     def largest(self) -> float:
-        """The greatest magnitude of the twin."""
+        """The greatest magnitude of the reference."""
         return max(abs(self.low), abs(self.high))
 
 

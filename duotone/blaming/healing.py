@@ -188,7 +188,7 @@ class Healer:
                     bad, lambda: program.rows(arrays), lambda: jnp.zeros(like.shape, like.dtype)
                 )
         except Exception as error:  # of whatever the step holds: the training is to go on
-            self._give_up("%s cannot be run beside its float32 twin: %s", name, error)
+            self._give_up("%s cannot be run beside its float32 reference: %s", name, error)
             return
         jax.debug.callback(functools.partial(self._looked, program), rows, bad)
 

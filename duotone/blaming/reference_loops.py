@@ -1,7 +1,7 @@
-"""Loops, branches and shards of a program that runs beside its float32 twin.
+"""Loops, branches and shards of a program that runs beside its float32 reference.
 
-A carry has a twin of its own only if the body, or what it starts from, makes one: that is tried
-out, and so is which sites the body has, since a loop carries one row for each of them.
+A carry has a reference of its own only if the body, or what it starts from, makes one: that is
+tried out, and so is which sites the body has, since a loop carries one row for each of them.
 """
 
 from __future__ import annotations
@@ -15,32 +15,36 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.blaming.reference_run import HANDLERS, Twin, Twins, rejoined
+from duotone.blaming.reference_run import HANDLERS, Reference, References, rejoined
 from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
 
 Names = tuple[tuple[str, bool], ...]
 
 
-def _packed(twins: Iterable[Twin], shared: Sequence[bool], avals: Sequence[Any]) -> list[Any]:
-    """Arrays of values: one of each that is its own twin, two of each other."""
+def _packed(
+    references: Iterable[Reference], shared: Sequence[bool], avals: Sequence[Any]
+) -> list[Any]:
+    """Arrays of values: one of each that is its own reference, two of each other."""
     arrays: list[Any] = []
-    for twin, one, aval in zip(twins, shared, avals, strict=True):
-        pair = rejoined(twin.plain, twin.full, aval)
+    for reference, one, aval in zip(references, shared, avals, strict=True):
+        pair = rejoined(reference.plain, reference.full, aval)
         arrays.extend(pair[:1] if one else pair)
     return arrays
 
 
-def _unpacked(arrays: Sequence[Any], shared: Sequence[bool], like: Sequence[int]) -> list[Twin]:
+def _unpacked(
+    arrays: Sequence[Any], shared: Sequence[bool], like: Sequence[int]
+) -> list[Reference]:
     """The values of arrays; ``like`` has the site of each."""
     rest = iter(arrays)
     found = []
     for one, site in zip(shared, like, strict=True):
         plain = next(rest)
-        found.append(Twin(plain, plain if one else next(rest), site))
+        found.append(Reference(plain, plain if one else next(rest), site))
     return found
 
 
-def _spread(t: Twins, sites: Sequence[int], rows: Any, among: Sequence[int]) -> Any:
+def _spread(t: References, sites: Sequence[int], rows: Any, among: Sequence[int]) -> Any:
     """Rows of these sites among those of others, which are neutral."""
     return t.kind.neutral(len(among)).at[np.searchsorted(among, sites)].set(rows)
 
@@ -49,22 +53,22 @@ class _Body:
     """The body of a loop, tried out until it is known what it carries.
 
     Attributes:
-        shared: which carries are their own twins.
+        shared: which carries are their own references.
         keys: the sites in it.
     """
 
     def __init__(
         self,
-        t: Twins,
-        run: Callable[[list[Twin], Sequence[Any]], list[Twin]],
-        first: Sequence[Twin],
+        t: References,
+        run: Callable[[list[Reference], Sequence[Any]], list[Reference]],
+        first: Sequence[Reference],
         avals: Sequence[Any],
     ) -> None:
         self._t, self._run, self._avals = t, run, avals
         self.first = first
-        self.sites = [twin.site for twin in first]
-        self.shared = [twin.shared for twin in first]
-        self.after: list[Twin] = []
+        self.sites = [reference.site for reference in first]
+        self.shared = [reference.shared for reference in first]
+        self.after: list[Reference] = []
         self.keys: list[int] = []
 
     def settle(self, x: Sequence[Any]) -> None:
@@ -74,8 +78,8 @@ class _Body:
             jax.eval_shape(lambda a: self(a, x, jnp.int32(0), jnp.int32(0))[:2], arrays)
             count = len(self.shared)
             shared = [
-                now and twin.shared
-                for now, twin in zip(self.shared, self.after[:count], strict=True)
+                now and reference.shared
+                for now, reference in zip(self.shared, self.after[:count], strict=True)
             ]
             if shared == self.shared:
                 return
@@ -83,7 +87,7 @@ class _Body:
 
     def __call__(
         self, arrays: Sequence[Any], x: Sequence[Any], tick: Any, iteration: Any
-    ) -> tuple[list[Any], Any, Any, list[Twin]]:
+    ) -> tuple[list[Any], Any, Any, list[Reference]]:
         """One iteration: new carries, rows, tick, and further results."""
         carry = _unpacked(arrays, self.shared, self.sites)
         after, left = self._t.apart(lambda: self._run(carry, x), tick + 1, iteration)
@@ -97,30 +101,32 @@ class _Body:
         arrays = _packed(self.first, self.shared, self._avals)
         return arrays, self._t.kind.neutral(len(self.keys))
 
-    def results(self, arrays: Sequence[Any]) -> list[Twin]:
+    def results(self, arrays: Sequence[Any]) -> list[Reference]:
         """The carries after the loop."""
         return _unpacked(
-            arrays, self.shared, [twin.site for twin in self.after[: len(self.shared)]]
+            arrays, self.shared, [reference.site for reference in self.after[: len(self.shared)]]
         )
 
 
 def _scan(
-    t: Twins, eqn: Any, operands: list[Twin], names: Names, path: tuple[int, ...]
-) -> list[Twin]:
+    t: References, eqn: Any, operands: list[Reference], names: Names, path: tuple[int, ...]
+) -> list[Reference]:
     jaxpr, length = eqn.params["jaxpr"], eqn.params["length"]
     num_consts, num_carry = _jax.scan_layout(eqn)
     split = num_consts + num_carry
     consts, first, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
     opened = _jax.open_jaxpr(jaxpr)
-    sliced = [twin.shared for twin in xs]
-    sites = [twin.site for twin in xs]
+    sliced = [reference.shared for reference in xs]
+    sites = [reference.site for reference in xs]
 
-    def run(carry: list[Twin], x: Sequence[Any]) -> list[Twin]:
+    def run(carry: list[Reference], x: Sequence[Any]) -> list[Reference]:
         return t.run(jaxpr, [*consts, *carry, *_unpacked(x, sliced, sites)], names, path)
 
     body = _Body(t, run, first, [var.aval for var in opened.invars[num_consts:split]])
     slices = [
-        array for twin in xs for array in {id(a): a for a in (twin.plain, twin.full)}.values()
+        array
+        for reference in xs
+        for array in {id(a): a for a in (reference.plain, reference.full)}.values()
     ]
     one = (
         [
@@ -134,7 +140,7 @@ def _scan(
         return _empty(eqn, operands)
     body.settle(one)
     keys, avals = body.keys, [var.aval for var in opened.outvars[num_carry:]]
-    stacked = [twin.shared for twin in body.after[num_carry:]]
+    stacked = [reference.shared for reference in body.after[num_carry:]]
 
     def step(state: Any, x: Any) -> tuple[Any, Any]:
         arrays, rows, tick, iteration = state
@@ -147,7 +153,7 @@ def _scan(
         step, start, slices, length=length, reverse=eqn.params["reverse"]
     )
     _leave(t, keys, rows, tick)
-    after = [twin.site for twin in body.after[num_carry:]]
+    after = [reference.site for reference in body.after[num_carry:]]
     return [*body.results(arrays), *_unpacked(ys, stacked, after)]
 
 
@@ -155,30 +161,30 @@ def _extended(array: Any) -> bool:
     return jnp.issubdtype(array.dtype, jax.dtypes.extended)
 
 
-def _empty(eqn: Any, operands: list[Twin]) -> list[Twin]:
+def _empty(eqn: Any, operands: list[Reference]) -> list[Reference]:
     """A scan over nothing."""
     with _jax.EquationContext(eqn):
         plains = _jax.bind(eqn, [operand.plain for operand in operands])
     num_consts, num_carry = _jax.scan_layout(eqn)
     carried = operands[num_consts : num_consts + num_carry]
-    return [*carried, *[Twin(plain, plain) for plain in plains[num_carry:]]]
+    return [*carried, *[Reference(plain, plain) for plain in plains[num_carry:]]]
 
 
-def _leave(t: Twins, keys: Sequence[int], rows: Any, tick: Any) -> None:
+def _leave(t: References, keys: Sequence[int], rows: Any, tick: Any) -> None:
     """Takes over what was noted inside."""
     t.left.append((keys, rows))
     t.tick = tick + 1
 
 
 def _while(
-    t: Twins, eqn: Any, operands: list[Twin], names: Names, path: tuple[int, ...]
-) -> list[Twin]:
+    t: References, eqn: Any, operands: list[Reference], names: Names, path: tuple[int, ...]
+) -> list[Reference]:
     of_cond, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     condition, jaxpr = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    cond_consts = [twin.plain for twin in operands[:of_cond]]
+    cond_consts = [reference.plain for reference in operands[:of_cond]]
     consts, first = operands[of_cond : of_cond + of_body], operands[of_cond + of_body :]
 
-    def run(carry: list[Twin], x: Sequence[Any]) -> list[Twin]:
+    def run(carry: list[Reference], x: Sequence[Any]) -> list[Reference]:
         return t.run(jaxpr, [*consts, *carry], names, path)
 
     body = _Body(t, run, first, [var.aval for var in _jax.open_jaxpr(jaxpr).invars[of_body:]])
@@ -187,7 +193,9 @@ def _while(
 
     def goes_on(arrays: Sequence[Any]) -> Any:
         carry = _unpacked(arrays, body.shared, body.sites)
-        (found,) = _jax.jaxpr_as_fun(condition)(*cond_consts, *[twin.plain for twin in carry])
+        (found,) = _jax.jaxpr_as_fun(condition)(
+            *cond_consts, *[reference.plain for reference in carry]
+        )
         return found
 
     def step(state: Any) -> Any:
@@ -205,24 +213,24 @@ def _while(
 
 
 def _cond(
-    t: Twins, eqn: Any, operands: list[Twin], names: Names, path: tuple[int, ...]
-) -> list[Twin]:
+    t: References, eqn: Any, operands: list[Reference], names: Names, path: tuple[int, ...]
+) -> list[Reference]:
     index, rest = operands[0], operands[1:]
     avals = [var.aval for var in eqn.outvars]
     shared, keys = [True] * len(avals), set[int]()
     sites = [-1] * len(avals)
 
-    def branch(number: int) -> tuple[list[Twin], Any]:
+    def branch(number: int) -> tuple[list[Reference], Any]:
         jaxpr = eqn.params["branches"][number]
         return t.apart(lambda: t.run(jaxpr, rest, names, (*path, number)), t.tick, t.iteration)
 
     def look(number: int) -> Any:
         results, (inside, _, _) = branch(number)
         keys.update(inside)
-        for position, twin in enumerate(results):
-            shared[position] &= twin.shared
-            sites[position] = max(sites[position], twin.site)
-        return [twin.plain for twin in results]
+        for position, reference in enumerate(results):
+            shared[position] &= reference.shared
+            sites[position] = max(sites[position], reference.site)
+        return [reference.plain for reference in results]
 
     numbers = range(len(eqn.params["branches"]))
     for number in numbers:
@@ -243,12 +251,12 @@ def _cond(
 
 
 def _shard_map(
-    t: Twins, eqn: Any, operands: list[Twin], names: Names, path: tuple[int, ...]
-) -> list[Twin]:
+    t: References, eqn: Any, operands: list[Reference], names: Names, path: tuple[int, ...]
+) -> list[Reference]:
     """Nothing is noted inside; the results are one site each."""
     arguments = _jax.shard_map_arguments(eqn)
     jaxpr = eqn.params["jaxpr"]
-    shared = [twin.shared for twin in operands]
+    shared = [reference.shared for reference in operands]
     local = [var.aval for var in _jax.open_jaxpr(jaxpr).outvars]
     enter = [
         s for s, one in zip(arguments["in_specs"], shared, strict=True) for _ in range(2 - one)
@@ -263,12 +271,14 @@ def _shard_map(
         return tuple(_packed(results, [False] * len(results), local))
 
     given = [
-        a for twin in operands for a in ((twin.plain,) if twin.shared else (twin.plain, twin.full))
+        a
+        for reference in operands
+        for a in ((reference.plain,) if reference.shared else (reference.plain, reference.full))
     ]
     again = jax.shard_map(run, **{**arguments, "in_specs": tuple(enter), "out_specs": tuple(leave)})
     results = _unpacked(again(*given), [False] * len(local), [-1] * len(local))
-    reads = [twin.site for twin in operands]
-    return [t.note((path, k), eqn, names, twin, reads) for k, twin in enumerate(results)]
+    reads = [reference.site for reference in operands]
+    return [t.note((path, k), eqn, names, reference, reads) for k, reference in enumerate(results)]
 
 
 HANDLERS.update({"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map})

@@ -1,13 +1,13 @@
-"""Twins: runs a rewritten program and, beside each of its values, what float32 makes of it.
+"""References: runs a rewritten program and, beside each of its values, what float32 makes of it.
 
 ::
 
     for each equation
-        bind it to what the program has, and once more to the twins, in which nothing is half
+        bind it to what the program has, and once more to the references, in which nothing is half
         note a row of numbers of both (:mod:`duotone.blaming.reference_statistics`)
 
-A value that nothing half leads to is its own twin and is calculated once. Loops and branches go
-where the program's own values lead, for both; what is noted of their iterations is joined. The
+A value that nothing half leads to is its own reference and is calculated once. Loops and branches
+go where the program's own values lead, for both; what is noted of their iterations is joined. The
 whole is traced by whoever calls it, so it is compiled as one program.
 """
 
@@ -61,8 +61,8 @@ class Site:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Twin:
-    """A value of the program, its twin, and the site at which it was made (-1 if unknown)."""
+class Reference:
+    """A value of the program, its reference, and the site at which it was made (-1 if unknown)."""
 
     plain: Any
     full: Any
@@ -70,7 +70,7 @@ class Twin:
 
     @property
     def shared(self) -> bool:
-        """True if a value is its own twin."""
+        """True if a value is its own reference."""
         return self.plain is self.full
 
 
@@ -78,15 +78,15 @@ NUMBER = -2
 """The site of a literal, and of what is made of literals alone."""
 
 
-def twin_of(plain: Any, site: int = -1) -> Twin:
-    """An argument or a constant, with a twin of the same numbers."""
+def reference_of(plain: Any, site: int = -1) -> Reference:
+    """An argument or a constant, with a reference of the same numbers."""
     if getattr(plain, "dtype", None) in HALF and not _jax.is_operand(plain):
-        return Twin(plain, jnp.asarray(plain).astype(jnp.float32), site)
-    return Twin(plain, plain, site)
+        return Reference(plain, jnp.asarray(plain).astype(jnp.float32), site)
+    return Reference(plain, plain, site)
 
 
-class Twins:
-    """One run of a program beside its twin.
+class References:
+    """One run of a program beside its reference.
 
     Args:
         kind: what is noted of each value.
@@ -116,10 +116,10 @@ class Twins:
     def run(
         self,
         jaxpr: Any,
-        operands: Sequence[Twin],
+        operands: Sequence[Reference],
         names: tuple[tuple[str, bool], ...] = (),
         path: tuple[int, ...] = (),
-    ) -> list[Twin]:
+    ) -> list[Reference]:
         """Runs a program.
 
         Args:
@@ -129,12 +129,12 @@ class Twins:
             path: positions of the equations around it.
         """
         opened = _jax.open_jaxpr(jaxpr)
-        env: dict[Any, Twin] = dict(zip(opened.invars, operands, strict=True))
-        env.update(zip(opened.constvars, map(twin_of, _jax.consts_of(jaxpr)), strict=True))
+        env: dict[Any, Reference] = dict(zip(opened.invars, operands, strict=True))
+        env.update(zip(opened.constvars, map(reference_of, _jax.consts_of(jaxpr)), strict=True))
 
-        def read(atom: Any) -> Twin:
+        def read(atom: Any) -> Reference:
             if _jax.is_literal(atom):
-                return twin_of(np.asarray(atom.val, atom.aval.dtype), NUMBER)
+                return reference_of(np.asarray(atom.val, atom.aval.dtype), NUMBER)
             return env[atom]
 
         for position, eqn in enumerate(opened.eqns):
@@ -150,21 +150,23 @@ class Twins:
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in opened.outvars]
 
-    def note_results(self, jaxpr: Any, results: Sequence[Twin]) -> list[int]:
+    def note_results(self, jaxpr: Any, results: Sequence[Reference]) -> list[int]:
         """The sites of the program's results.
 
         A result that was moved after it was noted has a site of its own: what moves it may put NaN
         into it, as ``jnp.where`` and ``jnp.take`` do.
         """
         sites = []
-        for place, twin in enumerate(results):
-            noted = self.notes.get(twin.site)
+        for place, reference in enumerate(results):
+            noted = self.notes.get(reference.site)
             makers = _makers(jaxpr, place)
-            if makers and (noted is None or noted.full is not twin.full):
+            if makers and (noted is None or noted.full is not reference.full):
                 stacks = (_jax.stack_names(eqn.source_info.name_stack) for eqn in makers)
                 names, self._around = tuple(itertools.chain(*stacks)), makers[:-1]
-                twin = self.note(("result", place), makers[-1], names, twin, [twin.site])
-            sites.append(twin.site)
+                reference = self.note(
+                    ("result", place), makers[-1], names, reference, [reference.site]
+                )
+            sites.append(reference.site)
         self._around = ()
         return sites
 
@@ -173,23 +175,23 @@ class Twins:
         key: Any,
         eqn: Any,
         names: tuple[tuple[str, bool], ...],
-        twin: Twin,
+        reference: Reference,
         reads: Sequence[int],
-    ) -> Twin:
+    ) -> Reference:
         """The value with its site, after it was noted for a row."""
-        dtype = getattr(twin.plain, "dtype", None)
-        if not self.watching or not watched(dtype) or _jax.is_operand(twin.plain):
-            return twin
-        if not twin.plain.size:
-            return twin
+        dtype = getattr(reference.plain, "dtype", None)
+        if not self.watching or not watched(dtype) or _jax.is_operand(reference.plain):
+            return reference
+        if not reference.plain.size:
+            return reference
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.sites)
             found = tuple(dict.fromkeys(read for read in reads if read >= 0))
-            shape, loop = twin.plain.shape, self.iteration is not None
+            shape, loop = reference.plain.shape, self.iteration is not None
             self.sites.append(Site(eqn, names, str(dtype), shape, found, loop, self._around))
-        self.notes[number] = Note(twin.plain, twin.full, self.tick)
-        return Twin(twin.plain, twin.full, number)
+        self.notes[number] = Note(reference.plain, reference.full, self.tick)
+        return Reference(reference.plain, reference.full, number)
 
     def rows(self) -> tuple[list[int], Any]:
         """The sites that were noted in the program that runs, and a row for each."""
@@ -228,7 +230,8 @@ def _makers(jaxpr: Any, place: int) -> tuple[Any, ...]:
 
 
 Handler = Callable[
-    [Twins, Any, list[Twin], tuple[tuple[str, bool], ...], tuple[int, ...]], list[Twin]
+    [References, Any, list[Reference], tuple[tuple[str, bool], ...], tuple[int, ...]],
+    list[Reference],
 ]
 """Takes the run, an equation, its operands, the name stack and the place; returns its results."""
 
@@ -237,24 +240,24 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def _calls(
-    t: Twins,
+    t: References,
     eqn: Any,
-    operands: list[Twin],
+    operands: list[Reference],
     names: tuple[tuple[str, bool], ...],
     path: tuple[int, ...],
-) -> list[Twin]:
+) -> list[Reference]:
     """A program that runs once, in place."""
     jaxpr = next(eqn.params[name] for name in _CALLED if name in eqn.params)
     return t.run(jaxpr, operands, names, path)
 
 
 def _leaf(
-    t: Twins,
+    t: References,
     eqn: Any,
-    operands: list[Twin],
+    operands: list[Reference],
     names: tuple[tuple[str, bool], ...],
     path: tuple[int, ...],
-) -> list[Twin]:
+) -> list[Reference]:
     """One equation, bound twice."""
     for operand in operands:
         if operand.site >= 0:
@@ -262,24 +265,27 @@ def _leaf(
     with _jax.EquationContext(eqn):
         plains = _jax.bind(eqn, [operand.plain for operand in operands])
         fulls = _full(eqn, operands, plains)
-    twins = [Twin(plain, full) for plain, full in zip(plains, fulls, strict=True)]
+    references = [Reference(plain, full) for plain, full in zip(plains, fulls, strict=True)]
     name = eqn.primitive.name
     reads = [operand.site for operand in operands]
     widened = name == "convert_element_type" and plains[0].dtype not in HALF
     if all(read == NUMBER for read in reads) and plains and getattr(plains[0], "size", 1) > 1:
-        return [Twin(twin.plain, twin.full, NUMBER) for twin in twins]
-    many = len(operands) == len(twins)
+        return [Reference(reference.plain, reference.full, NUMBER) for reference in references]
+    many = len(operands) == len(references)
     found = list(dict.fromkeys(read for read in reads if read >= 0)) or [max(reads, default=-1)]
     if widened or (name in MOVING and (many or len(found) == 1)):
         return [
-            Twin(twin.plain, twin.full, reads[place] if many else found[0])
-            for place, twin in enumerate(twins)
+            Reference(reference.plain, reference.full, reads[place] if many else found[0])
+            for place, reference in enumerate(references)
         ]
-    return [t.note((path, place), eqn, names, twin, reads) for place, twin in enumerate(twins)]
+    return [
+        t.note((path, place), eqn, names, reference, reads)
+        for place, reference in enumerate(references)
+    ]
 
 
-def _full(eqn: Any, operands: Sequence[Twin], plains: list[Any]) -> list[Any]:
-    """The twins of an equation's results."""
+def _full(eqn: Any, operands: Sequence[Reference], plains: list[Any]) -> list[Any]:
+    """The references of an equation's results."""
     half = any(getattr(plain, "dtype", None) in HALF for plain in plains)
     if all(operand.shared for operand in operands) and not half and not _rounds(eqn):
         return plains
@@ -288,7 +294,7 @@ def _full(eqn: Any, operands: Sequence[Twin], plains: list[Any]) -> list[Any]:
     if eqn.primitive.name == "convert_element_type" and half:
         return [operands[0].full.astype(jnp.float32)]
     if eqn.effects or any(map(_jax.is_operand, (*plains, *(x.plain for x in operands)))):
-        return [twin_of(plain).full for plain in plains]  # a Ref has no twin
+        return [reference_of(plain).full for plain in plains]  # a Ref has no reference
     if any(_jax.holds_jaxpr(param) for param in eqn.params.values()):
         return _with_own_types(eqn, operands)
     try:
@@ -297,16 +303,16 @@ def _full(eqn: Any, operands: Sequence[Twin], plains: list[Any]) -> list[Any]:
     except (TypeError, ValueError, NotImplementedError):
         return _with_own_types(eqn, operands)
     alike = all(full.shape == plain.shape for full, plain in zip(fulls, plains, strict=True))
-    return fulls if alike else [twin_of(plain).full for plain in plains]
+    return fulls if alike else [reference_of(plain).full for plain in plains]
 
 
-def _with_own_types(eqn: Any, operands: Sequence[Twin]) -> list[Any]:
-    """The equation as it stands, on twins in the types of the program."""
+def _with_own_types(eqn: Any, operands: Sequence[Reference]) -> list[Any]:
+    """The equation as it stands, on references in the types of the program."""
     own = [
         operand.full if operand.shared else jnp.asarray(operand.full).astype(operand.plain.dtype)
         for operand in operands
     ]
-    return [twin_of(result).full for result in _jax.bind(eqn, own)]
+    return [reference_of(result).full for result in _jax.bind(eqn, own)]
 
 
 def _rounds(eqn: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The notes of ``blame`` on values: a row of numbers for each and its float32 twin.
+"""The notes of ``blame`` on values: a row of numbers for each and its float32 reference.
 
 Rows are made for all values of a program at once::
 
@@ -24,13 +24,14 @@ import numpy as np
 from jax import lax
 
 BAD, TICK, ITERATION, LOW, HIGH, UNDERFLOW, ZERO, COUNT, FULL_TICK = range(9)
-"""Columns of a look: elements that are not finite while the twin's are; when that was first,
+"""Columns of a look: elements that are not finite while the reference's are; when that was first,
 counted in iterations of all loops, and the iteration of the innermost one; least and greatest
-element of the twin, both NaN if one is; elements below the normal numbers of half whose twin is a
-normal float32, and those of them that are 0; elements; when the twin was first not finite."""
+element of the reference, both NaN if one is; elements below the normal numbers of half whose
+reference is a normal float32, and those of them that are 0; elements; when the reference was first
+not finite."""
 WIDTH = 9
 ERROR, SIZE = range(WIDTH, WIDTH + 2)
-"""Columns of errors, behind those of a look: sums of squares of the error and of the twin, not
+"""Columns of errors, behind those of a look: sums of squares of the error and of the reference, not
 finite where one of them is not."""
 NEUTRAL = np.array([0, np.inf, 0, np.inf, -np.inf, 0, 0, 0, np.inf], np.float32)
 """The row of no element."""
@@ -51,7 +52,7 @@ class Note(NamedTuple):
 
     Attributes:
         plain: as the program has it.
-        full: its twin; the same object if both are one value.
+        full: its reference; the same object if both are one value.
         tick: counts iterations.
     """
 
@@ -117,7 +118,7 @@ def _rows_of_look(notes: Sequence[Note], iteration: Any) -> Any:
 
 
 def _side_by_side(notes: Sequence[Note]) -> tuple[Any, Any]:
-    """The values of notes, all of one size, and their twins, ``[notes, ...]`` each."""
+    """The values of notes, all of one size, and their references, ``[notes, ...]`` each."""
     plains, fulls = [note.plain for note in notes], [note.full for note in notes]
     alike = plains[0] is fulls[0]
     if len(notes) == 1:
@@ -137,14 +138,14 @@ def _columns(plain: Any, full: Any) -> dict[int, Any]:
 
     Args:
         plain: as the program has them, ``[values, ...]``.
-        full: their twins; the same object if they are their own.
+        full: their references; the same object if they are their own.
     """
     bits = _bits(full)
     order = _ordered(bits)
     reduced = {LOW: (order, _MIN), HIGH: (order, _MAX)}
     if plain is not full:
-        kept, twin = _bits(plain) & _MAGNITUDE, bits & _MAGNITUDE
-        fits, normal = twin < _INFINITE, twin >= _NORMAL
+        kept, reference = _bits(plain) & _MAGNITUDE, bits & _MAGNITUDE
+        fits, normal = reference < _INFINITE, reference >= _NORMAL
         reduced[BAD] = _counted(fits & (kept >= _INFINITE)), _SUM
         if plain.dtype != jnp.float32:
             least = np.float32(jnp.finfo(plain.dtype).smallest_normal).view(np.int32)
@@ -197,7 +198,7 @@ def _joined_looks(one: Any, other: Any) -> Any:
 
 
 def _rows_of_errors(notes: Sequence[Note], iteration: Any) -> Any:
-    """Rows of errors, ``float32[values, 2]``; 0 for values that are their own twins."""
+    """Rows of errors, ``float32[values, 2]``; 0 for values that are their own references."""
     del iteration
     groups = _grouped(notes)
     found = [_sums(*_side_by_side([notes[k] for k in group])) for group in groups]
@@ -206,12 +207,12 @@ def _rows_of_errors(notes: Sequence[Note], iteration: Any) -> Any:
 
 
 def _sums(plain: Any, full: Any) -> Any:
-    """Sums of squares of errors and of twins, ``float32[values, 2]``."""
+    """Sums of squares of errors and of references, ``float32[values, 2]``."""
     if plain is full:
         return np.zeros((len(full), 2), np.float32)
-    twin = full.astype(jnp.float32)
-    off = plain.astype(jnp.float32) - twin
-    return jnp.stack([_sum(off * off), _sum(twin * twin)], 1)
+    reference = full.astype(jnp.float32)
+    off = plain.astype(jnp.float32) - reference
+    return jnp.stack([_sum(off * off), _sum(reference * reference)], 1)
 
 
 def _sum(array: Any) -> Any:

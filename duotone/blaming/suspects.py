@@ -1,11 +1,11 @@
-"""From the rows of a run beside its float32 twin to what is to blame.
+"""From the rows of a run beside its float32 reference to what is to blame.
 
 ::
 
-    first     of the sites at which an element is not finite while its twin is, the earliest
-    cause     the twin does not fit half: overflow, in the forward or the backward pass;
+    first     of the sites at which an element is not finite while its reference is, the earliest
+    cause     the reference does not fit half: overflow, in the forward or the backward pass;
               it fits: something before it became 0
-    pins      what makes or reads a half value whose twin does not fit
+    pins      what makes or reads a half value whose reference does not fit
     otherwise the first NaN of float32, and back from it to the site that it comes from
 """
 
@@ -50,7 +50,7 @@ Names = tuple[tuple[str, bool], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a step beside its twin.
+    """One run of a step beside its reference.
 
     Attributes:
         sites: where values are made.
@@ -76,8 +76,8 @@ class Run:
         painted = self.marked[found[0]]
         return painted, painted.built.graph.nodes[found[1]]
 
-    def twin(self, site: int) -> float:
-        """The greatest magnitude of a twin, 0 if it is not finite itself."""
+    def reference(self, site: int) -> float:
+        """The greatest magnitude of a reference, 0 if it is not finite itself."""
         low, high = self.rows[site, [LOW, HIGH]]
         return float(max(abs(low), abs(high))) if np.isfinite([low, high]).all() else 0.0
 
@@ -91,7 +91,7 @@ class Run:
         return float(self.rows[site, ZERO] / max(self.rows[site, COUNT], 1))
 
     def error(self, site: int) -> float:
-        """The root mean square of the difference to a twin, relative to that of the twin."""
+        """The root mean square of the difference to a reference, over that of the reference."""
         error, size = self.rows[site, [ERROR, SIZE]]
         relative = math.sqrt(error / size) if 0 < size < math.inf and error >= 0 else 0.0
         return relative if math.isfinite(relative) else 0.0
@@ -156,7 +156,7 @@ def _bad_inputs(run: Run) -> tuple[str, ...]:
 
 
 def _first_bad(run: Run) -> int | None:
-    """The site at which an element is first not finite while its twin is."""
+    """The site at which an element is first not finite while its reference is."""
     bad = np.flatnonzero(run.rows[:, BAD] > 0)
     return min(bad.tolist(), key=lambda k: (run.rows[k, TICK], k), default=None)
 
@@ -165,16 +165,16 @@ def _scales(run: Run) -> tuple[float | None, float | None]:
     """The loss scale, and the greatest power of two at which the backward pass fits."""
     behind = [k for k in range(len(run.sites)) if run.backward(k)]
     scaled = [k for k in behind if (LOSS_SCALE, False) in run.sites[k].names]
-    scale = max((run.twin(k) for k in scaled), default=0.0)
+    scale = max((run.reference(k) for k in scaled), default=0.0)
     if not scale:
         return None, None
-    over = max((run.twin(k) / run.largest(k) for k in behind), default=0.0)
+    over = max((run.reference(k) / run.largest(k) for k in behind), default=0.0)
     fitting = scale if over <= 1 else 2.0 ** math.floor(math.log2(scale / over))
     return scale, fitting
 
 
 def _cause(run: Run, first: int, scale: float | None, fitting: float | None) -> Verdict:
-    if run.twin(first) <= run.largest(first) and not _overflows_before(run, first):
+    if run.reference(first) <= run.largest(first) and not _overflows_before(run, first):
         return Verdict.UNDERFLOW if _emptied(run, first) is not None else Verdict.OVERFLOW
     if not run.backward(first):
         return Verdict.OVERFLOW
@@ -186,7 +186,7 @@ def _cause(run: Run, first: int, scale: float | None, fitting: float | None) -> 
 def _overflows_before(run: Run, first: int) -> bool:
     """True if the first operation, in float32 itself, reads numbers that are too large for half."""
     return run.sites[first].dtype not in HALF_TYPES and any(
-        run.twin(k) > run.largest(k) for k in run.sites[first].reads
+        run.reference(k) > run.largest(k) for k in run.sites[first].reads
     )
 
 
@@ -225,7 +225,7 @@ def _pins(run: Run, first: int, culprit: int | None, *, mended: bool) -> list[st
     sites = [] if culprit is not None else [first]
     sites += [] if culprit is None else sorted(_emptied_before(run, culprit))
     for k in range(len(run.sites)):
-        if run.twin(k) > run.largest(k) and not (mended and run.backward(k)):
+        if run.reference(k) > run.largest(k) and not (mended and run.backward(k)):
             sites.append(k)
     paths: dict[str, None] = {}
     for k in sites:
@@ -266,7 +266,7 @@ def _origin(run: Run, bad: np.ndarray, starts: Sequence[int]) -> int:
 
     Args:
         run: the run.
-        bad: for each site, whether its twin is ever not finite.
+        bad: for each site, whether its reference is ever not finite.
         starts: sites at which it is.
     """
 

@@ -31,7 +31,7 @@ def advise(
         Path | None, typer.Option(help="Write all of it as JSON.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Say what makes a step slow on a device and what to do about it, dearest first."""
+    """Say what makes a step slow on a device and what to do about it, most expensive first."""
     from rich.console import Console
 
     import duotone

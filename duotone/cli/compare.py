@@ -106,7 +106,7 @@ def compare(
             progress.update(bar, description=what, completed=begun)
             begun += 1
 
-        seen = plan.carry_out(told)
+        seen = plan.lower(told)
     Console().print(seen)
     if json is not None:
         write_atomically(json, seen.to_json())

@@ -77,7 +77,7 @@ def check_options(path: Path, given: Mapping[str, object], foreign: Collection[s
             raise ArgumentError(f"{option} is for {kinds}, and {path} is none: leave it out.")
 
 
-def carry_out(
+def lower(
     console: Console,
     model: Path,
     out: Path | None,

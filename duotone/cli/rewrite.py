@@ -116,7 +116,7 @@ def rewrite(
     if onnx.is_model(graph):
         graphs = {"--fetch": fetch, "--feed": feed, "--device": device}
         onnx.check_options(graph, graphs, ["TensorFlow graphs"])
-        rewritten = onnx.carry_out(
+        rewritten = onnx.lower(
             console,
             graph,
             out,
@@ -140,14 +140,14 @@ def rewrite(
     }
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)
-    done = carry_out(console, graph, out, fetch, feed, dtype, painter, runs_on, overwrite=force)
+    done = lower(console, graph, out, fetch, feed, dtype, painter, runs_on, overwrite=force)
     for result in done.graphs:
         console.print(graphdef.summary(result))
     where = f"[bold]{escape(str(out))}[/bold] ({done.kind})"
     console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
 
 
-def carry_out(
+def lower(
     console: Console,
     graph: Path,
     out: Path | None,

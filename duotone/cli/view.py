@@ -20,8 +20,8 @@ from duotone.cli.rewrite import (
     FetchOption,
     PainterChoice,
     PainterOption,
-    carry_out,
     device_of,
+    lower,
 )
 from duotone.cli.run import HalfTypeChoice
 from duotone.errors import ArgumentError
@@ -76,7 +76,7 @@ def view(
     if onnx.is_model(graph):
         graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
         onnx.check_options(graph, graphs, ["TensorFlow graphs"])
-        painted = onnx.carry_out(
+        painted = onnx.lower(
             console,
             graph,
             None,
@@ -109,7 +109,7 @@ def view(
         _compare(console, graph, fetch, feed, dtype, device_of(device, dtype))
         return
     runs_on = device_of(device, dtype)
-    done = carry_out(console, graph, None, fetch, feed, dtype, painter, runs_on)
+    done = lower(console, graph, None, fetch, feed, dtype, painter, runs_on)
     for number, result in enumerate(done.graphs):
         if nodes is None:
             console.print(graphdef.by_op(result.result))
@@ -136,7 +136,7 @@ def _compare(
     from duotone.tensorflow import graph_view as graphdef
 
     painted = {
-        choice.value: carry_out(console, graph, None, fetch, feed, dtype, choice, device).graphs
+        choice.value: lower(console, graph, None, fetch, feed, dtype, choice, device).graphs
         for choice in OF_GRAPHS
     }
     for number in range(len(painted[PainterChoice.TENSORFLOW])):

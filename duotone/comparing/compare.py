@@ -114,7 +114,7 @@ def compare(
         >>> round(seen.row("h100").speedup, 2)
         1.63
     """
-    return Plan(step, args, kwargs, targets, dtype, policy, exact, batch).carry_out()
+    return Plan(step, args, kwargs, targets, dtype, policy, exact, batch).lower()
 
 
 class Plan:
@@ -156,7 +156,7 @@ class Plan:
         """Programs to make."""
         return len(self.targets) * (len(FORMS) - len(self._same_as))
 
-    def carry_out(self, told: Callable[[str], None] = lambda what: None) -> Comparison:
+    def lower(self, told: Callable[[str], None] = lambda what: None) -> Comparison:
         """Makes the comparison.
 
         Args:

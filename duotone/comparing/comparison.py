@@ -49,7 +49,8 @@ class ComparisonRow:
             ``duotone.autocast``.
         same_as: another form that is the same program, whose figures these are; empty for none.
         exact: whether it was compiled. If not, ``seconds``, ``bytes``, ``kernel_count`` and
-            ``dearest`` are an estimate, and ``memory`` is that of arguments and results alone.
+            ``most_expensive`` are an estimate, and ``memory`` is that of arguments and results
+            alone.
         half: the half type of ``"duotone"``; empty where none is fast and for other forms.
         seconds: roofline; 0 where nothing is known of the device.
         least_seconds: bound of an estimate: dots and convolutions alone. ``None`` where compiled.
@@ -65,7 +66,7 @@ class ComparisonRow:
             is known of the device, or it was not compiled and arguments and results fit.
         time_by: shares of ``seconds`` by ``"dots"``, ``"bandwidth"``, ``"links"`` (of several
             devices) and ``"launches"``.
-        dearest: the three kernels, or operations, that take most seconds in all their runs.
+        most_expensive: the three kernels, or operations, that take most seconds in all their runs.
         devices: that run it; above 1 all figures are those of one of them, on its part of the
             arrays. 1 of an estimate.
         largest_batch: that fits into the device's memory; ``None`` where nobody asked or knows.
@@ -90,7 +91,7 @@ class ComparisonRow:
     memory: int
     fits: bool | None
     time_by: Mapping[str, float]
-    dearest: tuple[Kernel, ...]
+    most_expensive: tuple[Kernel, ...]
     devices: int
     sent: Mapping[str, int]
     largest_batch: int | None = None
@@ -143,7 +144,7 @@ def make_row(
         memory=cost.peak_bytes,
         fits=fits if exact or fits is False else None,
         time_by=time_by(cost.kernels, target),
-        dearest=cost.largest(_DEAREST, by),
+        most_expensive=cost.largest(_DEAREST, by),
         devices=cost.devices,
         sent=dict(sent),
     )
@@ -200,7 +201,7 @@ class SideBySide:
         for row in self.rows:
             data = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
             data |= {"time_by": dict(row.time_by), "sent": dict(row.sent)}
-            data["dearest"] = [dataclasses.asdict(kernel) for kernel in row.dearest]
+            data["most_expensive"] = [dataclasses.asdict(kernel) for kernel in row.most_expensive]
             rows.append({**data, "bounded_by": row.bounded_by})
         return {"function": self.function, "rows": rows, "notes": list(self.notes)}
 

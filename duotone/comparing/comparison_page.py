@@ -13,7 +13,7 @@ from duotone.text.source_lines import short_source
 
 
 def comparison_section(seen: SideBySide) -> dict[str, Any]:
-    """A comparison as a section: a table for each target, and one of its dearest kernels."""
+    """A comparison as a section: a table for each target, and one of its most expensive kernels."""
     tables = []
     for target in seen.targets:
         rows = [row for row in seen.rows if row.target == target]
@@ -42,7 +42,7 @@ def _target(rows: Sequence[ComparisonRow]) -> list[dict[str, Any]]:
     forms = [_form(row, columns, most) for row in rows]
     title = f"{first.target} ({first.device}), {made}{several}"
     mixed = next(row for row in rows if row.form == DUOTONE)
-    dearest = [
+    most_expensive = [
         [
             f"{kernel.op} {kernel.dtype}".rstrip(),
             bar(kernel.total_seconds, mixed.seconds, duration(kernel.total_seconds)),
@@ -50,10 +50,10 @@ def _target(rows: Sequence[ComparisonRow]) -> list[dict[str, Any]]:
             amount(kernel.total_bytes, "B"),
             short_source(kernel.source),
         ]
-        for kernel in mixed.dearest
+        for kernel in mixed.most_expensive
     ]
-    heads = ["dearest of duotone", "time", "runs", "bytes", "source"]
-    return [table(title, columns, forms), table("", heads, dearest)]
+    heads = ["most expensive in duotone's program", "time", "runs", "bytes", "source"]
+    return [table(title, columns, forms), table("", heads, most_expensive)]
 
 
 def _form(row: ComparisonRow, columns: Sequence[str], most: float) -> list[Any]:

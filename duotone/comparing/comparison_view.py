@@ -1,4 +1,4 @@
-"""A comparison as text: a table for each target, its dearest kernels, and what the figures are."""
+"""A comparison as text: a table for each target, its most expensive kernels, and notes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ComparisonView(Lines):
 
 
 def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
-    """One target: its forms, and the dearest kernels of the last one."""
+    """One target: its forms, and the most expensive kernels of the last one."""
     first = rows[0]
     several = f" for {first.devices} devices; of each:" if first.devices > 1 else ""
     made = "compiled" if first.exact else "estimated"
@@ -55,8 +55,8 @@ def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
         yield f"largest batch, about: {', '.join(told)}"
     mixed = next(row for row in rows if row.form == DUOTONE)
     half = f" ({mixed.half})" if mixed.half else ", which finds no half type that is fast here"
-    yield f"dearest of duotone{half}"
-    for kernel in mixed.dearest:
+    yield f"most expensive in duotone's program{half}"
+    for kernel in mixed.most_expensive:
         yield _kernel(kernel, mixed, width)
 
 

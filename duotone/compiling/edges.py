@@ -32,7 +32,7 @@ _NO_VALUE = np.iinfo(np.int64).max
 """The number of no value."""
 
 
-def evened(listing: Listing, loops: Iterable[Loop]) -> Listing | None:
+def peeled(listing: Listing, loops: Iterable[Loop]) -> Listing | None:
     """A program in which what is almost a copy of a loop is one.
 
     Args:

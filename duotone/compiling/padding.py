@@ -173,6 +173,7 @@ def checked_sizes(sizes: Any) -> tuple[int, ...] | None:
         raise ArgumentError("bucketed: sizes holds no whole numbers; pass e.g. [64, 128, 256]")
     if found[0] < 1 or any(b <= a for a, b in itertools.pairwise(found)):
         raise ArgumentError(
-            f"bucketed: sizes {list(found)} do not increase from 1 on; sort them and take out twins"
+            f"bucketed: sizes {list(found)} do not increase from 1 on; sort them and "
+            "remove duplicates"
         )
     return tuple(int(n) for n in found)

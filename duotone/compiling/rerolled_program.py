@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.compiling.edges import evened
+from duotone.compiling.edges import peeled
 from duotone.compiling.listing import LITERALS, Listing, list_program
 from duotone.compiling.loop_plan import Join, Line, Loop, Plan, make_plan
 from duotone.compiling.recomputed import remade
@@ -55,7 +55,7 @@ def best_plan(listing: Listing) -> Plan:
         listing: the program.
     """
     plan = make_plan(listing)
-    if plan.changes and (more := evened(plan.listing, plan.loops)) is not None:
+    if plan.changes and (more := peeled(plan.listing, plan.loops)) is not None:
         other = make_plan(more)
         if other.operations < plan.operations:
             plan = other

@@ -89,7 +89,7 @@ class _Walk:
             if op == "while":
                 yield from self._loop(instruction, computation, runs)
             elif op == "conditional":
-                yield from self._dearest_branch(instruction, runs)
+                yield from self._most_expensive_branch(instruction, runs)
             elif op in _BODIES and instruction.called:
                 for name in instruction.called:
                     yield from self.kernels(self.program.computations[name], runs)
@@ -187,7 +187,7 @@ class _Walk:
         inside = self.program.computations[instruction.called[0]]
         return sum(self._casts(nested, inside) for nested in inside.instructions.values())
 
-    def _dearest_branch(self, instruction: Instruction, runs: int) -> Iterator[Kernel]:
+    def _most_expensive_branch(self, instruction: Instruction, runs: int) -> Iterator[Kernel]:
         choices = []
         for name in instruction.called:
             before, sent = len(self.dots), len(self.collectives)

@@ -6,7 +6,8 @@ behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/me
 
 - *How* a painted dot is bound (:attr:`DeviceForms.dots`) follows from the device in every case: a
   form that a backend does not implement fails when it runs.
-- *What* is painted (:attr:`DeviceForms.worth`) follows from the device only where duotone chose the
+- *What* is painted (:attr:`DeviceForms.profitability`) follows from the device only where duotone
+chose the
   half type itself (``dtype=None``). Who names a half type gets the same painting everywhere.
 
 Who extends it: whoever has measured another device adds a row.
@@ -21,7 +22,7 @@ from duotone.devices.float32_math import math_of
 from duotone.devices.half_type import FAST_CPU_FLAGS, cpu_flags, default_device
 from duotone.graph.forms import PLAIN, ROWS, WIDENED
 from duotone.ops.traits import Trait
-from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.optimize.optimizations import BY_NAME
 
 
@@ -32,36 +33,36 @@ class DeviceForms:
     Attributes:
         device: the kind of device.
         dots: the form of dots: ``"plain"``, ``"rows"`` or ``"widened"``.
-        worth: what gains from half there.
+        profitability: what gains from half there.
         source: what the row rests on.
         math: how float32 dots and convolutions calculate, see :mod:`duotone.devices.float32_math`:
         the name
             of an algorithm or a precision by operation. Not of the device alone: filled in by
             :func:`current_forms`.
-        reforms: the names of what is carried out in another form there, see
+        optimizations: the names of what is carried out in another form there, see
             :mod:`duotone.precision.optimize`.
     """
 
     device: str
     dots: str
-    worth: Worth
+    profitability: Profitability
     source: str
     math: tuple[tuple[str, str], ...] = ()
-    reforms: frozenset[str] = frozenset()
+    optimizations: frozenset[str] = frozenset()
 
 
 def _names(text: str) -> frozenset[str]:
-    """Names of reforms; each is in the registry."""
+    """Names of optimizations; each is in the registry."""
     return frozenset(BY_NAME[name].name for name in text.split())
 
 
 _EVERYWHERE = _names("one_hot weight_gradients")
-"""Reforms from which every device gains."""
+"""Optimizations from which every device gains."""
 _PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
 """With dots of every layout."""
-_GPU = _PLAIN | _names("recompute quotients hold_widened factors")
+_GPU = _PLAIN | _names("recompute normalized_softmax materialize_widened factors")
 """With kernels that end at each dot."""
-_CPU = _names("recompute quotients firm_roots")
+_CPU = _names("recompute normalized_softmax rounded_once")
 """For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
 once. Holding gains nothing there, and would keep the compiler from that."""
 _AMPERE, _BLACKWELL = 8, 10
@@ -74,21 +75,21 @@ TABLE = {
         EVERYTHING,
         "compiled programs (benchmarks/painter.py): half moves fewer bytes in every kernel; times "
         "of small dots were not measured, so none is declined",
-        reforms=_GPU | _names("free_scales row_statistics hold_rows"),
+        optimizations=_GPU | _names("free_scales row_statistics materialize_rows"),
     ),
     "gpu-blackwell": DeviceForms(
         "GPU, Blackwell",
         PLAIN,
         EVERYTHING,
         "compiled programs for a B200, of which statistics calculated again moved more bytes",
-        reforms=_GPU | _names("free_scales hold_rows"),
+        optimizations=_GPU | _names("free_scales materialize_rows"),
     ),
     "gpu-other": DeviceForms(
         "GPU, before Ampere or not NVIDIA's",
         PLAIN,
         EVERYTHING,
         "compiled programs for a V100 and a T4, which have no kernels of whole rows",
-        reforms=_GPU,
+        optimizations=_GPU,
     ),
     "tpu": DeviceForms(
         "TPU",
@@ -97,12 +98,13 @@ TABLE = {
         "compiled programs (benchmarks/painter.py)",
         # Dots and convolutions calculate their operands themselves, and the kernel of a dot goes
         # on with its float32 sums; a gather's operand must be in memory.
-        reforms=_PLAIN | _names("recompute_dearest hold_parts passing_factors trilinear picks"),
+        optimizations=_PLAIN
+        | _names("recompute_very_expensive materialize_parts passing_factors trilinear picks"),
     ),
     "cpu-bfloat16": DeviceForms(
         _CPU_BFLOAT16,
         ROWS,
-        Worth(
+        Profitability(
             _CPU_BFLOAT16,
             allow=frozenset({Trait.WIDE}),
             min_flops=4e6,
@@ -111,28 +113,28 @@ TABLE = {
             window_dots=True,
         ),
         "measured with jaxlib 0.10.2 and 0.12.0 on AVX512-BF16 (benchmarks/cpu_forms.py)",
-        reforms=_EVERYWHERE | _CPU | _names("swapped_rows window_dots"),
+        optimizations=_EVERYWHERE | _CPU | _names("swapped_rows window_dots"),
     ),
     "cpu": DeviceForms(
         "CPU",
         WIDENED,
         EVERYTHING,
         "no bfloat16 instructions: the backend would calculate in float32 or fail",
-        reforms=_EVERYWHERE | _CPU,
+        optimizations=_EVERYWHERE | _CPU,
     ),
     "cpu-float16": DeviceForms(
         "CPU",
         PLAIN,
         EVERYTHING,
         "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
-        reforms=_PLAIN | _CPU,
+        optimizations=_PLAIN | _CPU,
     ),
     "other": DeviceForms(
         "other device",
         PLAIN,
         EVERYTHING,
         "nothing is known",
-        reforms=_PLAIN | _CPU,
+        optimizations=_PLAIN | _CPU,
     ),
 }
 """By kind of device."""
@@ -197,7 +199,7 @@ def current_forms(
     flags = cpu_flags() if platform == "cpu" else frozenset[str]()
     found = forms_of(platform, half, flags, capability)
     if not declines:
-        found = dataclasses.replace(found, worth=EVERYTHING)
+        found = dataclasses.replace(found, profitability=EVERYTHING)
     if float32_math is None and convolution_math is None:
         return found
     math = math_of(platform, capability, float32_math, convolution_math)

@@ -76,7 +76,7 @@ def _operation(operation: OperationRecord, name: str, reads: list[str], half: st
         "runs": str(o.runs),
         "FLOPs": f"{o.flops:.6g}",
         "bytes": f"{o.bytes} ({o.bytes_full} in float32)",
-        **dict(o.reforms),
+        **dict(o.optimizations),
     }
     listed = f"{o.list} list" if o.list != "unlisted" else o.list
     precision = _precision(o.paint, o.stored, half)

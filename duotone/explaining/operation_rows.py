@@ -103,7 +103,7 @@ class Rows:
         for rule in dict.fromkeys(o.rule for o in self.operations):
             if rule in WORDS:
                 yield Text(f"{rule}: {WORDS[rule]}", style="dim")
-        for name, why in dict(pair for o in self.operations for pair in o.reforms).items():
+        for name, why in dict(pair for o in self.operations for pair in o.optimizations).items():
             yield Text(f"+{name}: {why}", style="dim")
 
 
@@ -122,7 +122,7 @@ def _of(o: OperationRecord, size: int) -> Sequence[str]:
     paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
     detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
     because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
-    marks = "".join(f" +{name}" for name, _ in o.reforms)
+    marks = "".join(f" +{name}" for name, _ in o.optimizations)
     because = because.replace(o.rule, o.rule + marks, 1)
     file = short_source(o.source).rsplit("/", 1)[-1]
     return o.operation, result, paint, short_source(file, size), because

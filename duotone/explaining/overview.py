@@ -28,8 +28,8 @@ MOST_LINES = 30
 _MOST_REASONS = 6
 _NUMBER = re.compile(r"\d+")
 _UNNAMED = "(no scope)"
-GLOSSARY, REFORMS = "docs/rules.md", "docs/reforms.md"
-"""Where each rule and each reform is told in full."""
+GLOSSARY, OPTIMIZATIONS = "docs/rules.md", "docs/optimizations.md"
+"""Where each rule and each optimization is told in full."""
 
 
 @dataclasses.dataclass
@@ -88,9 +88,9 @@ def _totals(record: Record, width: int) -> Iterator[str]:
         f"{amount(moved, 'B')}, {amount(s.bytes_original, 'B')} in float32"
     )
     yield f"{s.casts_inserted} casts inserted"
-    if s.reforms:
-        named = ", ".join(f"{count} {name}" for name, count in sorted(s.reforms.items()))
-        yield from textwrap.wrap(f"in another form, or not kept ({REFORMS}): {named}", width)
+    if s.optimizations:
+        named = ", ".join(f"{count} {name}" for name, count in sorted(s.optimizations.items()))
+        yield from textwrap.wrap(f"in another form, or not kept ({OPTIMIZATIONS}): {named}", width)
     yield from notes_of(record)
 
 

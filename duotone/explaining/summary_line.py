@@ -40,7 +40,7 @@ def first_line(
         what: the function.
         graph: the program.
         classes: what each node is.
-        painting: the colours.
+        painting: the precisions.
         half: the half type.
         device: in words.
         slow: why half saves no time there; empty where it does.

@@ -50,7 +50,7 @@ def bytes_of(dtype: str) -> int:
 
 
 class Paint(enum.IntEnum):
-    """One of the two colours."""
+    """One of the two precisions."""
 
     FULL = 0
     HALF = 1
@@ -197,7 +197,7 @@ class Node:
     ``places``       for each axis of the operand of a broadcast, where it is in the result
     ``permutation``  of a transposition; of a reshape that moves axes first (Fortran's order)
     ``length``       of the dimension along which a counter counts
-    ``addends``      how many updates of a scatter one place gets at most; absent if unknown
+    ``small_constants``      how many updates of a scatter one place gets at most; absent if unknown
     ``once``         of a scatter that can add no two updates to a place, wherever they go
     ``fill``         what a gather gives for places outside of its operand; absent for NaN, and
                      where integers or complex numbers make it hard to say
@@ -213,7 +213,7 @@ class Node:
     Attributes:
         index: position in :attr:`Graph.nodes`.
         op: name in the framework (``dot_general``), or a structural name.
-        listed_as: name of its row in the table; differs from ``op`` where the framework has one
+        list_key: name of its row in the table; differs from ``op`` where the framework has one
             operation for several meanings (``mul`` of a value with itself is a ``square``).
         inputs: value indices.
         outputs: value indices.
@@ -232,7 +232,7 @@ class Node:
 
     index: int
     op: str
-    listed_as: str
+    list_key: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     half_inputs: tuple[bool, ...]

@@ -36,7 +36,7 @@ def write(
         after: the rewritten program.
         graph: its graph.
         classes: its classes.
-        painting: its colours.
+        painting: its precisions.
     """
     stamp = f"{time.time_ns()}_{os.getpid()}"
     write_atomically(folder / f"graphdef_preop_{stamp}.jaxpr.txt", f"{before}\n")
@@ -45,11 +45,11 @@ def write(
 
 
 def paint_buckets(graph: Graph, classes: Classes, painting: Painting) -> str:
-    """The operations by list and colour, one a line."""
+    """The operations by list and precision, one a line."""
     buckets: dict[str, list[str]] = {}
     for node in graph.nodes:
-        colour = painting.compute[node.index]
-        bucket = f"{classes.nodes[node.index].listed.value.upper()} painted {colour}"
+        precision = painting.compute[node.index]
+        bucket = f"{classes.nodes[node.index].listed.value.upper()} painted {precision}"
         line = f"{node.index} {node.op} {node.scope or '-'} {painting.rules[node.index]}"
         buckets.setdefault(bucket, []).append(line)
     parts = [f"{name} ({len(lines)})\n" + "\n".join(lines) for name, lines in buckets.items()]

@@ -3,11 +3,11 @@
 ::
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes
-             ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes
+             ─ find_ranges ─► Ranges ─ SAFETY_RULES ─► Classes
              ─ paint, hand_on_full ─► Painting
-             ─ cast_beforehand ─► Graph, Painting ─ find_reforms ─► Reforms, Painting
+             ─ cast_beforehand ─► Graph, Painting ─ find_optimizations ─► Optimizations, Painting
              ─ plan_casts ─► CastPlan ─ plan_residuals, with_statistics, without_scale ─► Recompute
-             ─ hold_rows ─► CastPlan ─ rewrite ─► jaxpr
+             ─ materialize_rows ─► CastPlan ─ rewrite ─► jaxpr
              ─ run ─► results
 
 Each stage takes earlier values and returns a new one; graphs, classes and paintings are checked.
@@ -49,14 +49,14 @@ from duotone.precision.classify.declining import hand_on_full
 from duotone.precision.classify.profitability import NOTHING_GAINS
 from duotone.precision.context import Background
 from duotone.precision.optimize.free_scales import without_scale
-from duotone.precision.optimize.optimizations import Reforms, find_reforms, switched_on
+from duotone.precision.optimize.optimizations import Optimizations, find_optimizations, switched_on
 from duotone.precision.optimize.painted_view import View
 from duotone.precision.optimize.residuals import plan_residuals
-from duotone.precision.optimize.row_statistics import hold_rows, with_statistics
+from duotone.precision.optimize.row_statistics import materialize_rows, with_statistics
 from duotone.precision.painters.painting import Painting, check_painting
 from duotone.precision.ranges import NO_RANGES, find_ranges
 from duotone.precision.rules import Rule
-from duotone.precision.safety.safety_rules import AMENDMENTS, OF_ANY_PAINTER
+from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Painted:
     classes: Classes
     painting: Painting
     plan: CastPlan
-    reforms: Reforms
+    optimizations: Optimizations
     half: HalfType
     forms: DeviceForms
 
@@ -116,31 +116,31 @@ def paint_jaxpr(
     by_rules = policy.painter != "tensorflow" and policy.level is None
     knows = by_rules or policy.ranges or policy.calibration is not None
     ranges = find_ranges(graph, assumptions(policy, graph, arguments)) if knows else NO_RANGES
-    worth = forms.worth.without(policy.reforms_remove)
-    background = Background(graph, half, ranges, worth)
-    for rule, amend in AMENDMENTS.items():
+    profitability = forms.profitability.without(policy.optimizations_remove)
+    background = Background(graph, half, ranges, profitability)
+    for rule, safety_rule in SAFETY_RULES.items():
         if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
-            classes = check_classes(amend(classes, background), graph)
+            classes = check_classes(safety_rule(classes, background), graph)
     painting = painter_of(policy)(graph, classes, policy.rules_remove)
     painting = check_painting(hand_on_full(painting, classes, background), graph)
     if weights:
         graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:weights])
         built = Built(check_graph(graph), built.program)
         painting = check_painting(painting, graph)
-    any_painter = policy.painter == "tensorflow" or forms.worth.only_allow
-    on = switched_on(forms.reforms, policy.reforms_remove, any_painter=any_painter)
-    reforms, painting = find_reforms(View(graph, classes, painting, ranges.of), on)
+    any_painter = policy.painter == "tensorflow" or forms.profitability.only_allow
+    on = switched_on(forms.optimizations, policy.optimizations_remove, any_painter=any_painter)
+    optimizations, painting = find_optimizations(View(graph, classes, painting, ranges.of), on)
     view = View(graph, classes, check_painting(painting, graph), ranges.of)
     plan = plan_casts(graph, classes, painting, on)
     recompute = with_statistics(view, plan_residuals(view, on), on)
     recompute = without_scale(view, recompute, on)
-    plan = hold_rows(view, plan, recompute, on)
+    plan = materialize_rows(view, plan, recompute, on)
     asked = reduce_dtype(policy, half)
     reductions = find_reductions(graph, classes, painting, asked) if asked else NO_REDUCTIONS
-    reforms = dataclasses.replace(reforms, recompute=recompute, reductions=reductions)
+    optimizations = dataclasses.replace(optimizations, recompute=recompute, reductions=reductions)
     if policy.log_decisions:
         dumps.log_decisions(graph, classes, painting)
-    return Painted(built, classes, painting, plan, reforms, half, forms)
+    return Painted(built, classes, painting, plan, optimizations, half, forms)
 
 
 def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
@@ -163,7 +163,7 @@ def rewriter_of(painted: Painted, policy: Policy) -> Rewriter:
         painted.plan,
         painted.half.name,
         repaint,
-        painted.reforms,
+        painted.optimizations,
         painted.forms.dots,
         dict(painted.forms.math),
         None if collection is None else collection.marker_of(painted),
@@ -193,7 +193,10 @@ def paint_for_device(
     """
     forms = device_forms(policy, half or HALF_TYPES["bfloat16"], chosen)
     if half is None:
-        half, forms = HALF_TYPES["bfloat16"], dataclasses.replace(forms, worth=NOTHING_GAINS)
+        half, forms = (
+            HALF_TYPES["bfloat16"],
+            dataclasses.replace(forms, profitability=NOTHING_GAINS),
+        )
         policy = dataclasses.replace(policy, reduce_dtype=None)
     painted = paint_jaxpr(jaxpr, policy, half, given, None, forms, arguments, weights)
     warn_of_idle_patterns(policy, painted.built.graph)
@@ -215,17 +218,15 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> Painted:
     painting = check_painting(Painting(full, full, (Rule.OFF,) * len(full), {}), graph)
     plan = plan_casts(graph, classes, painting)
     forms = device_forms(policy, half, False)
-    return Painted(built, classes, painting, plan, Reforms(), half, forms)
+    return Painted(built, classes, painting, plan, Optimizations(), half, forms)
 
 
-def carry_out(
-    jaxpr: _jax.ClosedJaxpr, painted: Painted, policy: Policy
-) -> Callable[..., list[Any]]:
+def lower(jaxpr: _jax.ClosedJaxpr, painted: Painted, policy: Policy) -> Callable[..., list[Any]]:
     """The rewritten program; whoever traces it has its jaxpr.
 
     Args:
         jaxpr: the program.
-        painted: its colours.
+        painted: its precisions.
         policy: that painted it.
 
     Returns:
@@ -234,7 +235,7 @@ def carry_out(
     """
     run = _jax.jaxpr_as_fun(jaxpr)
     opened = _jax.open_jaxpr(jaxpr)
-    if painted.painting.changed or painted.forms.math or painted.reforms.reductions.nodes:
+    if painted.painting.changed or painted.forms.math or painted.optimizations.reductions.nodes:
         rewriter = rewriter_of(painted, policy)
         avals = [atom.aval for atom in opened.outvars]
 

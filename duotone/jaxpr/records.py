@@ -46,7 +46,7 @@ def _alone(painted: Painted) -> Record:
         painted.painting,
         painted.plan,
         painted.half,
-        painted.reforms,
+        painted.optimizations,
     )
 
 
@@ -84,7 +84,7 @@ def _read(
     lists = OpLists.for_half(ENTRIES, half)
 
     def listed(node: Node) -> str:
-        return lists.get(node.op, node.listed_as).kind.value
+        return lists.get(node.op, node.list_key).kind.value
 
     read = read_record(built.graph, half, record, listed, _ALIASES)
     return join(read, built.graph, _insides(built, collection))

@@ -34,7 +34,7 @@ class Description:
 
     Attributes:
         op: its neutral name.
-        listed_as: the name under which the lists are searched.
+        list_key: the name under which the lists are searched.
         half_inputs: for each operand, whether it may be half.
         half_outputs: for each result, likewise.
         flops: floating point operations.
@@ -43,7 +43,7 @@ class Description:
     """
 
     op: str
-    listed_as: str
+    list_key: str
     half_inputs: tuple[bool, ...]
     half_outputs: tuple[bool, ...]
     flops: float

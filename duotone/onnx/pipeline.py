@@ -3,7 +3,7 @@
 ::
 
     model ─ inline functions, infer shapes ─ Reader ─► Graph ─ classify, pins ─► Classes
-          ─ find_ranges ─► Ranges ─ AMENDMENTS ─► Classes ─ paint ─► Painting
+          ─ find_ranges ─► Ranges ─ SAFETY_RULES ─► Classes ─ paint ─► Painting
           ─ one_precision, fewer_casts, cast_beforehand ─► Painting
           ─ Writer ─► model, CastPlan ─ make_record ─► Record
 
@@ -24,7 +24,6 @@ from pathlib import Path
 from duotone.errors import ArgumentError, OnnxError, PolicyError
 from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node, Paint, check_graph
 from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
-from duotone.onnx.addends import allow_small_addends
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
 from duotone.onnx.names import OF_JAX, onnx_names
@@ -33,6 +32,7 @@ from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, opera
 from duotone.onnx.providers import without_half
 from duotone.onnx.ranges import ONNX_RULES
 from duotone.onnx.reading import Reader
+from duotone.onnx.small_constants import allow_small_addends
 from duotone.onnx.weights import count, is_external
 from duotone.ops.entries import Kind
 from duotone.ops.onnx import ENTRIES
@@ -49,7 +49,7 @@ from duotone.precision.painters.painting import Painting, check_painting
 from duotone.precision.ranges import find_ranges, nearest
 from duotone.precision.ranges.find import Assumptions, Measured
 from duotone.precision.rules import Rule
-from duotone.precision.safety.safety_rules import AMENDMENTS, OF_ANY_PAINTER
+from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
 
 logger = logging.getLogger("duotone")
 _PAINTERS = {**PAINTERS, "mincut": paint_mincut}
@@ -57,7 +57,7 @@ _NO_STEPS = frozenset({Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value})
 """The steps of duotone's painter by which a node computes full and stores half."""
 _NOT_FOR_MODELS = (
     "level",
-    "reforms_remove",
+    "optimizations_remove",
     "ranges",
     "calibration",
     "float32_math",
@@ -174,9 +174,9 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     by_rules = settings.painter == "duotone"
     ranges = find_ranges(graph, _assumptions(built, settings.measured), ONNX_RULES)
     background = Background(graph, half, ranges)
-    for rule, amend in AMENDMENTS.items():
+    for rule, safety_rule in SAFETY_RULES.items():
         if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
-            classes = check_classes(amend(classes, background), graph)
+            classes = check_classes(safety_rule(classes, background), graph)
     if by_rules:
         classes = check_classes(allow_small_addends(graph, classes, ranges, lists), graph)
     off = _NO_STEPS | policy.rules_remove
@@ -306,7 +306,7 @@ def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
     patterns += [(Paint.HALF, text) for text in policy.keep_half]
     found: dict[int, tuple[Paint, str]] = {}
     every = [(n, names_of(built, n)) for n in built.graph.nodes if Trait.STRUCTURAL not in n.traits]
-    for colour, text in patterns:
+    for precision, text in patterns:
         matches = re.compile(fnmatch.translate(text)).match
         hit = [node for node, names in every if any(matches(name) for name in names)]
         if not hit:
@@ -314,23 +314,23 @@ def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
             logger.warning(
                 "keep_%s=[%r]: no node of the model is called so%s. "
                 "duotone view model.onnx --nodes '*' lists them.",
-                colour,
+                precision,
                 text,
                 f"; the nearest is {near!r}" if near else "",
             )
         for node in hit:
-            before = found.setdefault(node.index, (colour, text))
-            if before[0] is not colour:
+            before = found.setdefault(node.index, (precision, text))
+            if before[0] is not precision:
                 raise PolicyError(
-                    f"node {node.source!s} is kept {before[0]} by {before[1]!r} and kept {colour} "
-                    f"by {text!r}; remove one of the two, or make the pattern narrower."
+                    f"node {node.source!s} is kept {before[0]} by {before[1]!r} and kept "
+                    f"{precision} by {text!r}; remove one of the two, or make the pattern narrower."
                 )
     return classes.with_changed(
         {
             index: dataclasses.replace(
-                classes.nodes[index], pin=colour, pinned_by=f"pattern {text!r}"
+                classes.nodes[index], pin=precision, pinned_by=f"pattern {text!r}"
             )
-            for index, (colour, text) in found.items()
+            for index, (precision, text) in found.items()
         }
     )
 

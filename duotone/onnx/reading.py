@@ -160,7 +160,7 @@ class Reader:
         scope, _, _ = proto.name.strip("/").rpartition("/")
         source = proto.name or next((name for name in proto.output if name), "")
         details = {
-            "listed_as": op,
+            "list_key": op,
             "half_inputs": floats[0],
             "half_outputs": floats[1],
             "flops": 0.0,
@@ -176,8 +176,8 @@ class Reader:
                 scope=scope,
                 region="",
                 source=source,
-                traits=traits_of(TRAITS, str(details["listed_as"])),
-                interval=INTERVALS.get(str(details["listed_as"]), ""),
+                traits=traits_of(TRAITS, str(details["list_key"])),
+                interval=INTERVALS.get(str(details["list_key"]), ""),
                 **details,
             )
         )
@@ -311,7 +311,7 @@ class Reader:
             [v for v in outputs if v >= 0],
             part.body,
             node,
-            listed_as=made.listed_as,
+            list_key=made.list_key,
             half_inputs=made.half_inputs if not fixed else (False,) * len(slots),
             half_outputs=made.half_outputs if not fixed else (False,) * len(made.half_outputs),
             flops=made.flops,

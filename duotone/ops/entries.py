@@ -55,10 +55,10 @@ class Pointwise(enum.Enum):
     """Results depend on more than one element, or move them."""
     CHEAP = "cheap"
     """Compilers recompute it wherever that saves a read."""
-    DEAR = "dear"
+    EXPENSIVE = "expensive"
     """Transcendental: compilers of GPUs rather keep the result, though reading it takes longer. One
     for a TPU recomputes it unasked."""
-    DEAREST = "dearest"
+    VERY_EXPENSIVE = "very expensive"
     """Several long series, of which each element takes one: every compiler rather keeps it."""
 
 

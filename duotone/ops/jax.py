@@ -46,7 +46,7 @@ LINEAR_ALGEBRA = tuple(
 """Factorisations and solves: also of Lineax (``linear_solve``), and ``jax.lax.custom_root``, which
 is a ``call_hi_primitive`` from JAX 0.12 on."""
 
-_CHEAP, _DEAR, _DEAREST = Pointwise.CHEAP, Pointwise.DEAR, Pointwise.DEAREST
+_CHEAP, _DEAR, _DEAREST = Pointwise.CHEAP, Pointwise.EXPENSIVE, Pointwise.VERY_EXPENSIVE
 
 
 _MATRIX = "runs on Tensor Cores, accumulates in float32"

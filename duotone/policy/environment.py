@@ -362,7 +362,7 @@ VARIABLES: tuple[Variable, ...] = (
         parse=_one_of(PAINTERS, "no such painter", _PAINTER_TAKES),
     ),
     _some_of("rules_remove", "solve,carry"),
-    _some_of("reforms_remove", "factors,picks"),
+    _some_of("optimizations_remove", "factors,picks"),
     _math("float32_math", "how float32 dots and convolutions calculate inside"),
     _math("convolution_math", "the same for convolutions alone"),
     Variable(

@@ -45,7 +45,7 @@ from duotone.policy.values import (
 
 LISTS = ("allow", "infer", "deny", "clear")
 LIST_FIELDS = tuple(f"{which}_{edit}" for which in LISTS for edit in ("add", "remove"))
-REMOVE_FIELDS = ("rules_remove", "reforms_remove")
+REMOVE_FIELDS = ("rules_remove", "optimizations_remove")
 SET_FIELDS = (*LIST_FIELDS, *REMOVE_FIELDS)
 PATTERN_FIELDS = ("keep_full", "keep_half")
 
@@ -67,7 +67,7 @@ class Policy:
 
     Args:
         painter: ``"duotone"``; ``"tensorflow"`` for the four passes of TensorFlow's pass; or, for
-            saved graphs and ONNX models, ``"mincut"``: the colours that move the fewest bytes.
+            saved graphs and ONNX models, ``"mincut"``: the precisions that move the fewest bytes.
         level: None, or one of TensorFlow's levels: ``"TENSOR_CORES_ONLY"`` empties the infer,
             deny and clear lists, ``"TREAT_INFER_AS_DENY"`` moves the infer list into the deny
             list, ``"UNSAFE_FORCE_ALL"`` paints nearly everything half, safe or not.
@@ -86,7 +86,7 @@ class Policy:
             matches nothing is logged once.
         keep_half: Name-scope patterns whose operations are painted half.
         rules_remove: Names of rules to switch off (``docs/rules.md``), at your own risk.
-        reforms_remove: Names of reforms to switch off (``docs/reforms.md``).
+        optimizations_remove: Names of optimizations to switch off (``docs/optimizations.md``).
         float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
             ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
             ``"exact"``. Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
@@ -132,7 +132,7 @@ class Policy:
     keep_full: tuple[str, ...] = ()
     keep_half: tuple[str, ...] = ()
     rules_remove: frozenset[str] = frozenset()
-    reforms_remove: frozenset[str] = frozenset()
+    optimizations_remove: frozenset[str] = frozenset()
     float32_math: Math | None = None
     convolution_math: Math | None = None
     reduce_dtype: str | None = None
@@ -163,7 +163,7 @@ class Policy:
             keep_full: Iterable[str] = (),
             keep_half: Iterable[str] = (),
             rules_remove: Iterable[str] = (),
-            reforms_remove: Iterable[str] = (),
+            optimizations_remove: Iterable[str] = (),
             float32_math: Math | None = None,
             convolution_math: Math | None = None,
             reduce_dtype: Any = None,

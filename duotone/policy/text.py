@@ -45,7 +45,7 @@ def _phrases(policy: Policy, lists: Sequence[str]) -> list[str]:
     for field in ("keep_full", "keep_half"):
         if patterns := getattr(policy, field):
             phrases.append(f"keeps {field.removeprefix('keep_')} {', '.join(patterns)}")
-    if off := sorted(policy.rules_remove) + sorted(policy.reforms_remove):
+    if off := sorted(policy.rules_remove) + sorted(policy.optimizations_remove):
         phrases.append(f"without {', '.join(off)}")
     for field in ("float32_math", "convolution_math"):
         if (math := getattr(policy, field)) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from duotone.graph.graph import Graph, HalfType
 from duotone.precision.classify.classes import Classes
-from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.ranges.find import NO_RANGES, Ranges
 
 
@@ -19,14 +19,14 @@ class Background:
         graph: the program.
         half: the half type.
         ranges: of its values.
-        worth: what gains from half on the device.
+        profitability: what gains from half on the device.
     """
 
     graph: Graph
     half: HalfType
     ranges: Ranges = NO_RANGES
-    worth: Worth = EVERYTHING
+    profitability: Profitability = EVERYTHING
 
 
-Amend = Callable[[Classes, Background], Classes]
+SafetyRule = Callable[[Classes, Background], Classes]
 """From classes to classes; the same ones where nothing is to be changed."""

@@ -20,7 +20,7 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import CastPlan
 from duotone.precision.classify.classes import Classes
-from duotone.precision.optimize.optimizations import Reforms, told
+from duotone.precision.optimize.optimizations import Optimizations, told
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
@@ -48,8 +48,9 @@ class OperationRecord:
         casts: casts made for it (shared ones count for their first reader).
         reads: indices of the operations whose results it reads; what only carries a value into or
             out of a nested program is passed through.
-        reforms: in what other form it is carried out, or its result kept: the name of each reform
-            in effect (``docs/reforms.md`` lists them) and what it does here.
+        optimizations: in what other form it is carried out, or its result kept: the name of each
+        optimization
+            in effect (``docs/optimizations.md`` lists them) and what it does here.
         rewritten: whether it stands in a program that duotone rewrites where it stands, inside of
             the function explained: this is how it runs there.
         operands: the dtype of each operand as the operation reads it, casts done.
@@ -80,7 +81,7 @@ class OperationRecord:
     casts: int
     reads: tuple[int, ...] = ()
     rewritten: bool = False
-    reforms: tuple[tuple[str, str], ...] = ()
+    optimizations: tuple[tuple[str, str], ...] = ()
     operands: tuple[str, ...] = ()
     fixed: str = ""
     given: tuple[tuple[int, int], ...] = ()
@@ -114,8 +115,8 @@ class CastRecord:
 class Summary:
     """Totals. FLOPs and bytes are split by the precision an operation computes in.
 
-    ``reforms`` counts the operations that each reform concerns; ``backward`` says why the backward
-    pass is not painted with the forward pass in ``grad(autocast(f))``, if it is not.
+    ``optimizations`` counts the operations that each optimization concerns; ``backward`` says why
+    the backward pass is not painted with the forward pass in ``grad(autocast(f))``, if it is not.
     """
 
     half_dtype: str
@@ -131,7 +132,7 @@ class Summary:
     casts_inserted: int
     unlisted: dict[str, int]
     rewritten: int = 0
-    reforms: dict[str, int] = dataclasses.field(default_factory=dict)
+    optimizations: dict[str, int] = dataclasses.field(default_factory=dict)
     backward: str = ""
 
     @property
@@ -208,23 +209,23 @@ def make_record(
     painting: Painting,
     plan: CastPlan,
     half: HalfType,
-    reforms: Reforms | None = None,
+    optimizations: Optimizations | None = None,
 ) -> Record:
     """Puts the stages' values together.
 
     Args:
         graph: the program.
         classes: what each node is.
-        painting: the colours.
+        painting: the precisions.
         plan: the casts.
         half: the half type.
-        reforms: what is carried out in another form; none if omitted.
+        optimizations: what is carried out in another form; none if omitted.
 
     Returns:
         The record.
     """
-    reforms = reforms or Reforms()
-    forms = told(graph, plan, reforms)
+    optimizations = optimizations or Optimizations()
+    forms = told(graph, plan, optimizations)
     real = [cast for cast in plan.casts if not cast.free]
     made_for: dict[int, int] = {}
     for cast in real:
@@ -297,7 +298,7 @@ def _operation(
     painting: Painting,
     half: HalfType,
     casts: int,
-    reforms: tuple[tuple[str, str], ...],
+    optimizations: tuple[tuple[str, str], ...],
 ) -> OperationRecord:
     rule = painting.rules[node.index]
     detail = painting.details.get(node.index, "")
@@ -322,7 +323,7 @@ def _operation(
         bytes_full=_traffic(graph, node, Paint.FULL, Paint.FULL) * runs,
         casts=casts,
         reads=makers(graph, node.inputs),
-        reforms=reforms,
+        optimizations=optimizations,
         operands=_operands(graph, node, painting.compute[node.index], half.name),
         fixed=node.fixed,
         given=_given(graph, node, painting.compute[node.index]),
@@ -391,5 +392,5 @@ def summarize(
         casts_inserted=len(casts),
         unlisted=unlisted,
         rewritten=sum(o.rewritten for o in operations),
-        reforms=dict(Counter(name for o in operations for name, _ in o.reforms)),
+        optimizations=dict(Counter(name for o in operations for name, _ in o.optimizations)),
     )

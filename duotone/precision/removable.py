@@ -1,22 +1,22 @@
-"""The names that a policy can switch off: reforms, and the rules of stages."""
+"""The names that a policy can switch off: optimizations, and the rules of stages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from duotone.precision.optimize.optimizations import REFORMS
+from duotone.precision.optimize.optimizations import OPTIMIZATIONS
 from duotone.precision.painters.dominant import STEPS
 from duotone.precision.rules import Rule
-from duotone.precision.safety.safety_rules import AMENDMENTS
+from duotone.precision.safety.safety_rules import SAFETY_RULES
 
 BACKWARD = "backward"
 """No rule of an operation: the backward pass of a function is painted with its forward pass."""
 
 REMOVABLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "rules_remove": (*(rule.value for rule in (*AMENDMENTS, *STEPS, Rule.CUT)), BACKWARD),
-        "reforms_remove": tuple(REFORMS),
+        "rules_remove": (*(rule.value for rule in (*SAFETY_RULES, *STEPS, Rule.CUT)), BACKWARD),
+        "optimizations_remove": tuple(OPTIMIZATIONS),
     }
 )
 """By field of a policy."""

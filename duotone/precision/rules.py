@@ -1,4 +1,4 @@
-"""Rules: why a node has its colour. The stages decide by these marks; people read name and words.
+"""Rules: why a node has its precision. Stages decide by these marks; people read their words.
 
 Rules of other kinds, one for each operation, are in ``duotone/jaxpr/rules/`` (how it is bound) and
 ``duotone/precision/ranges/intervals.py`` (its interval).
@@ -51,9 +51,12 @@ class Rule(enum.StrEnum):
     ITERATION = "iteration", "in a loop that multiplies a state with matrices again and again"
     DISTANCE = "distance", "part of a squared distance: large terms of which little is left"
     CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
-    PLACE = "place", "a position or a count, or leads to one: its absolute error counts"
+    POSITION = "position", "a position or a count, or leads to one: its absolute error counts"
     LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"
-    CLOSELY = "closely", "its distance from its limit is read, by a logarithm or a division, say"
+    CANCELLATION = (
+        "cancellation",
+        "its distance from its limit is read, by a logarithm or a division, say",
+    )
     OVERFLOW = "overflow", "what it makes or reads does not fit half"
     UNDERFLOW = "underflow", "most of its measured values are below the normal numbers of half"
     RANGE = (
@@ -69,8 +72,8 @@ class Rule(enum.StrEnum):
         "operand",
         "computes full, stores half: dots read it half, and all else only adds it up",
     )
-    INNER = (
-        "inner",
+    FULL_READERS = (
+        "full_readers",
         "all that read it compute full: it is not worth storing, so half would only round",
     )
     UPSTREAM = (
@@ -80,7 +83,7 @@ class Rule(enum.StrEnum):
     WEIGHTS = "weights", "only moves weights, which are cast once for all before any call"
     CUT = "cut", "either precision is right here; with this one fewer values are cast"
     STATE = "state", "reaches an output of the function with no allow operation after it"
-    OUTSIDE = "outside", "no dominant operand is half"
+    NO_HALF_OPERAND = "no_half_operand", "no dominant operand is half"
     UNLISTED = "unlisted", "on no list: left as it is"
     FIXED = "fixed", "cannot be half"
     INTEGER = "integer", "no float32 operand or result: integers, or half as it was written"
@@ -91,7 +94,7 @@ class Rule(enum.StrEnum):
 
     @property
     def is_decided_before(self) -> bool:
-        """True if the node had its colour before any painter: denied, pinned, or never half."""
+        """True if the node had its precision before any painter: denied, pinned, or never half."""
         return self in _BEFORE_PAINTING
 
 
@@ -110,9 +113,9 @@ _BEFORE_PAINTING = frozenset(
         Rule.ITERATION,
         Rule.DISTANCE,
         Rule.CARRY,
-        Rule.PLACE,
+        Rule.POSITION,
         Rule.LOG_POWER,
-        Rule.CLOSELY,
+        Rule.CANCELLATION,
         Rule.OVERFLOW,
     }
 )

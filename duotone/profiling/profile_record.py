@@ -211,10 +211,10 @@ class ProfileRecord:
     Attributes:
         summary: in a few numbers.
         iterations: by device and time, all that were seen.
-        operations: the dearest first, as in the tables that follow.
+        operations: the most expensive first, as in the tables that follow.
         kernels: likewise.
-        scopes: a scope before what is inside of it, else the dearest first.
-        dtypes: the dearest first.
+        scopes: a scope before what is inside of it, else the most expensive first.
+        dtypes: the most expensive first.
         advice: what stands out, in sentences.
         notes: what is missing or was not as asked for, in sentences.
     """

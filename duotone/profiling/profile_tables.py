@@ -160,7 +160,7 @@ def _summary(
 def _grouped(
     sums: Iterable[Sum], key: Callable[[Sum], Hashable]
 ) -> list[tuple[Any, list[Sum], float]]:
-    """Sums with the same key, their time together; the dearest first."""
+    """Sums with the same key, their time together; the most expensive first."""
     groups: dict[Hashable, list[Sum]] = {}
     for one in sums:
         groups.setdefault(key(one), []).append(one)

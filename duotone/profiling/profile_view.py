@@ -1,4 +1,4 @@
-"""A profile as text: the summary, the dearest of each table, advice and notes."""
+"""A profile as text: the summary, the most expensive of each table, advice and notes."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _lanes(trace: Trace, holds: np.ndarray) -> Iterable[tuple[str, Lane]]:
 
 
 def sums_of(events: Events, iterations: Iterations) -> Iterable[Sum]:
-    """The counted events by kind, the dearest first."""
+    """The counted events by kind, the most expensive first."""
     count = len(events.trace.kinds)
     calls, seconds = np.zeros(count, int), np.zeros(count)
     for cut in iterations.cuts:

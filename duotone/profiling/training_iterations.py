@@ -155,7 +155,7 @@ def _times(
     seconds: np.ndarray,
     facts: Mapping[int, Facts],
 ) -> int:
-    """How often an iteration ran: in the entry of the program, or in its dearest loops."""
+    """How often an iteration ran: in the entry of the program, or in its most expensive loops."""
     known = {n: fact for n in chosen if (fact := _fact(trace.kinds[n], facts)) is not None}
     if not known:
         often = Counter(int(runs[n]) for n in chosen if runs[n] > 1)
@@ -185,7 +185,7 @@ def _named_key(trace: Trace, name: str) -> _Key | None:
 
 
 def _never_ran(trace: Trace, facts: Mapping[int, Facts], name: str) -> str:
-    """A note on a key operation that never ran: which did, the dearest first."""
+    """A note on a key operation that never ran: which did, the most expensive first."""
     seconds = np.bincount(trace.kind, trace.end - trace.start, len(trace.kinds))
     order = np.argsort(-seconds)
     names = dict.fromkeys("/".join(_key_of(trace.kinds[n])).lstrip("/") for n in order)

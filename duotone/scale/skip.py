@@ -77,7 +77,7 @@ def skip_nonfinite(
         An Optax optimizer; its state is a :class:`SkipState`.
 
     Raises:
-        ArgumentTypeError: `inner` is no optimizer, or `axis_name` no name.
+        ArgumentTypeError: `full_readers` is no optimizer, or `axis_name` no name.
         ArgumentError: on a step, where devices could disagree and no axis is named.
 
     Example:
@@ -118,7 +118,7 @@ def with_extra_args(inner: Any, who: str) -> Any:
         who: the function that was called, for the error.
 
     Raises:
-        ArgumentTypeError: `inner` is no optimizer.
+        ArgumentTypeError: `full_readers` is no optimizer.
     """
     if isinstance(inner, optax.GradientTransformation):
         return optax.with_extra_args_support(inner)

@@ -1,10 +1,10 @@
-"""Casts: writes a painting into a GraphDef, with one Cast per output port where colours meet.
+"""Casts: writes a painting into a GraphDef, with one Cast per output port where precisions meet.
 
 ::
 
     for each float32 unit, in the order of the nodes:
         half: its type attribute becomes half
-        for each output port: if a reader has the other colour, one Cast for all such readers,
+        for each output port: if a reader has the other precision, one Cast for all such readers,
             on the device of the node, named
             <node>-<port>-CastTo{Fp16,Bf16,Fp32}-0-AutoMixedPrecision
 """

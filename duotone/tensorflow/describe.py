@@ -1,12 +1,12 @@
-"""Describe: a painting as records, with the reason for each colour."""
+"""Describe: a painting as records, with the reason for each precision."""
 
 from __future__ import annotations
 
 from duotone.ops.entries import Kind
 from duotone.tensorflow.devices import WANTED, placement
-from duotone.tensorflow.passes import Colours
+from duotone.tensorflow.passes import Precisions
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.rewrite_record import COLOURS, Decision
+from duotone.tensorflow.rewrite_record import PRECISIONS, Decision
 from duotone.tensorflow.unit_facts import Facts
 
 ARGUMENTS = ("_Arg", "_Retval")
@@ -14,50 +14,50 @@ ARGUMENTS = ("_Arg", "_Retval")
 
 
 def describe(
-    facts: Facts, colours: Colours, *, hidden: bool, skipped: bool
+    facts: Facts, precisions: Precisions, *, hidden: bool, skipped: bool
 ) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
     """The painting of all float32 type attributes, and why.
 
     Args:
         facts: the units.
-        colours: what the painter decided.
+        precisions: what the painter decided.
         hidden: whether arguments and results, which are no nodes of a function, are left out.
         skipped: whether the whole graph was, since its device gains nothing.
     """
     units = facts.units
     painting: dict[str, dict[str, str]] = {}
     decisions = []
-    half = COLOURS[facts.dtype]
+    half = PRECISIONS[facts.dtype]
     for unit, dtype in enumerate(units.dtype):
         node = units.nodes[units.node[unit]]
         if dtype != FLOAT or (hidden and node.op in ARGUMENTS):
             continue
         attribute = units.attribute[unit]
-        colour = half if unit in colours.allow else "f32"
+        precision = half if unit in precisions.allow else "f32"
         if attribute.name:
-            painting.setdefault(node.name, {})[str(attribute)] = colour
+            painting.setdefault(node.name, {})[str(attribute)] = precision
         kind = facts.kind(unit)
-        rule = _rule(facts, colours, unit, skipped)
-        decisions.append(Decision(node.name, node.op, str(attribute), kind.value, colour, rule))
+        rule = _rule(facts, precisions, unit, skipped)
+        decisions.append(Decision(node.name, node.op, str(attribute), kind.value, precision, rule))
     return painting, tuple(decisions)
 
 
-def _rule(facts: Facts, colours: Colours, unit: int, skipped: bool) -> str:
-    """Why a unit has its colour, a key of ``record.RULES``."""
-    if unit in colours.chosen:
+def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str:
+    """Why a unit has its precision, a key of ``record.RULES``."""
+    if unit in precisions.chosen:
         return "cut"
-    if unit in colours.allow:
-        return colours.allow[unit]
+    if unit in precisions.allow:
+        return precisions.allow[unit]
     if not facts.is_processed(unit):
         node = facts.units.nodes[facts.units.node[unit]]
         on_device = placement(node.device, facts.device).is_on(WANTED[facts.dtype])
         return "preserved" if on_device and not skipped else "device"
-    if not colours.found_work:
+    if not precisions.found_work:
         return "nothing_allowed"
-    if unit in colours.deny:
-        return colours.deny[unit]
+    if unit in precisions.deny:
+        return precisions.deny[unit]
     if facts.kind(unit) is Kind.UNLISTED:
         return "unlisted"
     if not facts.allows_half(unit):
         return "impossible"
-    return "outside" if facts.can_be_half(unit) else "kernel"
+    return "no_half_operand" if facts.can_be_half(unit) else "kernel"

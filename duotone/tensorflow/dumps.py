@@ -26,7 +26,7 @@ from duotone._files import write_atomically
 from duotone.policy.policy import Policy
 from duotone.tensorflow.lists import Lists
 from duotone.tensorflow.log_lines import Rewrite, log_lines
-from duotone.tensorflow.passes import Colours
+from duotone.tensorflow.passes import Precisions
 from duotone.tensorflow.protos import GraphDef
 from duotone.tensorflow.rewrite_record import BodyResult
 from duotone.tensorflow.unit_facts import Facts
@@ -60,7 +60,7 @@ class Dump:
         self,
         graph: GraphDef,
         facts: Facts,
-        colours: Colours,
+        precisions: Precisions,
         result: BodyResult,
         preserved: Sequence[bool],
     ) -> None:
@@ -69,13 +69,13 @@ class Dump:
         Args:
             graph: after the rewrite.
             facts: its units.
-            colours: what the passes decided, and when.
+            precisions: what the passes decided, and when.
             result: what was done.
             preserved: by node, whether it must keep its types.
         """
         if self.log:
-            _log(log_lines(Rewrite(self.item, self.level, preserved, facts, colours, result)))
-        if self.folder is None or not colours.found_work:
+            _log(log_lines(Rewrite(self.item, self.level, preserved, facts, precisions, result)))
+        if self.folder is None or not precisions.found_work:
             return
         self._write_graph("AutoMixedPrecision", graph)
         name = f"paintbuckets_AutoMixedPrecision_{self.suffix}.txt"

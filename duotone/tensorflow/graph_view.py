@@ -145,7 +145,7 @@ def by_op(result: RewriteResult) -> Table:
     for _, body in bodies(result):
         for decision in body.decisions:
             rows = counts.setdefault((decision.op, decision.list), Counter())
-            rows["half" if decision.colour != "f32" else decision.rule] += 1
+            rows["half" if decision.precision != "f32" else decision.rule] += 1
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("op", "list"):
         table.add_column(name)
@@ -183,7 +183,7 @@ def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Gro
         if fnmatch.fnmatchcase(_path(where, decision.node), pattern)
     ]
     for where, d in rows[:most]:
-        paint = Text(d.colour, style=_STYLE[d.colour])
+        paint = Text(d.precision, style=_STYLE[d.precision])
         add_row(
             table, _path(where, d.node), d.op, d.attribute, d.list, paint, RULES.get(d.rule, d.rule)
         )
@@ -229,12 +229,12 @@ def _by_node(body: BodyResult) -> Mapping[str, list[Decision]]:
 
 def _shown(decisions: list[Decision]) -> Shown:
     """How a node with these decisions is shown."""
-    colours = {decision.colour for decision in decisions}
+    colours = {decision.precision for decision in decisions}
     half = next((_HALF[colour] for colour in colours if colour in _HALF), "")
     precision = (f"{half} and float32" if "f32" in colours else half) if half else _FULL
     kind = decisions[0].list
     why = {
-        f"_paint_{d.attribute}": f"{d.colour}: {d.list}; {RULES.get(d.rule, d.rule)}"
+        f"_paint_{d.attribute}": f"{d.precision}: {d.list}; {RULES.get(d.rule, d.rule)}"
         for d in decisions
     }
     return Shown(precision, kind if kind == "unlisted" else f"{kind} list", why)

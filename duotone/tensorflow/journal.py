@@ -1,7 +1,7 @@
 """Journal: what each pass painted, in the order in which it did.
 
-A colour can be given and taken back, and units that are not float32 are painted as well, so the
-final colours do not tell what happened::
+A precision can be given and taken back, and units that are not float32 are painted as well, so the
+final precisions do not tell what happened::
 
     Painted("deny", 7)                    pass 2 denied unit 7
     Painted("clear", 9)                   pass 5 allowed unit 9

@@ -29,7 +29,7 @@ class Lists:
         allow: always half.
         infer: half where what they read is safe.
         deny: always full, and so is what they spread to.
-        clear: take the colour of what is around them.
+        clear: take the precision of what is around them.
         force_all: level ``UNSAFE_FORCE_ALL``: nearly all ops are treated as allowed.
     """
 

@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from duotone.tensorflow.journal import Painted, Stage
-from duotone.tensorflow.passes import Colours, reads_variable
+from duotone.tensorflow.passes import Precisions, reads_variable
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.rewrite_record import BodyResult
 from duotone.tensorflow.tensor_lists import hidden_edges
@@ -59,7 +59,7 @@ class Rewrite:
         level: the policy's level, or an empty text.
         preserved: by node, whether it must keep its types.
         facts: the units.
-        colours: what was decided, and when.
+        precisions: what was decided, and when.
         result: what was done.
     """
 
@@ -67,7 +67,7 @@ class Rewrite:
     level: str
     preserved: Sequence[bool]
     facts: Facts
-    colours: Colours
+    precisions: Precisions
     result: BodyResult
 
 
@@ -83,7 +83,7 @@ def log_lines(done: Rewrite) -> Iterator[str]:
     yield from _preparation(done)
     yield from _tensor_lists(done)
     yield from _passes(done)
-    if done.colours.found_work:
+    if done.precisions.found_work:
         yield "Finding existing casts that can be made allow"
         yield (
             "Beginning final pass to change type attributes and insert Cast ops at paint boundaries"
@@ -117,7 +117,7 @@ def _tensor_lists(done: Rewrite) -> Iterator[str]:
         node = units.nodes[units.node[unit]]
         return f"{node.op} node {node.name}"
 
-    for cluster in done.colours.clusters:
+    for cluster in done.precisions.clusters:
         lines = [f"Found safe Tensor List cluster of size {len(cluster.members)}"]
         lines += [f"  Cluster member: {where(member)}" for member in cluster.members]
         for writer, reader in hidden_edges(done.facts, [cluster]):
@@ -128,9 +128,9 @@ def _tensor_lists(done: Rewrite) -> Iterator[str]:
 def _passes(done: Rewrite) -> Iterator[str]:
     """Log lines of each pass: the nodes that it painted."""
     events: dict[str, list[Painted]] = {}
-    for event in done.colours.journal:
+    for event in done.precisions.journal:
         events.setdefault(event.stage, []).append(event)
-    roots = {m: len(c.roots) for c in done.colours.clusters for m in c.members}
+    roots = {m: len(c.roots) for c in done.precisions.clusters for m in c.members}
     for opening, stage in _PASSES:
         if stage == "cut" and stage not in events:
             continue
@@ -142,7 +142,7 @@ def _passes(done: Rewrite) -> Iterator[str]:
             yield from [line] * again
         if number:
             yield f"Finished {number}"
-        if not done.colours.found_work:
+        if not done.precisions.found_work:
             yield "No allowlist ops found, nothing to do"
             return
 
@@ -151,7 +151,7 @@ def _painting(done: Rewrite, event: Painted) -> str:
     """The line of one event."""
     units = done.facts.units
     node = units.nodes[units.node[event.unit]]
-    colour = "DENY" if event.deny else "ALLOW"
+    precision = "DENY" if event.deny else "ALLOW"
     what = f"Painting type {units.attribute[event.unit]} of"
     if event.stage == "allow_list":
         return f"{what} node {node.name} ALLOW because its op {node.op} is on the allowlist"
@@ -160,7 +160,7 @@ def _painting(done: Rewrite, event: Painted) -> str:
         return f"Un{what} node {node.name} ALLOW {reason}"
     reason = ""
     if event.stage in ("lists_after_deny", "lists_after_all"):
-        reason = f" because at least one of its siblings is {colour}"
+        reason = f" because at least one of its siblings is {precision}"
     elif event.cause is not None:
         other = units.nodes[units.node[event.cause]].name
         reason = (
@@ -168,12 +168,12 @@ def _painting(done: Rewrite, event: Painted) -> str:
         )
     elif event.stage == "loop":
         reason = " to match the color of its output Merge node(s)"
-    return f"{what} {node.op} node {node.name} {colour}{reason}"
+    return f"{what} {node.op} node {node.name} {precision}{reason}"
 
 
 def _final_pass(done: Rewrite) -> Iterator[str]:
     """Types and casts, in the order of the nodes."""
-    units, allow = done.facts.units, done.colours.allow
+    units, allow = done.facts.units, done.precisions.allow
     dtype = done.facts.dtype
     half = "half" if dtype == "float16" else dtype
     casts = {cast.source: cast for cast in done.result.casts}

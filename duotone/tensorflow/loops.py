@@ -1,7 +1,7 @@
-"""Loops and existing casts: colours that must agree after the passes have run.
+"""Loops and existing casts: precisions that must agree after the passes have run.
 
 A lowered while loop carries a value through ``Merge`` and back through ``NextIteration``. The
-runtime wants one type there, so a NextIteration takes the colour of the Merges that read it, and
+runtime wants one type there, so a NextIteration takes the precision of the Merges that read it, and
 one full Merge makes its siblings full.
 
 A Cast to float32 that the user wrote, all of whose readers are half, casts to half at once.

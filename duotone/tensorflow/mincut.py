@@ -1,11 +1,11 @@
-"""Mincut: colours with the fewest bytes of casts, under the same rules about what must be full.
+"""Mincut: precisions with the fewest bytes of casts, under the same rules about what must be full.
 
 ::
 
     half   : the allow-list units that TensorFlow makes half
     full   : denied units, units that no kernel of the device takes in half, units of nodes that are
              not processed, infer units that no allow op lies before
-    open   : what is left; lists of tensors and loops take one colour together
+    open   : what is left; lists of tensors and loops take one precision together
     choose : for each output port of n elements, one cast of n elements if it is half and any reader
              is full, or if it is full and any reader is half; the sum is the least there is
     ties   : as many half units as can be
@@ -30,46 +30,46 @@ from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
 from duotone.tensorflow.journal import Painted
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
-from duotone.tensorflow.passes import Colours, reads_variable
+from duotone.tensorflow.passes import Precisions, reads_variable
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.shapes import ElementCount, element_count
 from duotone.tensorflow.unit_facts import Facts
 
 
-def paint_mincut(facts: Facts, colours: Colours, elements: ElementCount) -> Colours:
+def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -> Precisions:
     """Paints the units anew where TensorFlow's rules leave a choice.
 
     Args:
         facts: the units.
-        colours: TensorFlow's painting of them.
+        precisions: TensorFlow's painting of them.
         elements: how many elements a port has.
 
     Returns:
-        Colours whose casts move no more bytes than those of ``colours``.
+        Precisions whose casts move no more bytes than those of ``precisions``.
     """
-    if not colours.found_work or facts.lists.force_all:
-        return colours
-    variables = _Variables(facts, colours)
+    if not precisions.found_work or facts.lists.force_all:
+        return precisions
+    variables = _Variables(facts, precisions)
     guessed = element_count(facts.units, guess=True)
     chosen = _solve(facts, variables, guessed)
     allow = {
-        unit: colours.allow.get(unit, "cut")
+        unit: precisions.allow.get(unit, "cut")
         for unit in range(len(facts.units))
         if chosen[variables.of_unit(unit)]
     }
-    # Units of other types have no colour of their own, and stay as the passes left them.
-    allow |= {u: rule for u, rule in colours.allow.items() if not facts.is_float(u)}
+    # Units of other types have no precision of their own, and stay as the passes left them.
+    allow |= {u: rule for u, rule in precisions.allow.items() if not facts.is_float(u)}
     _keep_user_casts(facts, allow)
     agree_on_loops(facts.units, allow, [])
     shorten_casts(facts.units, allow)
     for count, unknown, least in ((guessed, 1, 1), (elements, 1, 0), (elements, 0, 0)):
-        before = cast_elements(facts, colours.allow, count, unknown)
+        before = cast_elements(facts, precisions.allow, count, unknown)
         if cast_elements(facts, allow, count, unknown) > before - least:
-            return colours
+            return precisions
     opened = frozenset(u for u in range(len(facts.units)) if variables.of_unit(u) > FULL)
-    changed = sorted(allow.keys() ^ colours.allow.keys())
-    journal = [*colours.journal, *(Painted("cut", u, deny=u not in allow) for u in changed)]
-    return Colours(allow, colours.deny, colours.clusters, journal, chosen=opened)
+    changed = sorted(allow.keys() ^ precisions.allow.keys())
+    journal = [*precisions.journal, *(Painted("cut", u, deny=u not in allow) for u in changed)]
+    return Precisions(allow, precisions.deny, precisions.clusters, journal, chosen=opened)
 
 
 def cast_elements(
@@ -102,28 +102,28 @@ class _Variables:
     """Which choice each unit takes part in.
 
     Attributes:
-        count: of all variables, given colours included.
+        count: of all variables, given precisions included.
     """
 
-    def __init__(self, facts: Facts, colours: Colours) -> None:
+    def __init__(self, facts: Facts, precisions: Precisions) -> None:
         self.count = 2
         self._of_unit = [FULL] * len(facts.units)
-        below = _below_allow(facts, colours)
+        below = _below_allow(facts, precisions)
         casts = _user_casts(facts)
         for unit in range(len(facts.units)):
             if not facts.is_float(unit):
                 continue
-            if unit in colours.allow and facts.kind(unit) is Kind.ALLOW:
+            if unit in precisions.allow and facts.kind(unit) is Kind.ALLOW:
                 self._of_unit[unit] = HALF
-            elif unit in casts or _is_open(facts, colours, unit, below):
+            elif unit in casts or _is_open(facts, precisions, unit, below):
                 self._of_unit[unit] = self.count
                 self.count += 1
         self._tied = list(range(self.count))
-        for group in (*(c.members for c in colours.clusters), *_loops(facts)):
+        for group in (*(c.members for c in precisions.clusters), *_loops(facts)):
             self._tie(group)
 
     def of_unit(self, unit: int) -> int:
-        """The variable of a unit; 0 and 1 stand for given colours."""
+        """The variable of a unit; 0 and 1 stand for given precisions."""
         variable = self._of_unit[unit]
         while self._tied[variable] != variable:
             variable = self._tied[variable]
@@ -137,28 +137,28 @@ class _Variables:
             self._tied[variable] = one
 
 
-def _below_allow(facts: Facts, colours: Colours) -> set[int]:
+def _below_allow(facts: Facts, precisions: Precisions) -> set[int]:
     """Units behind an allow op with nothing denied or impossible in between."""
-    roots = [u for u in colours.allow if facts.kind(u) is Kind.ALLOW]
+    roots = [u for u in precisions.allow if facts.kind(u) is Kind.ALLOW]
 
     def passable(unit: int) -> bool:
         listed = facts.kind(unit) in (Kind.INFER, Kind.CLEAR)
-        return listed and _may_be_half(facts, colours, unit)
+        return listed and _may_be_half(facts, precisions, unit)
 
     return reach(roots, facts.units.after, passable)
 
 
-def _may_be_half(facts: Facts, colours: Colours, unit: int) -> bool:
-    if unit in colours.deny or not facts.is_processed(unit) or not facts.is_float(unit):
+def _may_be_half(facts: Facts, precisions: Precisions, unit: int) -> bool:
+    if unit in precisions.deny or not facts.is_processed(unit) or not facts.is_float(unit):
         return False
     return facts.can_be_half(unit)
 
 
-def _is_open(facts: Facts, colours: Colours, unit: int, below: set[int]) -> bool:
-    """True if a unit may take either colour."""
-    if unit in colours.allow:
+def _is_open(facts: Facts, precisions: Precisions, unit: int, below: set[int]) -> bool:
+    """True if a unit may take either precision."""
+    if unit in precisions.allow:
         return True
-    if not _may_be_half(facts, colours, unit):
+    if not _may_be_half(facts, precisions, unit):
         return False
     if facts.kind(unit) is Kind.INFER:
         return unit in below

@@ -11,13 +11,13 @@
        the nodes, seeing earlier results; its kernel is not asked
     5  allow runs both ways through clear units that are not denied
     6  allow-list units that cannot be half, or beside a quantized type, are no longer allow
-       (lists of tensors agree on a colour after 2 and after 6)
+       (lists of tensors agree on a precision after 2 and after 6)
     7  NextIteration and Merge agree; existing casts to float32 become casts to half
 
 ``duotone/precision/painters/tensorflow_passes.py`` has the same passes for any numerical program.
 Here a unit is a type and not an operation, deny also runs through integers and preserved nodes, a
-colour depends on kernels and devices, and a colour once given is taken back (6, 7): sharing more
-than the walk would bend that painter.
+precision depends on kernels and devices, and a precision once given is taken back (6, 7): sharing
+more than the walk would bend that painter.
 
 References:
     TensorFlow, ``tensorflow/core/grappler/optimizers/auto_mixed_precision.cc``, version 2.21.
@@ -37,7 +37,7 @@ from duotone.tensorflow.units import Units
 
 
 @dataclasses.dataclass(slots=True)
-class Colours:
+class Precisions:
     """The decisions of the passes.
 
     Attributes:
@@ -46,7 +46,7 @@ class Colours:
         clusters: the lists of tensors.
         journal: what was painted when, also what was taken back later.
         found_work: whether there is any allow-list unit; without one nothing is changed.
-        chosen: the units whose colour, half or full, a minimum cut chose.
+        chosen: the units whose precision, half or full, a minimum cut chose.
     """
 
     allow: dict[int, str]
@@ -57,14 +57,14 @@ class Colours:
     chosen: frozenset[int] = frozenset()
 
 
-def paint(facts: Facts) -> Colours:
+def paint(facts: Facts) -> Precisions:
     """Paints the units as TensorFlow does.
 
     Args:
         facts: the units and what is known of them; edges between lists of tensors are added.
 
     Returns:
-        Their colours.
+        Their precisions.
 
     Raises:
         GraphDefError: a loop or a list of tensors is damaged.
@@ -76,7 +76,7 @@ def paint(facts: Facts) -> Colours:
     journal: Journal = []
     allow = _listed(facts, journal)
     if not allow:
-        return Colours({}, deny, clusters, journal, found_work=False)
+        return Precisions({}, deny, clusters, journal, found_work=False)
     if not facts.lists.force_all:
         _spread_deny(facts, deny, journal)
     for cluster in clusters:
@@ -89,7 +89,7 @@ def paint(facts: Facts) -> Colours:
         agree(cluster, allow, deny, journal, "lists_after_all")
     agree_on_loops(units, allow, journal)
     shorten_casts(units, allow)
-    return Colours(allow, deny, clusters, journal)
+    return Precisions(allow, deny, clusters, journal)
 
 
 def _listed(facts: Facts, journal: Journal) -> dict[int, str]:

@@ -7,8 +7,8 @@
         processed = not fetched, fed or kept, and on the device
         FusedBatchNorm becomes FusedBatchNormV2 where processed
         units     = make_units(graph)
-        colours   = paint(units)                    "tensorflow" or "mincut"
-        casts     = apply(colours)
+        precisions   = paint(units)                    "tensorflow" or "mincut"
+        casts     = apply(precisions)
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def rewrite(
             types.
         feed: names of the nodes that are fed; likewise. Placeholders always are.
         dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
-        painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the colours
+        painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the
+        precisions
             with the fewest bytes of casts under the same deny rules. None for the policy's, where
             ``"duotone"`` means TensorFlow's.
         device: where nodes without a device run, and which ops are fast there.
@@ -200,7 +201,7 @@ def _settings(
 def _check_policy(policy: Policy) -> None:
     """Refuses what a policy says and this road does not know, rather than pass over it."""
     of_jax = ("float32_math", "convolution_math", "reduce_dtype")
-    for field in ("keep_half", "reforms_remove", "ranges", "calibration", *of_jax):
+    for field in ("keep_half", "optimizations_remove", "ranges", "calibration", *of_jax):
         if getattr(policy, field):
             raise PolicyError(
                 f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "
@@ -272,15 +273,15 @@ def _rewrite_body(
         default,
         settings.functions,
     )
-    colours = paint(facts)
+    precisions = paint(facts)
     elements = element_count(units)
     if settings.painter == "mincut":
-        colours = paint_mincut(facts, colours, elements)
+        precisions = paint_mincut(facts, precisions, elements)
     painting, decisions = describe(
-        facts, colours, hidden=item != MAIN_GRAPH, skipped=settings.skipped
+        facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
     )
-    casts = apply(graph, facts, colours.allow, elements)
+    casts = apply(graph, facts, precisions.allow, elements)
     result = BodyResult(painting, casts, changes, decisions)
     if not settings.skipped:
-        dump.after(graph, facts, colours, result, kept)
+        dump.after(graph, facts, precisions, result, kept)
     return result

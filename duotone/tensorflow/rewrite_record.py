@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from duotone.tensorflow.protos import GraphDef
 
-COLOURS = {"float16": "f16", "bfloat16": "bf16"}
+PRECISIONS = {"float16": "f16", "bfloat16": "bf16"}
 """How a painting writes each half dtype; full is ``"f32"``."""
 
 RULES: Mapping[str, str] = MappingProxyType(
@@ -19,8 +19,8 @@ RULES: Mapping[str, str] = MappingProxyType(
         "between": "it lies between allow ops with no denied op in between",
         "follow": "an infer op that reads an allow op and no denied one",
         "clear": "a clear op next to half ones",
-        "tensor_list": "ops on one list of tensors have one colour",
-        "loop": "a NextIteration has the colour of its Merge",
+        "tensor_list": "ops on one list of tensors have one precision",
+        "loop": "a NextIteration has the precision of its Merge",
         "existing_cast": "a cast to float32 that only half ops read",
         "cut": "the choice that moves the fewest bytes through casts",
         "deny_list": "its op is on the deny list",
@@ -29,7 +29,7 @@ RULES: Mapping[str, str] = MappingProxyType(
         "device": "the node is not on a device that gains",
         "impossible": "its op takes no half there",
         "kernel": "no kernel of the device takes half there",
-        "outside": "no half op is near enough",
+        "no_half_operand": "no half op is near enough",
         "unlisted": "its op is on no list",
         "nothing_allowed": "the graph has no op of the allow list",
     }
@@ -58,14 +58,14 @@ class CastRecord:
 
 
 class Decision(NamedTuple):
-    """Why one float32 type attribute has its colour.
+    """Why one float32 type attribute has its precision.
 
     Attributes:
         node: name of the node.
         op: of the node, after the rewrite.
         attribute: ``"T"``, ``"Tin[0]"``, or a type name such as ``"float"`` for a fixed type.
         list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
-        colour: ``"f16"``, ``"bf16"`` or ``"f32"``.
+        precision: ``"f16"``, ``"bf16"`` or ``"f32"``.
         rule: a key of :data:`RULES`.
     """
 
@@ -73,7 +73,7 @@ class Decision(NamedTuple):
     op: str
     attribute: str
     list: str
-    colour: str
+    precision: str
     rule: str
 
 
@@ -82,7 +82,7 @@ class BodyResult:
     """The result of rewriting one graph, or the body of one function.
 
     Attributes:
-        painting: node -> float32 type attribute (``"T"``, ``"Tin[0]"``) -> colour.
+        painting: node -> float32 type attribute (``"T"``, ``"Tin[0]"``) -> precision.
         casts: Cast nodes that were added, in the order of their sources.
         op_changes: node -> op before and after (FusedBatchNorm to its second version).
         decisions: one for each float32 unit, in the order of the nodes.

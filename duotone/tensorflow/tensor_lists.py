@@ -1,4 +1,4 @@
-"""TensorLists: the ops of one list of tensors agree on a colour, and readers depend on writers.
+"""TensorLists: the ops of one list of tensors agree on a precision, and readers depend on writers.
 
 A TensorList is a variant: its handle runs from op to op, and the type of what is in it stands in an
 attribute (``element_dtype``) at each of them. No port joins these attributes, so::
@@ -141,13 +141,13 @@ def _written(units: Units, writer: int, reader: int) -> int:
 def agree(
     cluster: Cluster, allow: dict[int, str], deny: dict[int, str], journal: Journal, stage: Stage
 ) -> None:
-    """Gives all members one colour.
+    """Gives all members one precision.
 
     Args:
         cluster: the members.
         allow: the units that are half, with the rule; it is changed.
         deny: the units that are denied, with the rule; it is changed.
-        journal: of the passes so far; all members are added if any has a colour.
+        journal: of the passes so far; all members are added if any has a precision.
         stage: which time this is.
     """
     if any(member in deny for member in cluster.members):

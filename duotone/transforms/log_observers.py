@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-_hearer: ContextVar[Callable[[str], None] | None] = ContextVar("hearer", default=None)
+_observer: ContextVar[Callable[[str], None] | None] = ContextVar("observer", default=None)
 
 
 @contextlib.contextmanager
@@ -27,13 +27,13 @@ def heard_by(hear: Callable[[str], None]) -> Iterator[None]:
         ...     y = duotone.autocast(jnp.dot, dtype="bfloat16")(jnp.ones(3), jnp.ones(3))
         dot: bfloat16
     """
-    token = _hearer.set(hear)
+    token = _observer.set(hear)
     try:
         yield
     finally:
-        _hearer.reset(token)
+        _observer.reset(token)
 
 
-def hearer() -> Callable[[str], None] | None:
+def observer() -> Callable[[str], None] | None:
     """Who listens now."""
-    return _hearer.get()
+    return _observer.get()

@@ -29,7 +29,7 @@ from duotone.devices.half_type import device_in_words, saves_no_time
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
-from duotone.jaxpr.pipeline import Painted, carry_out, paint_for_device
+from duotone.jaxpr.pipeline import Painted, lower, paint_for_device
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running.backward import with_backward
@@ -39,7 +39,7 @@ from duotone.policy.arguments import half_named
 from duotone.policy.policy import Policy
 from duotone.policy.regions import switched_off
 from duotone.precision.removable import BACKWARD
-from duotone.transforms.log_observers import hearer
+from duotone.transforms.log_observers import observer
 from duotone.transforms.nvtx import call_range, rewrite_range
 from duotone.transforms.static_weights import Weights, WeightsRunner
 
@@ -134,7 +134,7 @@ class Settings:
                     arguments=names and (*names, *[f"cotangents[{i}]" for i in range(count)]),
                     given=(*painted.given, *[Paint.FULL] * count),
                 )
-                return carry_out(whole, found, merged)
+                return lower(whole, found, merged)
 
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
             with rewrite_range(self.name):
@@ -148,7 +148,7 @@ class Settings:
                 )
                 if (collection := collection_now()) is not None:
                     collection.latest = painted
-                run = carry_out(traced.jaxpr, painted, merged)
+                run = lower(traced.jaxpr, painted, merged)
                 if painted.painting.changed and not leaves_backward(painted, merged):
                     again = functools.partial(rewritten, traced, painted)
                     run = with_backward(traced.jaxpr, run, again)
@@ -164,7 +164,7 @@ class Settings:
         """A rewritten program that logs one line when it is carried out, the first one only."""
 
         def announced(*leaves: Any) -> list[Any]:
-            asked = hearer() is not None or logger.isEnabledFor(logging.INFO)
+            asked = observer() is not None or logger.isEnabledFor(logging.INFO)
             if asked and not self._said and collection_now() is None:
                 self._said = True
                 _say_once(self.name, painted)
@@ -215,7 +215,7 @@ def leaves_backward(painted: Painted, policy: Policy) -> str:
         return "TensorFlow's painter paints one pass"
     if BACKWARD in policy.rules_remove:
         return f"rule {BACKWARD} is removed"
-    if painted.forms.worth.only_allow:
+    if painted.forms.profitability.only_allow:
         return "only dots gain on this device"
     if policy.ranges or policy.calibration is not None:
         return "what is known is of the forward pass"
@@ -237,7 +237,7 @@ def _say_once(what: str, painted: Painted) -> None:
         device_in_words(),
         saves_no_time(painted.half.name),
     )
-    if (hear := hearer()) is not None:
+    if (hear := observer()) is not None:
         hear(line)
     if line not in _LINES:
         _LINES.add(line)

@@ -110,7 +110,7 @@ def test_a_compiled_step_heals_and_a_resumed_run_need_not(plant: Any, caplog: An
     assert not np.isfinite(training.run(3))
     assert not bool(training.state.last_finite)
     before = jax.tree.map(np.asarray, training.params)
-    assert not np.isfinite(training.run(1))  # beside its twin
+    assert not np.isfinite(training.run(1))  # beside its reference
     assert np.isfinite(training.run(12))  # in which the loss scale may come down
     assert bool(training.state.last_finite)
     assert training.traces == 3

@@ -106,7 +106,7 @@ def test_a_skipped_step_changes_nothing_and_is_not_counted():
 
 
 def test_flax_own_state_counts_skipped_steps():
-    """The fault that the twin is for."""
+    """The fault that the reference is for."""
     state = train_state.TrainState.create(
         apply_fn=MODEL.apply, params={"w": jnp.ones(3)}, tx=wrap(optax.sgd(0.1), dtype="float16")
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import duotone
-from duotone.advising.checks.all_checks import FINDERS
+from duotone.advising.checks.all_checks import CHECKS
 from duotone.devices import find_target
 from duotone.errors import ArgumentError, ArgumentTypeError, UnknownTargetError
 from tests.advising.clean import CLEAN, f32, mlp, transformer
@@ -52,13 +52,13 @@ def test_a_clean_step_is_left_in_peace(name, target):
     assert "nothing to advise" in line
 
 
-@pytest.mark.parametrize("finder", FINDERS)
-def test_each_finder_finds_something_of_its_own(finder, monkeypatch):
+@pytest.mark.parametrize("check", CHECKS)
+def test_each_check_finds_something_of_its_own(check, monkeypatch):
     """Without it some planted fault is not found: none stands idle."""
     from duotone.advising.checks import all_checks as registry
 
-    kinds = {line.split("``")[1] for line in [finder.__doc__]}
-    monkeypatch.setattr(registry, "FINDERS", tuple(f for f in FINDERS if f is not finder))
+    kinds = {line.split("``")[1] for line in [check.__doc__]}
+    monkeypatch.setattr(registry, "CHECKS", tuple(f for f in CHECKS if f is not check))
     fault = next(fault for fault in FAULTS.values() if fault.kind in kinds)
     with jax.enable_x64(fault.x64):
         assert fault.kind not in advised(fault.step(), **fault.options).kinds

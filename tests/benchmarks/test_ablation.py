@@ -9,11 +9,11 @@ from benchmarks import ablation
 
 def test_painted_rows_count_models_without_a_change_as_one() -> None:
     columns = [f"{target} {half}" for target, half in ablation.COLUMNS]
-    changed = {column: {"bytes": {"mixed": 0.25}, "reforms": []} for column in columns}
-    same = {column: {"bytes": {}, "reforms": []} for column in columns}
+    changed = {column: {"bytes": {"mixed": 0.25}, "optimizations": []} for column in columns}
+    same = {column: {"bytes": {}, "optimizations": []} for column in columns}
     rows = {row[0]: row[1:] for row in ablation.painted_rows({"a": changed, "b": same})}
     assert rows["mixed"] == pytest.approx([0.5, 1] * len(columns))
-    assert rows["inner"] == [1.0, 0] * len(columns)
+    assert rows["full_readers"] == [1.0, 0] * len(columns)
 
 
 def test_compiled_rows_name_the_model_that_gains_most() -> None:
@@ -32,4 +32,4 @@ def test_a_small_model_is_painted_without_each_rule(monkeypatch: pytest.MonkeyPa
     found = ablation.painted("dlrm")["h200 float16"]
     assert "mixed" in found["bytes"]
     assert "iteration" not in found["bytes"]
-    assert "weight_gradients" in found["reforms"]
+    assert "weight_gradients" in found["optimizations"]

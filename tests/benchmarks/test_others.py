@@ -164,7 +164,10 @@ def test_resume_leaves_out_what_was_measured(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--only", "no model x; there are vgg"), ("--without", "no rule or reform x; there are iter")],
+    [
+        ("--only", "no model x; there are vgg"),
+        ("--without", "no rule or optimization x; there are iter"),
+    ],
 )
 def test_a_name_that_is_not_there_is_an_error(option, message):
     with pytest.raises(SystemExit, match=message):

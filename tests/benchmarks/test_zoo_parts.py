@@ -86,9 +86,9 @@ def test_advantages_without_a_discount_of_the_future_beyond_an_end():
 
 def test_a_dense_place_hides_those_behind():
     density = jnp.array([[-50.0, 50.0, 50.0]])
-    colour, weights = composed(density, jnp.eye(3)[None], jnp.array([[1.0, 2.0, 3.0]]))
+    precision, weights = composed(density, jnp.eye(3)[None], jnp.array([[1.0, 2.0, 3.0]]))
     np.testing.assert_allclose(weights, [[0.0, 1.0, 0.0]], atol=1e-6)
-    np.testing.assert_allclose(colour, [[0.0, 1.0, 0.0]], atol=1e-6)
+    np.testing.assert_allclose(precision, [[0.0, 1.0, 0.0]], atol=1e-6)
 
 
 def test_the_farthest_points_and_the_nearest():

@@ -1,4 +1,4 @@
-"""Rows of values and their twins: against NumPy, one by one and side by side."""
+"""Rows of values and their references: against NumPy, one by one and side by side."""
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +15,21 @@ def numbers(seed, *shape):
 
 def expected(plain, full, tick, iteration):
     """A row as NumPy has it, element by element."""
-    kept, twin = np.float32(plain), np.float32(full)
-    bad = np.isfinite(twin) & ~np.isfinite(kept)
-    normal = ~(np.abs(twin) < np.finfo(np.float32).smallest_normal)
+    kept, reference = np.float32(plain), np.float32(full)
+    bad = np.isfinite(reference) & ~np.isfinite(kept)
+    normal = ~(np.abs(reference) < np.finfo(np.float32).smallest_normal)
     half = plain.dtype != np.float32
     least = float(jnp.finfo(plain.dtype).smallest_normal)
     under = half & normal & (np.abs(kept) < least)
     zero = half & normal & (kept == 0)
     first = tick if bad.any() else np.inf
-    ends = twin.min(), twin.max()
-    lost = np.inf if np.isfinite(twin).all() else tick
-    return [bad.sum(), first, iteration, *ends, under.sum(), zero.sum(), twin.size, lost]
+    ends = reference.min(), reference.max()
+    lost = np.inf if np.isfinite(reference).all() else tick
+    return [bad.sum(), first, iteration, *ends, under.sum(), zero.sum(), reference.size, lost]
 
 
 def special(half):
-    """Values whose half is not finite, lost or 0, and twins that are not finite themselves."""
+    """Values whose half is not finite, lost or 0, and references that are not finite themselves."""
     full = numbers(1, 40)
     full[:8] = [1e30, -np.inf, 3e-6, -1e-9, 0.0, np.inf, 1e-40, 5e-8]
     return jnp.asarray(full).astype(half), full
@@ -65,7 +65,7 @@ def test_what_does_not_fit_and_what_is_lost_is_counted(half):
     np.testing.assert_array_equal(
         found[0], np.array(expected(np.asarray(plain), full, 2, -1), np.float32)
     )
-    assert found[0, rows.BAD] == (1 if half == "float16" else 0)  # infinite twins are no fault
+    assert found[0, rows.BAD] == (1 if half == "float16" else 0)  # infinite references are no fault
     assert found[0, rows.UNDERFLOW] == (3 if half == "float16" else 0)
     assert found[0, rows.ZERO] == (1 if half == "float16" else 0)
 

@@ -59,7 +59,7 @@ def test_targets_side_by_side(program: Path, tmp_path: Path) -> None:
 def test_shapes_and_a_half_type(program: Path) -> None:
     shapes = ("--shapes", "f32[1024,1024] f32[512,1024]")
     text = output(f"{program}:step", *shapes, "--targets", "t4", "--dtype", "bfloat16", "--bound")
-    assert "dearest of duotone (bfloat16)" in text
+    assert "most expensive in duotone's program (bfloat16)" in text
 
 
 def test_it_compiles_where_it_can(program: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_bar_counts_what_is_made(program: Path) -> None:
     function, arguments = load(f"{program}:example", None)
     plan = Plan(function, arguments, {}, ["h100", "v5e"], exact=False)
     told: list[str] = []
-    plan.carry_out(told.append)
+    plan.lower(told.append)
     assert told == ["h100: float32", "h100: duotone", "v5e: float32", "v5e: duotone"]
     assert plan.count == len(told)
 

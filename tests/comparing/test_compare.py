@@ -68,8 +68,8 @@ def test_a_function_in_float32_on_three_targets():
         assert full.least_seconds is not None
         assert full.most_seconds is not None
         assert full.least_seconds < full.seconds < full.most_seconds
-        assert len(mixed.dearest) == 3
-        assert "test_compare.py" in mixed.dearest[0].source
+        assert len(mixed.most_expensive) == 3
+        assert "test_compare.py" in mixed.most_expensive[0].source
     assert seen.row("v100", "float32").bounded_by == "dots"
 
 
@@ -166,7 +166,7 @@ def test_the_compiler_of_the_cpu_is_exact():
         assert (row.exact, row.bytes, row.memory) == (True, cost.bytes, cost.peak_bytes)
         assert (row.kernel_count, row.casts) == (cost.kernel_count, cost.casts)
         assert (row.speedup, row.fits, row.least_seconds) == (None, None, None)
-        assert row.dearest == cost.largest(3)
+        assert row.most_expensive == cost.largest(3)
     assert "cpu: nothing is known of its speed, so there is no time." in seen.notes
 
 
@@ -220,7 +220,7 @@ def test_data_and_views():
     data = json.loads(seen.to_json())
     assert data == json.loads(json.dumps(seen.to_dict()))
     assert [row["target"] for row in data["rows"]][::3] == ["h100", "a100", "rtx4090", "b200"]
-    assert data["rows"][2]["dearest"][0]["runs"] >= 1
+    assert data["rows"][2]["most_expensive"][0]["runs"] >= 1
     assert data["rows"][2]["bounded_by"] in data["rows"][2]["time_by"]
     lines = str(seen).splitlines()
     assert max(map(len, lines)) <= 80

@@ -198,7 +198,7 @@ BRANCHES = """
   ROOT %same = f32[8]{0} negate(%p)
 }
 
-%dear (q: f32[8]) -> f32[8] {
+%expensive (q: f32[8]) -> f32[8] {
   %q = f32[8]{0} parameter(0)
   %once = f32[8]{0} copy(%q)
   ROOT %again = f32[8]{0} copy(%once)
@@ -207,7 +207,7 @@ BRANCHES = """
 ENTRY %main (k: s32[], x: f32[8]) -> f32[8] {
   %k = s32[] parameter(0)
   %x = f32[8]{0} parameter(1)
-  ROOT %either = f32[8]{0} conditional(%k, %x, %x), branch_computations={%cheap, %dear}
+  ROOT %either = f32[8]{0} conditional(%k, %x, %x), branch_computations={%cheap, %expensive}
 }
 """
 

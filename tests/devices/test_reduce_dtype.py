@@ -103,7 +103,11 @@ def test_explain_tells() -> None:
     seen = duotone.explain(
         jax.grad(loss), weights, batch, dtype="float16", policy=policy("float16")
     )
-    said = {o.operation for o in seen.operations if ("reduce_dtype",) in {r[:1] for r in o.reforms}}
+    said = {
+        o.operation
+        for o in seen.operations
+        if ("reduce_dtype",) in {r[:1] for r in o.optimizations}
+    }
     assert "psum_invariant" in said
     assert "reduce_dtype" in str(seen)
     assert "adds up gradients over devices in float16" in policy("float16").describe()

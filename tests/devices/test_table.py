@@ -81,14 +81,14 @@ def test_an_assumed_device_has_its_own_forms() -> None:
 
 
 def test_only_who_lets_duotone_choose_has_things_declined() -> None:
-    assert current_forms("bfloat16").worth == EVERYTHING
+    assert current_forms("bfloat16").profitability == EVERYTHING
     expected = TABLE["cpu-bfloat16" if FAST_HERE else "cpu"]
     assert current_forms("bfloat16", declines=True) == expected
 
 
 def _fast_cpu(half: str, *, declines: bool = False, **_: object) -> object:
     row = TABLE["cpu-bfloat16"]
-    return row if declines else dataclasses.replace(row, worth=EVERYTHING)
+    return row if declines else dataclasses.replace(row, profitability=EVERYTHING)
 
 
 @pytest.fixture

@@ -102,16 +102,16 @@ def test_what_is_calculated_again_shows() -> None:
 
     gradient = jax.grad(loss)
     seen = explain(gradient, W, X, dtype="float16")
-    again = [o.operation for o in seen.operations if "recompute" in dict(o.reforms)]
+    again = [o.operation for o in seen.operations if "recompute" in dict(o.optimizations)]
     assert again.count("tanh") == 1
-    assert len(again) == seen.summary.reforms["recompute"]
+    assert len(again) == seen.summary.optimizations["recompute"]
     text = str(jax.make_jaxpr(duotone.autocast(gradient, dtype="float16"))(W, X))
     assert text.count("= tanh") == 2
     assert text.count("optimization_barrier") >= 1
-    assert "recompute" not in explain(loss, W, X, dtype="float16").summary.reforms
+    assert "recompute" not in explain(loss, W, X, dtype="float16").summary.optimizations
     reference = Policy(painter="tensorflow")
     seen = explain(gradient, W, X, dtype="float16", policy=reference)
-    assert "recompute" not in seen.summary.reforms
+    assert "recompute" not in seen.summary.optimizations
 
 
 def test_policies_show() -> None:
@@ -119,7 +119,7 @@ def test_policies_show() -> None:
         found = _by_name(explain(_model, X, W, dtype="float16", policy=policy))[operation]
         return found.paint, found.rule
 
-    assert rule_of(Policy(infer_add=["exp"])) == ("full", "inner")
+    assert rule_of(Policy(infer_add=["exp"])) == ("full", "full_readers")
     assert rule_of(Policy(clear_add=["exp"])) == ("half", "downstream")
     assert rule_of(Policy(deny_remove=["exp"])) == ("full", "unlisted")
     assert rule_of(Policy(keep_half=["head/*"])) == ("half", "pinned")

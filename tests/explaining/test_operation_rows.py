@@ -105,10 +105,10 @@ def test_no_line_is_longer_than_the_console(seen: duotone.Explanation) -> None:
     assert len([line for line in lines if line.startswith("  operationo")]) == len(operations)
 
 
-def test_a_reform_is_marked_and_told_below(seen: duotone.Explanation) -> None:
+def test_a_optimization_is_marked_and_told_below(seen: duotone.Explanation) -> None:
     told = (("residuals", "calculated again"),)
     operations = tuple(
-        dataclasses.replace(o, reforms=told if o.operation == "exp" else ())
+        dataclasses.replace(o, optimizations=told if o.operation == "exp" else ())
         for o in seen.operations
     )
     lines = shown(Rows(dataclasses.replace(seen, operations=operations)), 100)

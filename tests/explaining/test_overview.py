@@ -62,12 +62,17 @@ def test_reasons_have_words_and_shares_and_what_they_concern() -> None:
     assert "%" in row
 
 
-def test_reforms_are_counted() -> None:
+def test_optimizations_are_counted() -> None:
     seen = record("block")
     assert not any("in another form" in line for line in shown(seen))
     counted = {"residuals": 3, "held": 1}
-    other = dataclasses.replace(seen, summary=dataclasses.replace(seen.summary, reforms=counted))
-    assert shown(other)[3] == "in another form, or not kept (docs/reforms.md): 1 held, 3 residuals"
+    other = dataclasses.replace(
+        seen, summary=dataclasses.replace(seen.summary, optimizations=counted)
+    )
+    assert (
+        shown(other)[3]
+        == "in another form, or not kept (docs/optimizations.md): 1 held, 3 residuals"
+    )
     assert "1 held, 3 residuals" in " ".join(shown(other, 60)[3:5])  # on two lines, not cut off
 
 

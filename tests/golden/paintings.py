@@ -78,12 +78,12 @@ def _record(model: str, program: str, painter: Any, half: str) -> Record:
     return duotone.explain(step, params, inputs, labels, dtype=half, policy=policy)
 
 
-_AGAIN = {"recompute", "recompute_dearest", "quotients"}
+_AGAIN = {"recompute", "recompute_very_expensive", "normalized_softmax"}
 
 
-def _colour(operation: OperationRecord) -> str:
+def _precision(operation: OperationRecord) -> str:
     paint, stored = operation.paint, operation.stored
-    again = " again" if {name for name, _ in operation.reforms} & _AGAIN else ""
+    again = " again" if {name for name, _ in operation.optimizations} & _AGAIN else ""
     return f"{paint if paint == stored else f'{paint}>{stored}'} {operation.rule}{again}"
 
 
@@ -91,10 +91,10 @@ def _operations(records: dict[str, Record]) -> str:
     rows = [["operation", "result", "scope", *records]]
     for same in zip(*(record.operations for record in records.values()), strict=True):
         first = same[0]
-        colours = [_colour(operation) for operation in same]
+        precisions = [_precision(operation) for operation in same]
         shown = [
-            "=" if position and colour == colours[position - 1] else colour
-            for position, colour in enumerate(colours)
+            "=" if position and precision == precisions[position - 1] else precision
+            for position, precision in enumerate(precisions)
         ]
         result = f"{first.dtype}[{','.join(first.shape)}]"
         rows.append([first.operation, result, first.scope or "-", *shown])

@@ -98,6 +98,6 @@ def test_a_fixed_node_that_was_painted_half_is_found() -> None:
 
 def test_an_integer_that_must_leave_half_is_found() -> None:
     graph = dataclasses.replace(_graph(), outputs=((0, Boundary.HALF),))
-    painting = Painting((Paint.FULL,) * 2, (Paint.FULL,) * 2, (Rule.OUTSIDE,) * 2, {})
+    painting = Painting((Paint.FULL,) * 2, (Paint.FULL,) * 2, (Rule.NO_HALF_OPERAND,) * 2, {})
     with pytest.raises(RewriteError, match="int32 cannot leave in half"):
         check_painting(painting, graph)

@@ -9,7 +9,7 @@
     painted = t.paint()
     assert painted[h] == "half allow"
 
-``painted[value]`` is the colour and the rule of the node that makes a value: ``"half allow"``,
+``painted[value]`` is the precision and the rule of the node that makes a value: ``"half allow"``,
 ``"full taint"``; ``"half>full wide"`` where it computes in one precision and stores in the other.
 The lists below are a handful of operations, one or two for each thing that a list entry can say.
 """
@@ -49,7 +49,7 @@ from duotone.precision.casts.cast_plan import CastPlan, plan_casts
 from duotone.precision.classify.classes import Classes, Pins, classify
 from duotone.precision.classify.declining import decline, hand_on_full
 from duotone.precision.classify.lists import OpLists
-from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.context import Background
 from duotone.precision.painters import PAINTERS
 from duotone.precision.painters.painting import Painting, check_painting
@@ -105,11 +105,11 @@ class Painted:
     plan: CastPlan
 
     def __getitem__(self, value: int) -> str:
-        """Colour and rule of the node that makes ``value``."""
+        """Precision and rule of the node that makes ``value``."""
         node = self.graph.values[value].producer
         compute, store = self.painting.compute[node], self.painting.store[node]
-        colour = str(compute) if compute is store else f"{compute}>{store}"
-        return f"{colour} {self.painting.rules[node]}"
+        precision = str(compute) if compute is store else f"{compute}>{store}"
+        return f"{precision} {self.painting.rules[node]}"
 
     def detail(self, value: int) -> str:
         """The words that go with the rule."""
@@ -177,7 +177,7 @@ class Tiny:
             Node(
                 index=index,
                 op=name,
-                listed_as=name,
+                list_key=name,
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
                 half_inputs=tuple(self._values[v].dtype == FULL_DTYPE for v in inputs),
@@ -289,13 +289,13 @@ class Tiny:
         edit: Callable[[OpLists], OpLists] = lambda lists: lists,
         entries: Sequence[Entry] = ENTRIES,
         force_all: bool = False,
-        worth: Worth = EVERYTHING,
+        profitability: Profitability = EVERYTHING,
     ) -> Painted:
         """Classifies, declines, paints and plans."""
         graph = self.graph()
         lists = edit(OpLists.for_half(entries, half.name))
         classes = classify(graph, lists, half, pins, force_all=force_all)
-        background = Background(graph, half, worth=worth)
+        background = Background(graph, half, profitability=profitability)
         classes = decline(classes, background)
         painting = hand_on_full(PAINTERS[painter](graph, classes, ()), classes, background)
         check_painting(painting, graph)

@@ -154,16 +154,16 @@ def test_a_backward_pass_that_cannot_be_rewritten_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The fault: carrying out the differentiated program fails. JAX derives it then."""
-    carry_out = _mixed.carry_out
+    lower = _mixed.lower
     count: list[int] = []
 
     def fails(*args: Any) -> Any:
         count.append(1)
         if len(count) > 1:
             raise RewriteError("planted")
-        return carry_out(*args)
+        return lower(*args)
 
-    monkeypatch.setattr(_mixed, "carry_out", fails)
+    monkeypatch.setattr(_mixed, "lower", fails)
     with caplog.at_level("WARNING", "duotone"):
         got = jax.grad(half(loss))(WEIGHTS, X)
     assert len(count) == 2

@@ -29,17 +29,17 @@ def attention(weights: Any, bias: Any, x: Any) -> Any:
     return jnp.sum((shares @ value) ** 2)
 
 
-def rewritten(removed: str = "hold_widened") -> Any:
-    """As for a TPU, which gains from ``hold_parts`` only."""
+def rewritten(removed: str = "materialize_widened") -> Any:
+    """As for a TPU, which gains from ``materialize_parts`` only."""
     gradient = jax.grad(attention, argnums=(0, 1, 2))
     jaxpr = jax.make_jaxpr(gradient)(WEIGHTS, BIAS, X)
-    policy = Policy(reforms_remove=[removed])
+    policy = Policy(optimizations_remove=[removed])
     painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=TABLE["tpu"])
     return rewriter_of(painted, Policy())
 
 
 def test_a_bias_before_slices_adds_up_what_the_dots_read() -> None:
-    held, free = rewritten(), rewritten("hold_parts")
+    held, free = rewritten(), rewritten("materialize_parts")
     programs = [jax.make_jaxpr(r)(WEIGHTS, BIAS, X) for r in (held, free)]
     barriers = [named(program, "optimization_barrier") for program in programs]
     added = [eqn for eqn in barriers[0] if eqn.invars[0].aval.shape == (2, 16, 24)]
@@ -65,9 +65,9 @@ def test_what_dots_add_up_to_is_read_in_half_where_several_widen_it() -> None:
     """The gradient behind queries, keys and values, which the norm's derivative reads."""
     x = jax.random.normal(KEYS[0], (2, 16, 8))
     results = []
-    for removed in ((), ["hold_parts"]):
+    for removed in ((), ["materialize_parts"]):
         jaxpr = jax.make_jaxpr(jax.grad(normed_attention, argnums=(0, 1)))(WEIGHTS, x)
-        policy = Policy(reforms_remove=removed)
+        policy = Policy(optimizations_remove=removed)
         painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=TABLE["tpu"])
         program = jax.make_jaxpr(rewriter_of(painted, Policy()))(WEIGHTS, x)
         sums = {eqn.outvars[0] for eqn in named(program, "add_any")}

@@ -29,8 +29,8 @@ def test_a_carry_has_one_dtype_and_residuals_are_half():
     (scan,) = named(traced(half(recur), X, W), "scan")
     body = scan.params["jaxpr"].jaxpr
     consts, _ = _jax.scan_layout(scan)
-    carry_in, carry_out = body.invars[consts].aval.dtype, body.outvars[0].aval.dtype
-    assert carry_in == carry_out == jnp.float16
+    carry_in, lower = body.invars[consts].aval.dtype, body.outvars[0].aval.dtype
+    assert carry_in == lower == jnp.float16
     assert [var.aval.dtype.name for var in scan.outvars] == ["float16", "float16"]
 
 

@@ -30,12 +30,12 @@ HALVES = ("float16", "bfloat16")
 def both(function: Callable[..., Any], *args: Any, half: str = "bfloat16") -> list[Rewriter]:
     """The rewritten function, and the same without picks."""
     jaxpr = jax.make_jaxpr(function)(*args)
-    policies = (Policy(), Policy(reforms_remove=["picks"]))
+    policies = (Policy(), Policy(optimizations_remove=["picks"]))
     painted, plain = (
         paint_jaxpr(jaxpr, policy, HALF_TYPES[half], forms=TABLE["tpu"]) for policy in policies
     )
-    assert painted.reforms.named("picks")
-    assert not plain.reforms.named("picks")
+    assert painted.optimizations.named("picks")
+    assert not plain.optimizations.named("picks")
     return [
         rewriter_of(each, policy) for each, policy in zip((painted, plain), policies, strict=True)
     ]

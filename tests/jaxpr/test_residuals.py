@@ -56,7 +56,7 @@ MODELS = {
     "silu": perceptron(jax.nn.silu),
     "softmax": attention,
 }
-DEAR = {"gelu": "tanh", "exact gelu": "erfc", "silu": "logistic"}
+EXPENSIVE = {"gelu": "tanh", "exact gelu": "erfc", "silu": "logistic"}
 
 
 def step(model: Model) -> Callable[[Any, Any], Any]:
@@ -67,7 +67,7 @@ def step(model: Model) -> Callable[[Any, Any], Any]:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From its call on, nothing is calculated again."""
-    return lambda: monkeypatch.setenv("DUOTONE_REFORMS_REMOVE", "recompute")
+    return lambda: monkeypatch.setenv("DUOTONE_OPTIMIZATIONS_REMOVE", "recompute")
 
 
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> None:
@@ -86,7 +86,7 @@ def plan(model: Model, dtype: str, device: str = "gpu") -> Recompute:
     """What a step calculates again on a device."""
     jaxpr = jax.make_jaxpr(step(model))(PARAMS, X)
     painted = road.paint_jaxpr(jaxpr, Policy(), HALF_TYPES[dtype], forms=TABLE[device])
-    return painted.reforms.recompute
+    return painted.optimizations.recompute
 
 
 def barriers(jaxpr: Any) -> int:
@@ -159,7 +159,7 @@ def test_a_softmax_of_which_little_is_left_keeps_its_gradient(
     assert with_products < 1.5 * error()
 
 
-@pytest.mark.parametrize("name", DEAR)
+@pytest.mark.parametrize("name", EXPENSIVE)
 def test_the_program_shows_the_barrier_and_the_second_calculation(
     name: str, kept: Callable[[], None]
 ) -> None:
@@ -167,7 +167,7 @@ def test_the_program_shows_the_barrier_and_the_second_calculation(
     kept()
     once = traced(half(step(MODELS[name])), PARAMS, X)
     assert barriers(again) > barriers(once)
-    assert [len(named(jaxpr, DEAR[name])) for jaxpr in (again, once)] == [2, 1]
+    assert [len(named(jaxpr, EXPENSIVE[name])) for jaxpr in (again, once)] == [2, 1]
 
 
 def residual_bytes(jaxpr: Any, name: str) -> int:
@@ -189,7 +189,7 @@ def residual_bytes(jaxpr: Any, name: str) -> int:
     return sum(var.aval.size * var.aval.dtype.itemsize for var in alive)
 
 
-@pytest.mark.parametrize("name", DEAR)
+@pytest.mark.parametrize("name", EXPENSIVE)
 def test_the_first_result_is_not_kept(name: str, kept: Callable[[], None]) -> None:
     def flat(function: Any) -> Any:
         """Without inner jits, so that what lives can be told from the equations."""
@@ -197,9 +197,9 @@ def test_the_first_result_is_not_kept(name: str, kept: Callable[[], None]) -> No
             lambda *leaves: _jax.jaxpr_as_fun(traced(function, PARAMS, X))(*leaves)
         )(*jax.tree.leaves((PARAMS, X)))
 
-    less = residual_bytes(flat(half(step(MODELS[name]))), DEAR[name])
+    less = residual_bytes(flat(half(step(MODELS[name]))), EXPENSIVE[name])
     kept()
-    more = residual_bytes(flat(half(step(MODELS[name]))), DEAR[name])
+    more = residual_bytes(flat(half(step(MODELS[name]))), EXPENSIVE[name])
     assert less < more
 
 
@@ -271,7 +271,7 @@ def test_a_step_of_which_the_layers_are_a_scan(kept: Callable[[], None]) -> None
 
         got = half(step(deep))(stacked, X)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("DUOTONE_REFORMS_REMOVE", "recompute")
+            patch.setenv("DUOTONE_OPTIMIZATIONS_REMOVE", "recompute")
             same(got, half(step(deep))(stacked, X), 2.0**-8)
     del kept
 
@@ -308,7 +308,7 @@ def test_a_function_with_its_own_derivative(kept: Callable[[], None]) -> None:
     for function in (inner, lambda p, x: jax.grad(lambda p: inner(p, x).sum())(p)):
         got = half(function)(PARAMS, X)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("DUOTONE_REFORMS_REMOVE", "recompute")
+            patch.setenv("DUOTONE_OPTIMIZATIONS_REMOVE", "recompute")
             same(got, half(function)(PARAMS, X), 2.0**-8)
     del kept
 
@@ -486,7 +486,7 @@ def test_a_maximum_is_found_where_it_was_taken() -> None:
 def test_listed_pointwise_operations_have_no_effects() -> None:
     one = jnp.ones(3)
     for entry in ENTRIES:
-        if entry.pointwise is Pointwise.DEAR and hasattr(jax.lax, entry.op):
+        if entry.pointwise is Pointwise.EXPENSIVE and hasattr(jax.lax, entry.op):
             operands = [one] * (2 if entry.op in ("pow", "atan2") else 1)
             (eqn,) = jax.make_jaxpr(getattr(jax.lax, entry.op))(*operands).eqns
             assert not eqn.effects

@@ -70,7 +70,7 @@ def step(attention: Attention) -> Attention:
 
 def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> road.Painted:
     """As for a GPU."""
-    policy = POLICY.replace(reforms_remove=removed)
+    policy = POLICY.replace(optimizations_remove=removed)
     jaxpr = jax.make_jaxpr(step(attention))(W, BIAS, X)
     return road.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=GPU)
 
@@ -82,7 +82,7 @@ def rewriter(attention: Attention, dtype: str = "bfloat16", *removed: str) -> An
 def again(found: road.Painted) -> list[str]:
     """The operations of what is calculated again."""
     graph = found.built.graph
-    values = {v for made in found.reforms.recompute.again.values() for v in made}
+    values = {v for made in found.optimizations.recompute.again.values() for v in made}
     return sorted(graph.nodes[graph.values[v].producer].op for v in values)
 
 
@@ -106,7 +106,7 @@ def test_nothing_of_the_first_calculation_but_the_scores_is_read_later() -> None
 
     def small(removed: tuple[str, ...]) -> int:
         found = painted(dropped, "bfloat16", *removed)
-        graph, reads = found.built.graph, found.reforms.recompute.reads
+        graph, reads = found.built.graph, found.optimizations.recompute.reads
         levels = find_levels(graph, found.classes)
         return sum(
             levels.is_far(value, node.index) and graph.values[value].size == 4 * 64
@@ -121,7 +121,7 @@ def test_nothing_of_the_first_calculation_but_the_scores_is_read_later() -> None
 def test_a_comparison_reads_the_first_maximum() -> None:
     """A second one may be off by a bit, and all or nothing would be equal to it."""
     found = painted(compared)
-    graph, reads = found.built.graph, found.reforms.recompute.reads
+    graph, reads = found.built.graph, found.optimizations.recompute.reads
     comparing = [
         node
         for node in graph.nodes

@@ -25,7 +25,7 @@ X = jax.random.normal(KEYS[1], (64, 32))
 POLICY = Policy()
 GPU = dataclasses.replace(TABLE["gpu"], dots=WIDENED)
 """What runs on the device at hand in place of a GPU, whose dots CPUs do not have."""
-WITHOUT = Policy(reforms_remove=("free_scales",))
+WITHOUT = Policy(optimizations_remove=("free_scales",))
 
 Attention = Callable[[Any, Any], Any]
 
@@ -106,7 +106,7 @@ def run(function: Callable[..., Any], dtype: str = "bfloat16", policy: Policy = 
 def products(function: Callable[..., Any], dtype: str = "bfloat16", **changes: Any) -> Any:
     """The plan of the one value that is calculated from its quotient."""
     policy = POLICY.replace(**changes)
-    (made,) = painted(function, dtype, policy).reforms.recompute.products.values()
+    (made,) = painted(function, dtype, policy).optimizations.recompute.products.values()
     return made
 
 
@@ -193,7 +193,7 @@ def test_only_rows_that_fit_into_a_kernel(length: int) -> None:
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 32), (32, length))]
     jaxpr = jax.make_jaxpr(jax.grad(lambda *a: (long(*a) ** 2).sum(), (0, 1)))(*shapes)
     found = road.paint_jaxpr(jaxpr, POLICY, HALF_TYPES["bfloat16"], forms=GPU)
-    (made,) = found.reforms.recompute.products.values()
+    (made,) = found.optimizations.recompute.products.values()
     assert (made.divisor is None) == (length == rows.LONGEST_ROW)
 
 

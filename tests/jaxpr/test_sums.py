@@ -16,7 +16,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(autouse=True)
 def on_a_gpu():
-    """CPUs do not have the reform: their caches hold the sum."""
+    """CPUs do not have the optimization: their caches hold the sum."""
     with assuming(find_target("h200").device()):
         yield
 
@@ -61,7 +61,7 @@ def loops(jaxpr):
 
 
 def without_sums(monkeypatch):
-    monkeypatch.setenv("DUOTONE_REFORMS_REMOVE", "loop_sums")
+    monkeypatch.setenv("DUOTONE_OPTIMIZATIONS_REMOVE", "loop_sums")
 
 
 def relative_error(got, want):

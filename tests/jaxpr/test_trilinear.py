@@ -26,7 +26,7 @@ def rewritten(function: Any, *args: Any) -> Rewriter:
     A CPU's compiler drops roundings between two operations in float32.
     """
     found = painted(function, *args)
-    assert found.reforms.named("trilinear")
+    assert found.optimizations.named("trilinear")
     return rewriter_of(found, Policy())
 
 

@@ -108,7 +108,7 @@ def test_a_weight_gradient_is_not_rounded_to_half(dtype: str) -> None:
 def test_a_gradient_that_is_rounded_is_caught(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault: no weight is looked for, and JAX transposes the dot."""
     row = road.current_forms("")
-    without = dataclasses.replace(row, reforms=row.reforms - {"weight_gradients"})
+    without = dataclasses.replace(row, optimizations=row.optimizations - {"weight_gradients"})
     monkeypatch.setattr(road, "current_forms", lambda *_, **__: without)
     assert error_of_gradient(dtype) > 500
 

@@ -22,7 +22,7 @@ from duotone.precision.rules import Rule
 NHWC = ("NHWC", "HWIO", "NHWC")
 ORDERS = [NHWC, ("NCHW", "OIHW", "NCHW"), ("HWCN", "HWOI", "CNHW"), ("CHWN", "IHWO", "HWNC")]
 CPU = TABLE["cpu-bfloat16"]
-CPU_OF_ALL = dataclasses.replace(CPU, worth=TABLE["gpu"].worth)
+CPU_OF_ALL = dataclasses.replace(CPU, profitability=TABLE["gpu"].profitability)
 """Who names a half type has small arrays painted too."""
 
 
@@ -51,7 +51,7 @@ def rewritten(
     function: Any, *args: Any, removed: tuple[str, ...] = (), forms: Any = CPU_OF_ALL
 ) -> Any:
     """The program that runs, and its results."""
-    policy = Policy(reforms_remove=removed)
+    policy = Policy(optimizations_remove=removed)
     jaxpr = jax.make_jaxpr(function)(*args)
     rewriter = rewriter_of(paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=forms), policy)
     return str(jax.make_jaxpr(rewriter)(*args)), rewriter(*args)
@@ -148,7 +148,7 @@ def test_the_gradient_of_patches_filters_is_a_dot() -> None:
     assert "conv_general_dilated" not in program
 
 
-def test_the_reform_can_be_switched_off_and_is_of_cpus_only() -> None:
+def test_the_optimization_can_be_switched_off_and_is_of_cpus_only() -> None:
     image, filters = arrays(NHWC, (1, 1))
     for program, _ in (
         rewritten(convolution(), image, filters, removed=("window_dots",)),
@@ -166,7 +166,7 @@ def test_only_such_convolutions_gain_from_half_on_a_cpu(
 ) -> None:
     image, filters = jnp.ones((8, 28, 28, 64)), jnp.ones((1, 1, 64, 256))
     jaxpr = jax.make_jaxpr(convolution())(image, filters)
-    policy = Policy(reforms_remove=removed)
+    policy = Policy(optimizations_remove=removed)
     painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=CPU)
     assert painted.painting.rules == (rule,)
     wide = jax.make_jaxpr(convolution(padding="SAME"))(image, jnp.ones((3, 3, 64, 64)))
@@ -205,7 +205,7 @@ def test_who_differentiates_gets_the_filters_gradient_unrounded(
     """As of weights of dots; in bfloat16 it would be a bfloat16 number."""
     image, filters = arrays(NHWC, (1, 1))
     jaxpr = jax.make_jaxpr(convolution())(image, filters)
-    policy = Policy(reforms_remove=removed)
+    policy = Policy(optimizations_remove=removed)
     painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=CPU_OF_ALL)
     rewriter = rewriter_of(painted, policy)
     gradient = jax.grad(lambda w: (rewriter(image, w)[0] ** 2).sum())(filters)

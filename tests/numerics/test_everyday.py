@@ -122,7 +122,7 @@ def soft_argmax(dot: Dot, features: Any, w: Any) -> Any:
 
 
 def nerf(dot: Dot, origins: Any, rays: Any, w1: Any, w2: Any) -> Any:
-    """Colour and depth along rays: densities of a network, transmittance by a cumulated sum."""
+    """Precision and depth along rays: densities of a network, transmittance by a cumulated sum."""
     depth = jnp.linspace(2.0, 6.0, 32, dtype=origins.dtype)
     points = origins[:, None] + rays[:, None] * depth[:, None]
     angles = points[..., None] * 2.0 ** jnp.arange(8)
@@ -131,8 +131,8 @@ def nerf(dot: Dot, origins: Any, rays: Any, w1: Any, w2: Any) -> Any:
     density = jax.nn.softplus(out[..., 0]) * (4.0 / 31)
     passed = jnp.exp(-(jnp.cumsum(density, -1) - density))
     weights = passed * (1 - jnp.exp(-density))
-    colour = jnp.sum(weights[..., None] * jax.nn.sigmoid(out[..., 1:]), 1)
-    return colour, jnp.sum(weights * depth, -1)
+    precision = jnp.sum(weights[..., None] * jax.nn.sigmoid(out[..., 1:]), 1)
+    return precision, jnp.sum(weights * depth, -1)
 
 
 def deformable(dot: Dot, image: Any, features: Any, w: Any) -> Any:

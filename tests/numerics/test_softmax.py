@@ -155,6 +155,6 @@ def test_the_gradient_of_almost_sure_predictions(half: str, monkeypatch: Any) ->
     forms = TABLE["cpu" if half == "bfloat16" else "cpu-float16"]
     monkeypatch.setattr(road, "current_forms", lambda *_, **__: forms)  # whatever CPU this is
     assert error() < 16 * EPSILON[half]
-    monkeypatch.setenv("DUOTONE_REFORMS_REMOVE", "firm_roots")
+    monkeypatch.setenv("DUOTONE_OPTIMIZATIONS_REMOVE", "rounded_once")
     leaves_out = half == "bfloat16" and jax.__version_info__ < (0, 11)
     assert not leaves_out or error() > 1  # the mistake that this test is about

@@ -12,7 +12,7 @@ import duotone
 
 GRAPH = Path(duotone.__file__).parent / "graph"
 FILES = sorted(GRAPH.rglob("*.py"))
-_NAMES = ("op", "listed_as")
+_NAMES = ("op", "list_key")
 
 
 def compared_names(text: str) -> list[str]:
@@ -54,7 +54,7 @@ def _comparisons(tree: ast.AST, collections: set[str]) -> Iterator[ast.AST]:
 
 
 def _is_name(node: ast.expr) -> bool:
-    """True for ``x.op``, ``x.listed_as`` and a variable of that name."""
+    """True for ``x.op``, ``x.list_key`` and a variable of that name."""
     if isinstance(node, ast.Attribute):
         return node.attr in _NAMES
     return isinstance(node, ast.Name) and node.id in _NAMES
@@ -79,7 +79,7 @@ def test_a_module_of_the_graph_compares_no_names(file: Path) -> None:
     ("line", "is_found"),
     [
         ('node.op == "mul"', True),
-        ('"mul" != node.listed_as', True),
+        ('"mul" != node.list_key', True),
         ('node.op in ("mul", "div")', True),
         ("node.op not in _SUMS", True),
         ("node.op in STRUCTURAL", True),

@@ -69,11 +69,11 @@ def test_arguments_are_keyword_only():
 def test_copies_are_equal_and_remember_where_entries_came_from(copied, tmp_path):
     policy = Policy(painter="tensorflow", keep_full=["*/x"], log_path=tmp_path)
     policy = policy.merged_with_environment({"DUOTONE_DENYLIST_ADD": "nonsense"})
-    twin = copied(policy)
-    assert twin == policy
-    assert hash(twin) == hash(policy)
+    reference = copied(policy)
+    assert reference == policy
+    assert hash(reference) == hash(policy)
     with pytest.raises(UnknownOperationError, match="DUOTONE_DENYLIST_ADD"):
-        twin.check_names(KNOWN)
+        reference.check_names(KNOWN)
 
 
 def test_origin_is_not_part_of_the_value():
@@ -130,7 +130,7 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
         "painter": "tensorflow",
         "level": "UNSAFE_FORCE_ALL",
         "rules_remove": ["solve"],
-        "reforms_remove": ["factors"],
+        "optimizations_remove": ["factors"],
         "float32_math": "tf32",
         "convolution_math": "exact",
         "reduce_dtype": "float32",
@@ -145,15 +145,17 @@ def test_describe_has_a_phrase_for_every_field(tmp_path):
             assert make(**{field.name: value}).describe() != Policy().describe(), field.name
 
 
-def test_a_reform_that_there_is_not_is_named_with_the_nearest():
-    with pytest.raises(PolicyError, match=r"'factor': there is no such reform .*mean 'factors'"):
-        Policy(reforms_remove=["factor"])
-    with pytest.raises(EnvironmentVariableError, match=r"REFORMS_REMOVE.*'pick' is.*'picks'"):
-        merge(DUOTONE_REFORMS_REMOVE="factors,pick")
-    environ = {"DUOTONE_REFORMS_REMOVE": "factors, hold_parts"}
-    merged = Policy(reforms_remove=["picks"]).merged_with_environment(environ)
-    assert merged.reforms_remove == {"picks", "factors", "hold_parts"}
-    assert "without factors, hold_parts, picks" in merged.describe()
+def test_a_optimization_that_there_is_not_is_named_with_the_nearest():
+    with pytest.raises(
+        PolicyError, match=r"'factor': there is no such optimization .*mean 'factors'"
+    ):
+        Policy(optimizations_remove=["factor"])
+    with pytest.raises(EnvironmentVariableError, match=r"OPTIMIZATIONS_REMOVE.*'pick' is.*'picks'"):
+        merge(DUOTONE_OPTIMIZATIONS_REMOVE="factors,pick")
+    environ = {"DUOTONE_OPTIMIZATIONS_REMOVE": "factors, materialize_parts"}
+    merged = Policy(optimizations_remove=["picks"]).merged_with_environment(environ)
+    assert merged.optimizations_remove == {"picks", "factors", "materialize_parts"}
+    assert "without factors, materialize_parts, picks" in merged.describe()
 
 
 def test_a_missing_log_folder_can_be_made_as_the_message_says(tmp_path):
@@ -314,7 +316,7 @@ def test_replace_with_a_name_that_is_no_field():
     [
         ({"keep_ful": ["a"]}, "no field 'keep_ful': did you mean 'keep_full'"),
         ({"deny": ["exp"]}, "did you mean 'deny_add'"),
-        ({"colour": 1}, "no field 'colour': it has painter, level"),
+        ({"precision": 1}, "no field 'precision': it has painter, level"),
     ],
 )
 def test_a_misspelt_field_is_named_with_the_nearest(fields: Any, says: str) -> None:

@@ -34,7 +34,7 @@ class Case:
         graph: as a painter sees it; every value has one element, since TensorFlow's rules do not
             look at sizes.
         names: of the nodes.
-        expected: the colour of each node.
+        expected: the precision of each node.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _case(name: str, lines: list[str]) -> Case:
             Node(
                 index=position,
                 op=plain,
-                listed_as=plain,
+                list_key=plain,
                 inputs=inputs,
                 outputs=(position,),
                 half_inputs=(True,) * len(inputs),
@@ -80,4 +80,4 @@ def _case(name: str, lines: list[str]) -> Case:
     values = tuple(Value(i, 1, (), FULL_DTYPE, producer=i) for i in range(len(nodes)))
     graph = Graph(tuple(nodes), values, (Body(0, -1, BodyKind.ROOT, 1),), (), ())
     names = tuple(node for node, _ in heads)
-    return Case(name, check_graph(graph), names, tuple(colour for _, _, colour in tails))
+    return Case(name, check_graph(graph), names, tuple(precision for _, _, precision in tails))

@@ -11,12 +11,12 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Pins
 from duotone.precision.classify.declining import decline
-from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.context import Background
 from duotone.precision.painters import PAINTERS
 from tests.graph.tiny import Tiny
 
-CPU = Worth(
+CPU = Profitability(
     "this CPU", allow=frozenset({Trait.WIDE}), min_flops=1000, min_intensity=4, only_allow=True
 )
 
@@ -30,7 +30,7 @@ def test_a_device_of_which_nothing_is_known_declines_nothing(painter: str) -> No
     t = Tiny()
     h = t.op("tanh", _dot(t, 1.0))
     t.returns(_dot(t, 1.0, h, t.input()))
-    plain, with_forms = t.paint(painter), t.paint(painter, worth=EVERYTHING)
+    plain, with_forms = t.paint(painter), t.paint(painter, profitability=EVERYTHING)
     assert plain.painting == with_forms.painting
 
 
@@ -47,7 +47,7 @@ def test_a_small_dot_stays_full(painter: str, flops: float, expected: str, reaso
     t = Tiny()
     value = _dot(t, flops)
     t.goes_on(value)
-    painted = t.paint(painter, worth=CPU)
+    painted = t.paint(painter, profitability=CPU)
     assert painted[value] == expected
     assert reason in painted.detail(value)
 
@@ -56,7 +56,7 @@ def test_a_dot_that_hardly_uses_what_it_reads_stays_full() -> None:
     t = Tiny()
     vector_matrix = t.op("dot", t.input(64), t.input(4096), size=64, flops=2 * 4096)
     t.goes_on(vector_matrix)
-    painted = t.paint(worth=CPU)
+    painted = t.paint(profitability=CPU)
     assert painted[vector_matrix] == "full small"
     assert "4 FLOP for each element" in painted.detail(vector_matrix)
 
@@ -65,7 +65,7 @@ def test_what_is_not_fast_on_the_device_stays_full() -> None:
     t = Tiny()
     value = t.op("conv", t.input(), t.input(), flops=1e9)
     t.goes_on(value)
-    painted = t.paint(worth=CPU)
+    painted = t.paint(profitability=CPU)
     assert painted[value] == "full device"
     assert "conv gains nothing" in painted.detail(value)
     assert t.paint()[value].startswith("half")
@@ -77,7 +77,7 @@ def test_between_dots_all_is_full_and_sums_are_not_rounded() -> None:
     moved = t.op("reshape", h)
     after = _dot(t, 1e9, moved, t.input())
     t.returns(after)
-    painted = t.paint(worth=CPU)
+    painted = t.paint(profitability=CPU)
     assert (painted[h], painted[moved]) == ("full device", "full device")
     assert painted[after] == "half>full wide"
     assert {cast[1] for cast in painted.casts()} == {"half"}
@@ -86,13 +86,13 @@ def test_between_dots_all_is_full_and_sums_are_not_rounded() -> None:
 
 def test_a_declined_operation_taints_nothing() -> None:
     """Planted fault: a declined node that kept the taint of the deny list drags its readers."""
-    forms = Worth("this GPU", min_flops=1000)
+    forms = Profitability("this GPU", min_flops=1000)
     t = Tiny()
     small = _dot(t, 10.0)
     large = _dot(t, 1e9)
     both = t.op("add", large, small)
     t.goes_on(both)
-    painted = t.paint(worth=forms)
+    painted = t.paint(profitability=forms)
     assert painted[small] == "full small"
     assert not painted[both].endswith("taint")
     assert painted[large].startswith("half")
@@ -105,7 +105,7 @@ def test_what_the_user_decided_is_not_declined() -> None:
     moved = t.op("tanh", pinned)
     t.goes_on(moved)
     painted = t.paint(
-        worth=CPU,
+        profitability=CPU,
         pins=Pins(half=("kept/*",)),
         edit=lambda lists: lists.edited({Kind.ALLOW: ["tanh"]}, {}),
     )
@@ -118,7 +118,7 @@ def test_declining_leaves_unlisted_and_fixed_operations_alone() -> None:
     unknown = t.op("sorcery", t.input())
     fixed = t.op("dot", t.input(), t.input(), fixed="the user asked for it", flops=1.0)
     t.goes_on(unknown, fixed)
-    painted = t.paint(worth=CPU)
+    painted = t.paint(profitability=CPU)
     assert painted[unknown] == "full unlisted"
     assert painted[fixed] == "full fixed"
 
@@ -129,7 +129,7 @@ def test_declining_makes_new_classes() -> None:
     graph = t.graph()
     classes = t.paint().classes
     kept = dataclasses.replace(classes)
-    declined = decline(classes, Background(graph, HALF_TYPES["float16"], worth=CPU))
+    declined = decline(classes, Background(graph, HALF_TYPES["float16"], profitability=CPU))
     assert classes == kept != declined
     assert declined.half is HALF_TYPES["float16"]
 
@@ -137,7 +137,7 @@ def test_declining_makes_new_classes() -> None:
 def test_people_see_the_list_on_which_a_declined_operation_stands() -> None:
     t = Tiny()
     t.returns(_dot(t, 1.0, t.op("tanh", t.input()), t.input()))
-    background = Background(t.graph(), HALF_TYPES["float16"], worth=CPU)
-    declined = decline(t.paint(worth=EVERYTHING).classes, background)
+    background = Background(t.graph(), HALF_TYPES["float16"], profitability=CPU)
+    declined = decline(t.paint(profitability=EVERYTHING).classes, background)
     assert [found.kind for found in declined.nodes] == [Kind.DENY, Kind.DENY]
     assert [found.listed for found in declined.nodes] == [Kind.INFER, Kind.ALLOW]

@@ -13,7 +13,7 @@ from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.pipeline import Painted, paint_jaxpr, rewriter_of
 from duotone.policy.policy import Policy
-from duotone.precision.optimize.optimization import Reform
+from duotone.precision.optimize.optimization import Optimization
 from tests.jaxpr.programs import named
 
 KEYS = jax.random.split(jax.random.key(0), 4)
@@ -31,8 +31,8 @@ def carried_out(function: Any, *args: Any, device: str = "gpu") -> tuple[Any, An
     return _factors(painted), jax.make_jaxpr(rewriter)(*args), rewriter(*args)
 
 
-def _factors(painted: Painted) -> dict[int, Reform]:
-    return painted.reforms.named("factors") | painted.reforms.named("passing_factors")
+def _factors(painted: Painted) -> dict[int, Optimization]:
+    return painted.optimizations.named("factors") | painted.optimizations.named("passing_factors")
 
 
 def normed(weights: Any, scale: Any, bias: Any, x: Any) -> Any:

@@ -180,8 +180,8 @@ CASES = {
         ("distance", DISTANCE, (X, X + 1)),
         ("distance", MOMENTS, (IMAGE, WINDOW)),
         ("carry", END, (A / 9, V)),
-        ("place", PLACE, (np.tile(POSITIONS, (16, 1)), normal(64, 16))),
-        ("place", ANGLE, (W, X)),
+        ("position", PLACE, (np.tile(POSITIONS, (16, 1)), normal(64, 16))),
+        ("position", ANGLE, (W, X)),
         ("log_power", LOG_POWER, (X, W)),
     )
     for name, program in programs.items()
@@ -215,7 +215,7 @@ def test_a_sum_over_iterations_stays_full(name: str) -> None:
 def test_what_a_logarithm_reads_closely_stays_full() -> None:
     program = lambda w, x: jnp.log(mystery(1.0 - jax.nn.sigmoid(x @ w)) + 1e-6) @ w  # noqa: E731
     (saturating,) = operations(program, (W, X), "bfloat16", "logistic")
-    assert saturating.rule == "closely"
+    assert saturating.rule == "cancellation"
 
 
 def test_positions_before_they_are_rounded_stay_full() -> None:

@@ -90,7 +90,7 @@ def test_the_chain_of_an_optimizer_stays_full() -> None:
     painted = t.paint()
     nodes = painted.graph.nodes
     rules = {painted.painting.rules[n.index] for n in nodes if n.op != "dot"}
-    assert rules <= {"state", "outside"}
+    assert rules <= {"state", "no_half_operand"}
     assert painted[gradient] == "half>full wide"
 
 

@@ -12,7 +12,7 @@ from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.pipeline import Painted, paint_jaxpr
 from duotone.policy.policy import Policy
-from duotone.precision.optimize.optimization import Reform
+from duotone.precision.optimize.optimization import Optimization
 
 X = jnp.zeros((2, 8, 16))
 WEIGHTS = jnp.zeros((16, 128))
@@ -24,9 +24,9 @@ def painted(function: Any, *args: Any, device: str = "tpu", **policy: Any) -> Pa
     return paint_jaxpr(jaxpr, Policy(**policy), HALF_TYPES["bfloat16"], forms=TABLE[device])
 
 
-def made(reform: Reform) -> list[int]:
+def made(optimization: Optimization) -> list[int]:
     """The values that are calculated after picking."""
-    return [step.to[0] for step in reform.steps if step.name == "made"]
+    return [step.to[0] for step in optimization.steps if step.name == "made"]
 
 
 def taken(values: Any, labels: Any) -> Any:
@@ -47,7 +47,7 @@ def indexed(weights: Any, x: Any, labels: Any) -> Any:
 def test_the_loss_of_a_language_model_picks_from_its_logits(function: Any) -> None:
     found = painted(function, WEIGHTS, X, LABELS)
     graph = found.built.graph
-    ((node, picked),) = found.reforms.named("picks").items()
+    ((node, picked),) = found.optimizations.named("picks").items()
     assert graph.nodes[node].op == "gather"
     chain = made(picked)
     assert chain[-1] == graph.nodes[node].inputs[0]
@@ -60,7 +60,7 @@ def test_the_loss_of_a_language_model_picks_from_its_logits(function: Any) -> No
 
 def test_the_same_in_a_gradient_and_in_a_loop() -> None:
     gradient = painted(jax.value_and_grad(loss), WEIGHTS, X, LABELS)
-    assert len(gradient.reforms.named("picks")) == 1
+    assert len(gradient.optimizations.named("picks")) == 1
 
     def looped(weights: Any, x: Any, labels: Any) -> Any:
         def body(total: Any, each: Any) -> tuple[Any, None]:
@@ -68,16 +68,16 @@ def test_the_same_in_a_gradient_and_in_a_loop() -> None:
 
         return jax.lax.scan(body, 0.0, (x[:, None], labels[:, None]))[0]
 
-    assert len(painted(looped, WEIGHTS, X, LABELS).reforms.named("picks")) == 1
+    assert len(painted(looped, WEIGHTS, X, LABELS).optimizations.named("picks")) == 1
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu", "cpu-bfloat16"])
 def test_not_where_a_gather_calculates_its_operand(device: str) -> None:
-    assert not painted(loss, WEIGHTS, X, LABELS, device=device).reforms.named("picks")
+    assert not painted(loss, WEIGHTS, X, LABELS, device=device).optimizations.named("picks")
 
 
 def test_not_by_tensorflows_rules() -> None:
-    assert not painted(loss, WEIGHTS, X, LABELS, painter="tensorflow").reforms.named("picks")
+    assert not painted(loss, WEIGHTS, X, LABELS, painter="tensorflow").optimizations.named("picks")
 
 
 def _many(weights: Any, x: Any, labels: Any) -> Any:
@@ -117,11 +117,13 @@ def _reshaped(weights: Any, x: Any, labels: Any) -> Any:
     "function", [_many, _filled, _hides_nan, _read_once, _of_each_class, _reshaped]
 )
 def test_what_is_picked_as_it_was_written(function: Any) -> None:
-    assert not painted(function, WEIGHTS, X, LABELS).reforms.named("picks")
+    assert not painted(function, WEIGHTS, X, LABELS).optimizations.named("picks")
 
 
 def test_not_from_full_values() -> None:
-    assert not painted(loss, WEIGHTS, X, LABELS, keep_full=["dot_general"]).reforms.named("picks")
+    assert not painted(loss, WEIGHTS, X, LABELS, keep_full=["dot_general"]).optimizations.named(
+        "picks"
+    )
 
 
 def test_a_prior_of_each_class_where_all_axes_are_indexed() -> None:
@@ -131,5 +133,5 @@ def test_a_prior_of_each_class_where_all_axes_are_indexed() -> None:
         rows, columns = jnp.ogrid[:2, :8]
         return values[rows, columns, labels]
 
-    (picked,) = painted(function, WEIGHTS, X, LABELS).reforms.named("picks").values()
+    (picked,) = painted(function, WEIGHTS, X, LABELS).optimizations.named("picks").values()
     assert len(made(picked)) == 3

@@ -31,7 +31,7 @@ from duotone.precision.ranges import (
 )
 from duotone.precision.ranges.interval import hull, meet, outward, widened, within, words
 from duotone.precision.ranges.refine import deny_out_of_range, keep_digits, store_in_half
-from duotone.precision.safety.safety_rules import AMENDMENTS
+from duotone.precision.safety.safety_rules import SAFETY_RULES
 
 lax = jax.lax
 X = np.zeros((8, 16), np.float32)
@@ -69,8 +69,8 @@ def refined(
     lists = OpLists.for_half(ENTRIES, half)
     classes = classify(graph, lists, HALF_TYPES[half], pins or Pins())
     background = Background(graph, HALF_TYPES[half], ranges)
-    for amend in (deny_out_of_range, store_in_half, keep_digits):
-        classes = amend(classes, background)
+    for safety_rule in (deny_out_of_range, store_in_half, keep_digits):
+        classes = safety_rule(classes, background)
     return {node.op: classes.nodes[node.index] for node in graph.nodes}
 
 
@@ -638,5 +638,5 @@ def test_nothing_known_changes_nothing() -> None:
     graph = graph_of(lambda x: x + x)
     classes = classify(graph, OpLists.for_half(ENTRIES, "float16"), HALF_TYPES["float16"])
     background = Background(graph, HALF_TYPES["float16"], find_ranges(graph))
-    for amend in AMENDMENTS.values():
-        assert amend(classes, background) is classes
+    for safety_rule in SAFETY_RULES.values():
+        assert safety_rule(classes, background) is classes

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from duotone.graph.graph import Paint, bytes_of
-from duotone.precision.optimize.optimizations import Reforms
+from duotone.precision.optimize.optimizations import Optimizations
 from duotone.precision.optimize.residuals import Recompute
 from duotone.precision.record import Record, make_record
 from duotone.precision.rules import Rule
@@ -122,15 +122,15 @@ def test_what_is_calculated_again_is_marked_and_counted() -> None:
     t.returns(t.op("mystery", e))
     p = t.paint()
     plan = Recompute({(2, e): 0}, {0: frozenset({e})}, {0: frozenset({h})})
-    reforms = Reforms(frozenset({"recompute"}), recompute=plan)
-    record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16, reforms)
+    optimizations = Optimizations(frozenset({"recompute"}), recompute=plan)
+    record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16, optimizations)
     again = (("recompute", "not kept: calculated again for later readers"),)
-    assert [o.reforms for o in record.operations] == [(), again, ()]
-    assert record.summary.reforms == {"recompute": 1}
+    assert [o.optimizations for o in record.operations] == [(), again, ()]
+    assert record.summary.optimizations == {"recompute": 1}
     assert Record.from_json(record.to_json()) == record
     data = json.loads(record.to_json())
-    assert [bool(o["reforms"]) for o in data["operations"]] == [False, True, False]
-    assert not _record(_net()).summary.reforms
+    assert [bool(o["optimizations"]) for o in data["operations"]] == [False, True, False]
+    assert not _record(_net()).summary.optimizations
 
 
 def test_json_holds_everything() -> None:

@@ -20,8 +20,8 @@ from duotone.precision.optimize.residuals import NOTHING, Recompute, plan_residu
 from tests.graph.tiny import ENTRIES, Painted, Tiny
 
 _KINDS = {
-    **dict.fromkeys(("tanh", "exp"), Pointwise.DEAR),
-    "log": Pointwise.DEAREST,
+    **dict.fromkeys(("tanh", "exp"), Pointwise.EXPENSIVE),
+    "log": Pointwise.VERY_EXPENSIVE,
     **dict.fromkeys(
         ("add", "mul", "relu", "select", "reshape", "broadcast", "name"), Pointwise.CHEAP
     ),
@@ -33,7 +33,7 @@ _ENTRIES = tuple(
 
 def residuals_of(painted: Painted, name: str = "recompute") -> Recompute:
     view = View(painted.graph, painted.classes, painted.painting)
-    return plan_residuals(view, frozenset({name, "quotients"}))
+    return plan_residuals(view, frozenset({name, "normalized_softmax"}))
 
 
 def planned(
@@ -123,7 +123,7 @@ def test_what_the_compiler_does_not_keep_is_left_to_it() -> None:
         t = Tiny()
         a = t.op(op, t.dot())
         behind(t, a)
-        return again(planned(t, name="recompute_dearest")[1])
+        return again(planned(t, name="recompute_very_expensive")[1])
 
     assert not plan("tanh")
     assert len(plan("log")) == 1
@@ -364,7 +364,7 @@ _pointwise = residuals._Planner._pointwise
 
 def _all_dear(self: Any, value: int) -> Pointwise:
     known = _pointwise(self, value)
-    return known if known is Pointwise.NO else Pointwise.DEAR
+    return known if known is Pointwise.NO else Pointwise.EXPENSIVE
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_the_answer_is_tensorflow_s(case: Case) -> None:
 
 def test_the_observed_cases_are_there() -> None:
     assert len(CASES) == 16
-    painted = [colour for case in CASES for colour in case.expected]
+    painted = [precision for case in CASES for precision in case.expected]
     assert painted.count("half") > 50
     assert painted.count("full") > 50
 

@@ -15,7 +15,7 @@ from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr.pipeline import Painted, paint_jaxpr
 from duotone.policy.policy import Policy
-from duotone.precision.optimize.optimization import Reform
+from duotone.precision.optimize.optimization import Optimization
 
 ARRAYS = tuple(
     jax.random.normal(key, (2, 64, 3, 8)) for key in jax.random.split(jax.random.key(0), 3)
@@ -98,21 +98,21 @@ def painted(
     return paint_jaxpr(jaxpr, policy or Policy(), HALF_TYPES[half], forms=forms)
 
 
-def read_by(reform: Reform) -> list[int]:
-    return [step.to[0] for step in reform.steps if step.name == "read"]
+def read_by(optimization: Optimization) -> list[int]:
+    return [step.to[0] for step in optimization.steps if step.name == "read"]
 
 
 @pytest.mark.parametrize("attention", MATCHED)
 def test_the_gradient_of_an_attention(attention: Attention) -> None:
     found = painted(gradient(attention), *ARRAYS)
-    graph, reforms = found.built.graph, found.reforms.named("trilinear")
-    shares, total = (graph.nodes[node] for node in sorted(reforms))
+    graph, optimizations = found.built.graph, found.optimizations.named("trilinear")
+    shares, total = (graph.nodes[node] for node in sorted(optimizations))
     assert (shares.op, total.op) == ("dot_general", "reduce_sum")
     (result,) = shares.outputs
-    plain, operand, read = read_by(reforms[total.index])[:3]
+    plain, operand, read = read_by(optimizations[total.index])[:3]
     assert (plain, read) == (total.inputs[0], result)
     assert graph.values[operand].shape == graph.values[result].shape
-    for node in reforms[total.index].full:
+    for node in optimizations[total.index].full:
         assert found.painting.rules[node] == "unrounded"
         assert str(found.painting.store[node]) == "full"
         assert str(found.painting.compute[node]) == "half"
@@ -180,7 +180,7 @@ def few_keys(q: Any, k: Any, v: Any) -> Any:
 )
 def test_what_is_another_sum_stays(attention: Attention) -> None:
     found = painted(gradient(attention), *ARRAYS)
-    assert not found.reforms.named("trilinear")
+    assert not found.optimizations.named("trilinear")
     assert "unrounded" not in found.painting.rules
 
 
@@ -193,15 +193,15 @@ def test_another_operand_is_another_form() -> None:
         product = jnp.einsum("bqhd,bkhd->bhqk", q, k + v)
         return out.sum(), (shares * product).sum(-1)
 
-    assert not painted(function, *ARRAYS).reforms.named("trilinear")
+    assert not painted(function, *ARRAYS).optimizations.named("trilinear")
 
 
 def test_only_where_the_kernel_of_a_dot_calculates_on() -> None:
     function = gradient(plain)
-    assert not painted(function, *ARRAYS, device="gpu").reforms.named("trilinear")
-    assert not painted(function, *ARRAYS, device="cpu").reforms.named("trilinear")
-    assert painted(function, *ARRAYS, half="float16").reforms.named("trilinear")
-    assert not painted(function, *ARRAYS, policy=Policy(painter="tensorflow")).reforms.named(
+    assert not painted(function, *ARRAYS, device="gpu").optimizations.named("trilinear")
+    assert not painted(function, *ARRAYS, device="cpu").optimizations.named("trilinear")
+    assert painted(function, *ARRAYS, half="float16").optimizations.named("trilinear")
+    assert not painted(function, *ARRAYS, policy=Policy(painter="tensorflow")).optimizations.named(
         "trilinear"
     )
 
@@ -212,11 +212,11 @@ def test_what_the_user_decided_stays(pinned: str) -> None:
         with jax.named_scope("attend"):
             return plain(q, k, v)
 
-    assert painted(gradient(attention), *ARRAYS).reforms.named("trilinear")
+    assert painted(gradient(attention), *ARRAYS).optimizations.named("trilinear")
     found = painted(
         gradient(attention), *ARRAYS, policy=Policy().replace(**{pinned: ("*attend*",)})
     )
-    assert not found.reforms.named("trilinear")
+    assert not found.optimizations.named("trilinear")
 
 
 def test_sharded_types_stay() -> None:
@@ -225,7 +225,7 @@ def test_sharded_types_stay() -> None:
     with jax.set_mesh(mesh):
         arrays = [jax.device_put(x, jax.P("x")) for x in ARRAYS]
         found = painted(gradient(mapped), *arrays)
-    assert not found.reforms.named("trilinear")
+    assert not found.optimizations.named("trilinear")
 
 
 def test_symbolic_shapes_stay() -> None:
@@ -234,7 +234,7 @@ def test_symbolic_shapes_stay() -> None:
         args = [jax.ShapeDtypeStruct(shape, jnp.float32)] * 3
         traced = jax.jit(gradient(plain)).trace(*args).jaxpr
         found = paint_jaxpr(traced, Policy(), HALF_TYPES["bfloat16"], forms=TABLE["tpu"])
-        assert not found.reforms.named("trilinear")
+        assert not found.optimizations.named("trilinear")
 
 
 def test_whole_numbers_stay() -> None:
@@ -247,5 +247,5 @@ def test_whole_numbers_stay() -> None:
         return out, (shares * product).sum(-1)
 
     q, k, v = (x[0, :, 0] for x in ARRAYS)
-    assert painted(function, q, k, v, v).reforms.named("trilinear")
-    assert not painted(function, q, k, v.astype(jnp.int32), v).reforms.named("trilinear")
+    assert painted(function, q, k, v, v).optimizations.named("trilinear")
+    assert not painted(function, q, k, v.astype(jnp.int32), v).optimizations.named("trilinear")

@@ -18,8 +18,8 @@ def half(result: RewriteResult) -> list[str]:
     return [
         node if attribute == "T" else f"{node}.{attribute}"
         for node, attributes in result.painting.items()
-        for attribute, colour in attributes.items()
-        if colour != "f32"
+        for attribute, precision in attributes.items()
+        if precision != "f32"
     ]
 
 

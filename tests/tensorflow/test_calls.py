@@ -96,7 +96,7 @@ def test_a_loop_of_keras_that_was_not_lowered(dtype, tmp_path):
     files.write(tmp_path / "in.pb", graph)
     result = rewrite_file(tmp_path / "in.pb", fetch=(), dtype=dtype).graphs[0].result
     half = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    colours = {name: set(found.values()) for name, found in result.painting.items()}
-    assert colours["product"] == colours["stacked beside"] == {half}
-    assert colours["through"] == colours["stacked"] == {"f32"}
+    precisions = {name: set(found.values()) for name, found in result.painting.items()}
+    assert precisions["product"] == precisions["stacked beside"] == {half}
+    assert precisions["through"] == precisions["stacked"] == {"f32"}
     assert _marked(result.graph_def) == []

@@ -19,7 +19,9 @@ CASES = {name: (graph, json.loads(answer)) for name, graph, answer in cases()}
 def as_observed(painting: Any) -> dict[str, dict[str, str]]:
     """A painting as the answers write it: half is "f16" in both modes."""
     return {
-        node: {name: "f32" if colour == "f32" else "f16" for name, colour in attributes.items()}
+        node: {
+            name: "f32" if precision == "f32" else "f16" for name, precision in attributes.items()
+        }
         for node, attributes in painting.items()
     }
 

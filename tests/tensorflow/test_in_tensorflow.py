@@ -98,7 +98,7 @@ def test_a_convolutional_network_and_its_gradient(tf, dtype, painter):
 
     graph, fetch, feed = _graph_of(tf, step, _random(2, 8, 8, 3))
     result = rewrite(graph, fetch=fetch, dtype=dtype, painter=painter)
-    assert any(c != "f32" for colours in result.painting.values() for c in colours.values())
+    assert any(c != "f32" for precisions in result.painting.values() for c in precisions.values())
     got = _run(tf, result.graph_def, fetch, **feed)
     for half, full in zip(got, _run(tf, graph, fetch, **feed), strict=True):
         assert_close(half, full, dtype)

@@ -1,4 +1,4 @@
-"""Lowered loops: NextIteration and Merge have one colour."""
+"""Lowered loops: NextIteration and Merge have one precision."""
 
 from __future__ import annotations
 

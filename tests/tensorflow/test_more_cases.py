@@ -37,8 +37,8 @@ def functions_of(result: Any) -> dict[str, Any]:
 
 def is_untouched(function: Any) -> bool:
     """Whether TensorFlow changed nothing in a function; such a one may have been left alone."""
-    colours = {c for attributes in function["attrs"].values() for c in attributes.values()}
-    return not function["new_nodes"] and colours == {"f32"}
+    precisions = {c for attributes in function["attrs"].values() for c in attributes.values()}
+    return not function["new_nodes"] and precisions == {"f32"}
 
 
 def test_all_cases_are_here_and_told_in_the_readme():

@@ -84,7 +84,7 @@ def test_infer_between_allow_ops_is_half_and_beside_them_is_not():
 
 
 def test_order_of_nodes_decides_how_far_infer_follows_allow():
-    """Pass 4 sees its own earlier results: the same graph in another order has other colours."""
+    """Pass 4 sees its own earlier results: the same graph in another order has other precisions."""
     b = Builder()
     m = b.add("MatMul", placeholder(b), "x", name="m")
     first = b.add("Tanh", m, name="first")

@@ -1,4 +1,4 @@
-"""Lists of tensors: one colour, hidden edges, and what makes them unsafe."""
+"""Lists of tensors: one precision, hidden edges, and what makes them unsafe."""
 
 from __future__ import annotations
 

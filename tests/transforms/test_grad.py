@@ -96,10 +96,10 @@ def test_forward_and_backward_pass_are_one_program():
 
     w, x = PARAMS["in"], X
     one = duotone.explain(duotone.grad(perceptron, dtype="bfloat16"), w, x)
-    assert one.summary.reforms["recompute"] > 0
+    assert one.summary.optimizations["recompute"] > 0
     fast = duotone.autocast(perceptron, dtype="bfloat16")
     other = duotone.explain(jax.grad(fast), w, x)
-    assert "recompute" not in other.summary.reforms
+    assert "recompute" not in other.summary.optimizations
 
 
 def test_settings_reach_the_painter(monkeypatch: pytest.MonkeyPatch):

@@ -69,8 +69,8 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
 def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame:
     """:func:`duotone.blame` for the training step of a compiled model.
 
-    The step runs once on one batch beside its float32 twin; weights, optimizer and metrics stay as
-    they are.
+    The step runs once on one batch beside its float32 reference; weights, optimizer and metrics
+    stay as they are.
 
     Args:
         model: compiled with a wrapped optimizer, or made by ``duotone.keras.autocast``.

@@ -143,7 +143,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         """The loss scale with the values that the variables have now, also in a stateless scope.
 
         Returns:
-            What the wrapped Optax optimizers carry; its ``inner`` is empty.
+            What the wrapped Optax optimizers carry; its ``full_readers`` is empty.
         """
         loss_scale = settings.loss_scale_of(self._chosen, self.half)
         if not self.built:

@@ -1,6 +1,6 @@
-"""The table of finders.
+"""The table of checks.
 
-To add one: a function of a scene in a file of this room, a line here, a section in
+To add one: a function of a step in a file of this room, a line here, a section in
 ``docs/advise.md`` and a case in ``tests/advising/test_advise.py``.
 """
 
@@ -16,9 +16,9 @@ from duotone.advising.checks.recompilations import recompiles
 from duotone.advising.checks.shards import whole_weights
 from duotone.advising.checks.step_bounds import embeddings, launches, optimizer
 from duotone.advising.checks.widths import doubles, promotions
-from duotone.advising.step_model import Finder, Scene
+from duotone.advising.step_model import Check, StepModel
 
-FINDERS: tuple[Finder, ...] = (
+CHECKS: tuple[Check, ...] = (
     doubles,
     promotions,
     uneven,
@@ -35,9 +35,9 @@ _LAST = "launches"
 """Its remedy, a larger batch, makes all else larger: what else there is comes first."""
 
 
-def found_in(scene: Scene) -> tuple[Finding, ...]:
-    """The findings of all finders, dearest first."""
-    findings = [finding for finder in FINDERS for finding in finder(scene)]
+def found_in(step: StepModel) -> tuple[Finding, ...]:
+    """The findings of all checks, most expensive first."""
+    findings = [finding for check in CHECKS for finding in check(step)]
     return tuple(sorted(findings, key=_place))
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from duotone.advising.advice import Finding
-from duotone.advising.step_model import LEAST_SHARE, Scene
+from duotone.advising.step_model import LEAST_SHARE, StepModel
 from duotone.cost.fused import result_dtype
 from duotone.graph.graph import FULL_DTYPE, HALF_TYPES
 from duotone.precision.record import CastRecord, OperationRecord
@@ -19,36 +19,36 @@ from duotone.precision.record import CastRecord, OperationRecord
 _WIDTHS = frozenset({FULL_DTYPE, *HALF_TYPES})
 
 
-def in_memory(scene: Scene) -> Iterator[Finding]:
+def in_memory(step: StepModel) -> Iterator[Finding]:
     """``casts``: those that reach memory, by what is cast."""
     groups: dict[str, list[tuple[float, int, OperationRecord | None]]] = {}
     launching: Counter[str] = Counter()
-    for kernel, of in scene.kernels:
+    for kernel, of in step.kernels:
         if isinstance(of, CastRecord) and of.sources:
             continue  # the painting's own, between what is half and what must be full
         if isinstance(of, CastRecord):
             shape, sources, target = of.shape, (), of.targets
-        elif _is_cast(of, scene.record.summary.half_dtype) and not _inside(scene, of):
+        elif _is_cast(of, step.record.summary.half_dtype) and not _inside(step, of):
             shape, sources, target = of.shape, of.reads, (of.index,)
         else:
             continue
-        again = isinstance(of, OperationRecord) and of.runs > 1 and _is_whole(scene, of)
-        if not sources and not again and _comes_back(scene, shape):
+        again = isinstance(of, OperationRecord) and of.runs > 1 and _is_whole(step, of)
+        if not sources and not again and _comes_back(step, shape):
             continue
-        at = next((scene.operations[i] for i in target if i in scene.operations), None)
-        entry = scene.cost(kernel), kernel.total_bytes, at
+        at = next((step.operations[i] for i in target if i in step.operations), None)
+        entry = step.cost(kernel), kernel.total_bytes, at
         name = "results" if sources else "iterations" if again else "arguments"
         groups.setdefault(name, []).append(entry)
         launching[name] += kernel.runs
     for name, members in groups.items():
         cost = sum(spent for spent, *_ in members)
-        launched = launching[name] * scene.target.launch * scene.timed
-        if scene.matters(cost - launched, _LEAST[name]):
+        launched = launching[name] * step.target.launch * step.timed
+        if step.matters(cost - launched, _LEAST[name]):
             what, remedy = _WORDS[name]
             concerned = [at for *_, at in sorted(members, key=lambda m: -m[0]) if at is not None]
             found = {o.index: o for o in concerned[:1] + concerned}
             moved = sum(size for _, size, _ in members)
-            yield scene.finding("casts", what, remedy, found.values(), cost, moved)
+            yield step.finding("casts", what, remedy, found.values(), cost, moved)
 
 
 _LEAST = {"arguments": 0.15, "iterations": LEAST_SHARE, "results": LEAST_SHARE}
@@ -80,17 +80,17 @@ def _is_cast(operation: OperationRecord, half: str) -> bool:
     return operation.operation == "convert_element_type" and len(ends) == 2 and ends <= _WIDTHS
 
 
-def _inside(scene: Scene, operation: OperationRecord) -> bool:
+def _inside(step: StepModel, operation: OperationRecord) -> bool:
     """True if a cast is part of a kernel that calculates what it casts."""
-    makers = [scene.operations[i] for i in operation.reads if i in scene.operations]
+    makers = [step.operations[i] for i in operation.reads if i in step.operations]
     return any(not maker.flops or not maker.sizes for maker in makers)
 
 
-def _is_whole(scene: Scene, operation: OperationRecord) -> bool:
+def _is_whole(step: StepModel, operation: OperationRecord) -> bool:
     """True if an operation reads an argument as it is, no slice that a loop takes of it."""
-    return any(0 <= number < len(scene.arguments) for number, _ in operation.given)
+    return any(0 <= number < len(step.arguments) for number, _ in operation.given)
 
 
-def _comes_back(scene: Scene, shape: tuple[str, ...]) -> bool:
+def _comes_back(step: StepModel, shape: tuple[str, ...]) -> bool:
     """True if a result has this shape, or is a stack of such arrays (a loop over layers)."""
-    return shape in scene.results or any(result[1:] == shape for result in scene.results)
+    return shape in step.results or any(result[1:] == shape for result in step.results)

@@ -20,7 +20,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from duotone.advising.advice import Finding
-from duotone.advising.step_model import Scene, is_dot, multiplies_half
+from duotone.advising.step_model import StepModel, is_dot, multiplies_half
 from duotone.cost.estimate import short_name
 from duotone.cost.roofline import kernel_seconds, peak_of
 from duotone.devices.specifications import Target
@@ -33,7 +33,7 @@ Tensor Core (mma.m16n8k8 of PTX; the same eight that XLA pads to)."""
 LEAST_PADDED = 0.02
 """The share from which uneven sizes are told: they are certain, and mended by another number. The
 ten classes of a small network stay below."""
-_COLOURS = 4
+_PRECISIONS = 4
 """Features of an image (RGBA): where a network begins or ends there is nothing to choose, and cuDNN
 has kernels for them (XLA pads 3 to 4)."""
 
@@ -68,47 +68,47 @@ def tiles_of(target: Target) -> Tiles | None:
     return _TPU if target.platform == "tpu" else _GPU
 
 
-def uneven(scene: Scene) -> Iterator[Finding]:
+def uneven(step: StepModel) -> Iterator[Finding]:
     """``tiles``: sizes of dots and convolutions that are no multiples of a tile."""
-    tiles = tiles_of(scene.target)
+    tiles = tiles_of(step.target)
     if tiles is None:
         return
     found: dict[frozenset[tuple[str, int]], list[tuple[OperationRecord, float, float]]] = {}
-    for operation in scene.operations.values():
+    for operation in step.operations.values():
         products = _products(operation, tiles)
         if products is None:
             continue
         odd = frozenset((name, size) for name, size, multiple in products.sizes if size % multiple)
         if odd:
-            cost, moved = products.padding(scene.target)
+            cost, moved = products.padding(step.target)
             found.setdefault(odd, []).append((operation, cost, moved))
     # What has a size in common is mended together.
     for odd, members in _joined(found):
         cost = sum(seconds for _, seconds, _ in members)
-        if not scene.matters(cost, LEAST_PADDED):
+        if not step.matters(cost, LEAST_PADDED):
             continue
-        dearest = max(members, key=lambda member: member[1])[0]
+        most_expensive = max(members, key=lambda member: member[1])[0]
         named = sorted(odd)
-        even = _products(dearest, tiles)
+        even = _products(most_expensive, tiles)
         multiples = {} if even is None else {size: m for _, size, m in even.sizes}
         sizes = [s for s in named if s in multiples and s % multiples[s]] or named
-        yield scene.finding(
+        yield step.finding(
             "tiles",
-            f"{_in_words(dearest)}: {_listed(sizes)} {'is' if len(sizes) == 1 else 'are'} off the "
-            f"tiles of {scene.target.name}",
+            f"{_in_words(most_expensive)}: {_listed(sizes)} "
+            f"{'is' if len(sizes) == 1 else 'are'} off the tiles of {step.target.name}",
             _padded_remedy(sizes, multiples, tiles),
-            [dearest, *(o for o, *_ in members if o is not dearest)],
+            [most_expensive, *(o for o, *_ in members if o is not most_expensive)],
             cost,
             round(sum(moved for *_, moved in members)),
         )
 
 
-def small_convolutions(scene: Scene) -> Iterator[Finding]:
+def small_convolutions(step: StepModel) -> Iterator[Finding]:
     """``convolutions``: depthwise ones, and ones with a handful of features."""
-    if tiles_of(scene.target) is None:
+    if tiles_of(step.target) is None:
         return
     depthwise, tiny = [], []
-    for operation in scene.operations.values():
+    for operation in step.operations.values():
         if _is_small(operation):
             (depthwise if operation.sizes[0] > 1 else tiny).append(operation)
     for members, what, remedy in (
@@ -124,11 +124,11 @@ def small_convolutions(scene: Scene) -> Iterator[Finding]:
             "give them 8 features or more, or move pixels into features first (space to depth)",
         ),
     ):
-        cost = sum(_unit_seconds(o, scene.target) for o in members)
-        if members and scene.matters(cost):
+        cost = sum(_unit_seconds(o, step.target) for o in members)
+        if members and step.matters(cost):
             moved = sum(o.bytes for o in members)
-            cost = min(cost, scene.total)
-            yield scene.finding("convolutions", what, remedy, members, cost, moved)
+            cost = min(cost, step.total)
+            yield step.finding("convolutions", what, remedy, members, cost, moved)
 
 
 def _is_small(operation: OperationRecord) -> bool:
@@ -207,7 +207,7 @@ def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
     if not tiles.copies:
         return None  # a TPU's compiler lays convolutions out as it sees fit
     groups, images, places, window, inside, outside = operation.sizes
-    image = min(inside, outside) <= _COLOURS
+    image = min(inside, outside) <= _PRECISIONS
     if groups > 1 or window > places or image:
         return None  # `convolutions` tells of groups; a filter's gradient has the forward's sizes
     i, o = _up(inside, tiles.terms), _up(outside, tiles.columns)

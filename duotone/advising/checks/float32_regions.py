@@ -16,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from duotone.advising.advice import Finding
-from duotone.advising.step_model import Scene, in_half, is_dot
+from duotone.advising.step_model import StepModel, in_half, is_dot
 from duotone.graph.graph import FULL_DTYPE, PRECISION
 from duotone.precision.record import OperationRecord
 from duotone.precision.rules import WORDS, Rule
 
 _FULL = frozenset({FULL_DTYPE, "complex64"})
-_FOLLOWS = frozenset({Rule.TAINT, Rule.INNER, Rule.OUTSIDE, Rule.MIXED, Rule.OPERAND})
+_FOLLOWS = frozenset(
+    {Rule.TAINT, Rule.FULL_READERS, Rule.NO_HALF_OPERAND, Rule.MIXED, Rule.OPERAND}
+)
 """Rules by which an operation is full because another one is."""
 _REMEDIES: Mapping[str, str] = {
     Rule.PINNED: "narrow the pin (keep_full, a policy's patterns), if the numbers fit half",
@@ -39,40 +41,45 @@ _REMEDIES: Mapping[str, str] = {
 they keep full is no fault."""
 
 
-def islands(scene: Scene) -> Iterator[Finding]:
+def islands(step: StepModel) -> Iterator[Finding]:
     """``full``: what is full between half operations, and the rule that keeps it so."""
-    if not scene.half:
+    if not step.half:
         return
-    after_half = _after_half(scene)
+    after_half = _after_half(step)
     groups: dict[tuple[str, ...], dict[int, OperationRecord]] = {}
     causes: dict[tuple[str, ...], list[OperationRecord]] = {}
-    for operation in scene.operations.values():
+    for operation in step.operations.values():
         if not _is_cause(operation):
             continue
-        region, ends = _region(scene, operation)
+        region, ends = _region(step, operation)
         if is_dot(operation) or (ends and operation.index in after_half):
             groups.setdefault(_key(operation), {}).update(region)
             causes.setdefault(_key(operation), []).append(operation)
     for key, region in groups.items():
-        if not scene.matters(sum(scene.spent_by.get(index, 0.0) for index in region)):
+        if not step.matters(sum(step.spent_by.get(index, 0.0) for index in region)):
             continue  # it cannot save more than it takes
         casts = [
             cast
-            for cast in scene.record.casts
-            if (cast.sources and region.keys() >= set(cast.sources) and cast.to == scene.half)
+            for cast in step.record.casts
+            if (cast.sources and region.keys() >= set(cast.sources) and cast.to == step.half)
             or (cast.targets and region.keys() >= set(cast.targets) and cast.to == FULL_DTYPE)
         ]
-        change = {index: in_half(o, scene.half) for index, o in region.items()}
+        change = {index: in_half(o, step.half) for index, o in region.items()}
         if all(map(_has_no_form, causes[key])):  # it goes away, or it costs what it takes
-            cost = sum(scene.spent_by.get(o.index, 0.0) for o in causes[key])
+            cost = sum(step.spent_by.get(o.index, 0.0) for o in causes[key])
             moved = sum(o.bytes for o in causes[key])
         else:
-            cost, moved = scene.saved(change, scene.half, casts)
-        if scene.matters(cost):
-            dearest = max(causes[key], key=lambda o: scene.spent_by.get(o.index, 0.0))
-            rest = [o for o in causes[key] if o is not dearest]
-            yield scene.finding(
-                "full", _in_words(dearest), _remedy(dearest), [dearest, *rest], cost, moved
+            cost, moved = step.saved(change, step.half, casts)
+        if step.matters(cost):
+            most_expensive = max(causes[key], key=lambda o: step.spent_by.get(o.index, 0.0))
+            rest = [o for o in causes[key] if o is not most_expensive]
+            yield step.finding(
+                "full",
+                _in_words(most_expensive),
+                _remedy(most_expensive),
+                [most_expensive, *rest],
+                cost,
+                moved,
             )
 
 
@@ -111,21 +118,21 @@ def _is_half(operation: OperationRecord) -> bool:
     return operation.dtype == FULL_DTYPE and operation.stored == "half"
 
 
-def _after_half(scene: Scene) -> set[int]:
+def _after_half(step: StepModel) -> set[int]:
     """Operations that follow from half values through full ones."""
     found: set[int] = set()
-    for operation in scene.operations.values():
-        makers = [scene.operations[i] for i in operation.reads if i in scene.operations]
+    for operation in step.operations.values():
+        makers = [step.operations[i] for i in operation.reads if i in step.operations]
         if any(_is_half(m) or (_is_full(m) and m.index in found) for m in makers):
             found.add(operation.index)
     return found
 
 
-def _region(scene: Scene, cause: OperationRecord) -> tuple[dict[int, OperationRecord], bool]:
+def _region(step: StepModel, cause: OperationRecord) -> tuple[dict[int, OperationRecord], bool]:
     """The operations that are full because of one, and whether half ones follow."""
     region, waiting, ends = {cause.index: cause}, [cause], False
     while waiting:
-        for reader in scene.readers.get(waiting.pop().index, ()):
+        for reader in step.readers.get(waiting.pop().index, ()):
             if reader.paint == "half" or _is_half(reader):
                 ends = True
             elif reader.index not in region and _is_full(reader) and _follows(reader):

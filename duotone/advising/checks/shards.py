@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from duotone.advising.advice import Finding
-from duotone.advising.step_model import Argument, Scene, is_dot
+from duotone.advising.step_model import Argument, StepModel, is_dot
 from duotone.cost.estimate import short_name
 from duotone.cost.roofline import peak_of
 from duotone.ops.entries import names_with
@@ -24,18 +24,18 @@ _MOVES = names_with(TRAITS, Trait.CONVERTS, Trait.TRANSPOSES, Trait.RESHAPES) - 
 )
 
 
-def whole_weights(scene: Scene) -> Iterator[Finding]:
+def whole_weights(step: StepModel) -> Iterator[Finding]:
     """``sharding``: dots that wait for weights of which every device reads all."""
-    if not scene.timed:
+    if not step.timed:
         return
     waits: dict[str, list[tuple[OperationRecord, float, int]]] = {}
     devices = 1
-    for operation in scene.operations.values():
+    for operation in step.operations.values():
         if not is_dot(operation) or not operation.sizes or operation.operation not in _DOTS:
             continue
-        for argument, size in _weights(scene, operation):
-            reading = size / scene.target.bandwidth
-            peak = peak_of(scene.target, short_name(operation.operands[0]))
+        for argument, size in _weights(step, operation):
+            reading = size / step.target.bandwidth
+            peak = peak_of(step.target, short_name(operation.operands[0]))
             dividing = operation.flops / operation.runs / peak / argument.devices
             waiting = max(reading - dividing, 0.0) * operation.runs
             waits.setdefault(argument.name, []).append((operation, waiting, size * operation.runs))
@@ -43,12 +43,12 @@ def whole_weights(scene: Scene) -> Iterator[Finding]:
     members = [entry for entries in waits.values() for entry in entries]
     saved = sum(waiting for _, waiting, _ in members) * (1 - 1 / devices)
     # One device's part of the step: what is divided, and what waits for whole weights.
-    own = scene.total / devices + sum(waiting for _, waiting, _ in members)
+    own = step.total / devices + sum(waiting for _, waiting, _ in members)
     if saved and saved / own >= MOST_WAITING:
         twice = sum(len(entries) > 1 for entries in waits.values())
         read = sum(size for *_, size in members)
         names = ", ".join(sorted(waits)[:3]) + (", …" if len(waits) > 3 else "")
-        yield scene.finding(
+        yield step.finding(
             "sharding",
             f"each of {devices} devices reads all of {names}"
             + (f", {twice} of them twice or more (forward and backward)" if twice else "")
@@ -67,15 +67,15 @@ MOST_WAITING = 0.25
 divide the weights costs collectives instead."""
 
 
-def _weights(scene: Scene, dot: OperationRecord) -> Iterator[tuple[Argument, int]]:
+def _weights(step: StepModel, dot: OperationRecord) -> Iterator[tuple[Argument, int]]:
     """Arguments that a dot reads, each device all of it, with the bytes of one run."""
     waiting = [dot]
     while waiting:
         operation = waiting.pop()
         for number, size in operation.given:
-            if 0 <= number < len(scene.arguments):
-                argument = scene.arguments[number]
+            if 0 <= number < len(step.arguments):
+                argument = step.arguments[number]
                 if argument.whole and argument.devices > 1 and len(argument.shape) > 1:
                     yield argument, size
-        makers = [scene.operations[i] for i in operation.reads if i in scene.operations]
+        makers = [step.operations[i] for i in operation.reads if i in step.operations]
         waiting += [m for m in makers if m.operation in _MOVES and m.index < operation.index]

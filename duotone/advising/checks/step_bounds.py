@@ -1,4 +1,4 @@
-"""Finders of what bounds a step as a whole: launches, the optimizer, embedding tables."""
+"""Checks of what bounds a step as a whole: launches, the optimizer, embedding tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from duotone.advising.advice import Finding
-from duotone.advising.step_model import MOST, Scene, as_shape, is_dot
+from duotone.advising.step_model import MOST, StepModel, as_shape, is_dot
 from duotone.ops.entries import names_with
 from duotone.ops.jax import TRAITS
 from duotone.ops.traits import Trait
@@ -15,26 +15,26 @@ from duotone.precision.record import OperationRecord
 _LOOKUPS = names_with(TRAITS, Trait.GATHERS, Trait.UPDATES)
 
 
-def launches(scene: Scene) -> Iterator[Finding]:
+def launches(step: StepModel) -> Iterator[Finding]:
     """``launches``: kernels too short to be worth starting."""
-    if scene.launch_bound:
-        count = sum(kernel.runs for kernel, _ in scene.kernels)
-        yield scene.finding(
+    if step.launch_bound:
+        count = sum(kernel.runs for kernel, _ in step.kernels)
+        yield step.finding(
             "launches",
             f"the step is bound by the launches of its {count} kernels: each is too short to be "
             "worth starting",
             "raise the batch, or the work of one call (lax.scan over several steps in one program "
             "saves the host's share); half saves nothing here",
-            cost=scene.launches,
+            cost=step.launches,
         )
 
 
-def optimizer(scene: Scene) -> Iterator[Finding]:
+def optimizer(step: StepModel) -> Iterator[Finding]:
     """``optimizer``: updates of weights that take longer than the gradients."""
-    found = _updates(scene)
-    learns = any(is_dot(o) for o in scene.operations.values())
-    if learns and found.bounds(scene) and not _lookups(scene).bounds(scene):
-        yield scene.finding(
+    found = _updates(step)
+    learns = any(is_dot(o) for o in step.operations.values())
+    if learns and found.bounds(step) and not _lookups(step).bounds(step):
+        yield step.finding(
             "optimizer",
             "most of the step updates weights and the optimizer's state, which are as many "
             "whatever the batch",
@@ -46,12 +46,12 @@ def optimizer(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def embeddings(scene: Scene) -> Iterator[Finding]:
+def embeddings(step: StepModel) -> Iterator[Finding]:
     """``embedding``: look-ups in tables, their gradients, and updates of whole tables."""
-    found = _lookups(scene)
-    if found.bounds(scene):
-        shapes = ", ".join(sorted(map(as_shape, _tables(scene))))
-        yield scene.finding(
+    found = _lookups(step)
+    if found.bounds(step):
+        shapes = ", ".join(sorted(map(as_shape, _tables(step))))
+        yield step.finding(
             "embedding",
             f"most of the step reads, adds to and updates embedding tables ({shapes})",
             "update the rows that were looked up and no others (gradients of the rows, applied by "
@@ -76,65 +76,65 @@ class _Part:
     cost: float
     bytes: int
 
-    def bounds(self, scene: Scene) -> bool:
+    def bounds(self, step: StepModel) -> bool:
         """True if it takes most of the step."""
-        return bool(self.operations) and self.cost >= MOST * scene.total
+        return bool(self.operations) and self.cost >= MOST * step.total
 
 
-def _part(scene: Scene, belongs: Callable[[OperationRecord], bool]) -> _Part:
+def _part(step: StepModel, belongs: Callable[[OperationRecord], bool]) -> _Part:
     """The kernels that are named by some operations."""
-    members = [(k, o) for k, o in scene.kernels if isinstance(o, OperationRecord) and belongs(o)]
-    cost = sum(scene.cost(kernel) for kernel, _ in members)
+    members = [(k, o) for k, o in step.kernels if isinstance(o, OperationRecord) and belongs(o)]
+    cost = sum(step.cost(kernel) for kernel, _ in members)
     moved = sum(kernel.total_bytes for kernel, _ in members)
     return _Part(tuple(o for _, o in members), cost, moved)
 
 
-def _updates(scene: Scene) -> _Part:
-    before = _before_dots(scene)
+def _updates(step: StepModel) -> _Part:
+    before = _before_dots(step)
     return _part(
-        scene, lambda o: o.index not in before and not is_dot(o) and _is_state(scene, o.shape)
+        step, lambda o: o.index not in before and not is_dot(o) and _is_state(step, o.shape)
     )
 
 
-def _lookups(scene: Scene) -> _Part:
-    tables, before = _tables(scene), _before_dots(scene)
+def _lookups(step: StepModel) -> _Part:
+    tables, before = _tables(step), _before_dots(step)
 
     def belongs(o: OperationRecord) -> bool:
-        reads = o.shape in tables or any(_is_table(scene, number) for number, _ in o.given)
+        reads = o.shape in tables or any(_is_table(step, number) for number, _ in o.given)
         updates = o.shape in tables and o.index not in before and not is_dot(o)
         return updates or (reads and o.operation in _LOOKUPS)
 
-    return _part(scene, belongs)
+    return _part(step, belongs)
 
 
-def _is_state(scene: Scene, shape: tuple[str, ...]) -> bool:
+def _is_state(step: StepModel, shape: tuple[str, ...]) -> bool:
     """True if an argument and a result have this shape, and are no numbers."""
-    taken = any(a.shape == shape and "float" in a.dtype for a in scene.arguments)
-    return bool(shape) and taken and shape in scene.results
+    taken = any(a.shape == shape and "float" in a.dtype for a in step.arguments)
+    return bool(shape) and taken and shape in step.results
 
 
-def _is_table(scene: Scene, number: int) -> bool:
+def _is_table(step: StepModel, number: int) -> bool:
     """True if a value is an argument with rows to look up."""
-    known = 0 <= number < len(scene.arguments)
-    return known and len(scene.arguments[number].shape) > 1
+    known = 0 <= number < len(step.arguments)
+    return known and len(step.arguments[number].shape) > 1
 
 
-def _tables(scene: Scene) -> frozenset[tuple[str, ...]]:
+def _tables(step: StepModel) -> frozenset[tuple[str, ...]]:
     """Shapes of the arguments that are looked up in."""
     return frozenset(
-        scene.arguments[number].shape
-        for o in scene.operations.values()
+        step.arguments[number].shape
+        for o in step.operations.values()
         if o.operation == "gather"
         for number, _ in o.given
-        if _is_table(scene, number) and "float" in scene.arguments[number].dtype
+        if _is_table(step, number) and "float" in step.arguments[number].dtype
     )
 
 
-def _before_dots(scene: Scene) -> set[int]:
+def _before_dots(step: StepModel) -> set[int]:
     """Operations whose results lead to a dot, further on in the program."""
     found: set[int] = set()
-    for operation in reversed(list(scene.operations.values())):
-        readers = scene.readers.get(operation.index, ())
+    for operation in reversed(list(step.operations.values())):
+        readers = step.readers.get(operation.index, ())
         if any(r.index > operation.index and (is_dot(r) or r.index in found) for r in readers):
             found.add(operation.index)
     return found

@@ -11,29 +11,29 @@ import dataclasses
 from collections.abc import Iterator
 
 from duotone.advising.advice import Finding
-from duotone.advising.step_model import Scene, in_half, is_dot
+from duotone.advising.step_model import StepModel, in_half, is_dot
 from duotone.graph.graph import FULL_DTYPE, HALF_TYPES
 from duotone.precision.record import OperationRecord
 
 _DOUBLE = frozenset({"float64", "complex128"})
 
 
-def doubles(scene: Scene) -> Iterator[Finding]:
+def doubles(step: StepModel) -> Iterator[Finding]:
     """``float64``: arrays of it."""
-    found = [o for o in scene.operations.values() if _is_double(o)]
+    found = [o for o in step.operations.values() if _is_double(o)]
     if not any(_elements(o) > 1 for o in found):
         return
-    half = scene.half or FULL_DTYPE
-    cost, moved = scene.saved({o.index: _narrowed(o, half) for o in found}, half)
+    half = step.half or FULL_DTYPE
+    cost, moved = step.saved({o.index: _narrowed(o, half) for o in found}, half)
     first = next((o for o in found if o.dtype in _DOUBLE and _elements(o) > 1), found[0])
-    given = [a.name for a in scene.arguments if a.dtype in _DOUBLE]
+    given = [a.name for a in step.arguments if a.dtype in _DOUBLE]
     what = (
         f"{'arguments are' if len(given) > 1 else 'an argument is'} float64 "
         f"({', '.join(given[:3])}{', …' if len(given) > 3 else ''})"
         if given
         else "float64 begins here: a NumPy number or array promotes what it meets"
     )
-    yield scene.finding(
+    yield step.finding(
         "float64",
         f"{what}; {len(found)} operations follow in float64, which no Tensor Core speeds up",
         "pass float32, or a Python number, or np.float32(...); with jax_enable_x64, name the dtype "
@@ -45,13 +45,13 @@ def doubles(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def promotions(scene: Scene) -> Iterator[Finding]:
+def promotions(step: StepModel) -> Iterator[Finding]:
     """``promotion``: half values widened to float32 that dots then read."""
     seen: set[int] = set()
-    for operation in scene.operations.values():
+    for operation in step.operations.values():
         if not _widens(operation) or operation.index in seen:
             continue
-        region = _widened(scene, operation)
+        region = _widened(step, operation)
         dots = [o for o in region.values() if is_dot(o)]
         seen |= region.keys()
         if not dots:
@@ -60,12 +60,12 @@ def promotions(scene: Scene) -> Iterator[Finding]:
             maker
             for o in region.values()
             for maker in o.reads
-            if maker in scene.operations and _widens(scene.operations[maker])
+            if maker in step.operations and _widens(step.operations[maker])
         }
         half = operation.operands[0]
-        cost, moved = scene.saved({i: in_half(o, half) for i, o in region.items()}, half)
-        if scene.matters(cost):
-            yield scene.finding(
+        cost, moved = step.saved({i: in_half(o, half) for i, o in region.items()}, half)
+        if step.matters(cost):
+            yield step.finding(
                 "promotion",
                 f"{half} becomes float32 here (astype, or a float32 array or NumPy number beside "
                 f"it), and {len(dots)} dots behind it multiply float32",
@@ -78,13 +78,13 @@ def promotions(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def is_half_by_hand(scene: Scene) -> bool:
+def is_half_by_hand(step: StepModel) -> bool:
     """True if a dot of a program reads half values, or two that were half.
 
     Data that are half and widened at once, beside float32 weights, make no program half by hand.
     """
     widened: set[int] = set()
-    for o in scene.operations.values():
+    for o in step.operations.values():
         if is_dot(o):
             were_half = sum(maker in widened for maker in o.reads)
             if were_half > 1 or not HALF_TYPES.keys().isdisjoint(o.operands):
@@ -128,11 +128,11 @@ def _widens(operation: OperationRecord) -> bool:
     )
 
 
-def _widened(scene: Scene, start: OperationRecord) -> dict[int, OperationRecord]:
+def _widened(step: StepModel, start: OperationRecord) -> dict[int, OperationRecord]:
     """The operations in float32 behind a conversion, through dots."""
     region, waiting = {start.index: start}, [start]
     while waiting:
-        for reader in scene.readers.get(waiting.pop().index, ()):
+        for reader in step.readers.get(waiting.pop().index, ()):
             full = reader.paint == "full" and (
                 reader.dtype == FULL_DTYPE or (is_dot(reader) and FULL_DTYPE in reader.operands)
             )

@@ -40,12 +40,12 @@ const kindText = (kind) => `${KINDS[kind].mark} ${KINDS[kind].words}`;
 const columns = data.operations, text = data.texts;
 const operations = columns.index.map((index, i) => {
   const one = { index, count: 1, path: data.paths[columns.path[i]].map((part) => text[part]) };
-  for (const name of ["name", "result", "rule", "detail", "source", "operands", "reforms"])
+  for (const name of ["name", "result", "rule", "detail", "source", "operands", "optimizations"])
     one[name] = text[columns[name][i]];
   for (const name of ["kind", "runs", "casts", "flops", "bytes", "bytesFull", "reads"])
     one[name] = columns[name][i];
   one.scope = one.path.join("/");
-  one.searched = [one.scope, one.name, one.rule, one.detail, one.source, one.result, one.reforms]
+  one.searched = [one.scope, one.name, one.rule, one.detail, one.source, one.result, one.optimizations]
     .join(" ").toLowerCase();
   return one;
 });

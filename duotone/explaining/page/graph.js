@@ -89,7 +89,7 @@ function describe(node) {
     add("rule", `${one.rule}: ${[words.get(one.rule), one.detail].filter(Boolean).join(": ")}`);
     add("result", one.result); add("reads", one.operands); add("source", one.source); add("scope", one.scope);
     add("FLOPs", amount(one.flops)); add("bytes", `${amount(one.bytes, "B")}; ${amount(one.bytesFull, "B")} in float32`);
-    add("runs", one.runs > 1 ? one.runs.toLocaleString("en") : ""); add("casts", one.casts ? String(one.casts) : ""); add("reforms", one.reforms);
+    add("runs", one.runs > 1 ? one.runs.toLocaleString("en") : ""); add("casts", one.casts ? String(one.casts) : ""); add("optimizations", one.optimizations);
     add("reads from", one.reads.length ? links(one.reads) : ""); add("read by", readers.has(one.index) ? links(readers.get(one.index)) : "");
   } else {
     const sum = (name, kind) => node.all.reduce((total, o) => total + (kind === undefined || o.kind === kind ? o[name] : 0), 0);

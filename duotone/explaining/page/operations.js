@@ -10,7 +10,7 @@ const COLUMNS = [ // name, what is sorted by, what is shown, class
   ["FLOPs", (one) => one.flops, (value) => amount(value), "number"],
   ["bytes", (one) => one.bytes, (value) => amount(value, "B"), "number"],
   ["in float32", (one) => one.bytesFull, (value) => amount(value, "B"), "number"],
-  ["reforms", (one) => one.reforms, String, ""],
+  ["optimizations", (one) => one.optimizations, String, ""],
   ["scope", (one) => one.scope, String, "code"],
 ];
 

@@ -32,9 +32,9 @@ def program_data(record: Record) -> dict[str, Any]:
         record: of a JAX program.
 
     Returns:
-        ``summary``, ``notes``, ``reasons``, ``rules`` and ``reforms``, as the page shows them;
-        ``operations``, a list for each column, in which texts and paths are numbers; ``paths`` and
-        ``texts`` by number.
+        ``summary``, ``notes``, ``reasons``, ``rules`` and ``optimizations``, as the page shows
+        them; ``operations``, a list for each column, in which texts and paths are numbers;
+        ``paths`` and ``texts`` by number.
     """
     texts = _Texts()
     paths: dict[tuple[str, ...], int] = {}
@@ -53,7 +53,7 @@ def program_data(record: Record) -> dict[str, Any]:
             {"rule": rule, "words": WORDS.get(rule, ""), "count": count}
             for rule, count in Counter(o.rule for o in record.operations).most_common()
         ],
-        "reforms": _reforms(record),
+        "optimizations": _optimizations(record),
         "paths": [[texts.number(part) for part in path] for path in paths],
         "operations": {
             name: [row[name] for row in rows] for name in (rows[0] if rows else {"index": 0})
@@ -93,7 +93,7 @@ def _row(
         "source": texts.number(short_source(o.source)),
         "path": paths.setdefault(path, len(paths)),
         "operands": texts.number(", ".join(o.operands)),
-        "reforms": texts.number(", ".join(name for name, _ in o.reforms)),
+        "optimizations": texts.number(", ".join(name for name, _ in o.optimizations)),
         "runs": o.runs,
         "casts": o.casts,
         "flops": _whole(o.flops),
@@ -117,11 +117,11 @@ def _whole(number: float) -> int | float:
     return int(number) if number == int(number) else number
 
 
-def _reforms(record: Record) -> list[dict[str, Any]]:
-    """The reforms in effect, and what each mostly does."""
+def _optimizations(record: Record) -> list[dict[str, Any]]:
+    """The optimizations in effect, and what each mostly does."""
     words: dict[str, Counter[str]] = {}
     for o in record.operations:
-        for name, why in o.reforms:
+        for name, why in o.optimizations:
             words.setdefault(name, Counter())[why] += 1
     return [
         {"name": name, "count": sum(found.values()), "words": found.most_common(1)[0][0]}

@@ -56,9 +56,9 @@ function drawSections() {
   }
   if (data.curves.length) get("main").insertBefore(
     addSection("curves", "Curves", ...data.curves.flatMap(curve)), get("program"));
-  if (data.reforms.length)
-    addSection("reforms", "Carried out in another form", table(["reform", "operations", "mostly"],
-      data.reforms.map((r) => [r.name, r.count, r.words])));
+  if (data.optimizations.length)
+    addSection("optimizations", "Carried out in another form", table(["optimization", "operations", "mostly"],
+      data.optimizations.map((r) => [r.name, r.count, r.words])));
   addSection("rules", "Rules", table(["rule", "operations", "what it says"],
     data.rules.map((r) => [r.rule, r.count, r.words])));
 }

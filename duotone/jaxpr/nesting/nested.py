@@ -133,9 +133,13 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
         for value, node in zip(step.inputs[num_consts + num_carry :], slices, strict=True)
     ]
 
-    found = {position: r.reforms.at(node) for position, node in enumerate(carries)}
+    found = {position: r.optimizations.at(node) for position, node in enumerate(carries)}
     known = isinstance(step.eqn.params["length"], int)
-    sums = {position: reform for position, reform in found.items() if known and reform is not None}
+    sums = {
+        position: optimization
+        for position, optimization in found.items()
+        if known and optimization is not None
+    }
     of_slices = slice(num_consts + num_carry, None)
     sliced = dict(zip(program.inputs[of_slices], step.inputs[of_slices], strict=True))
 

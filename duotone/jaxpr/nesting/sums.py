@@ -15,17 +15,17 @@ from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.jaxpr.rules.expressions import evaluate
 from duotone.jaxpr.rules.optimizations import made_again
 from duotone.jaxpr.running.rewrite import Env, Rewriter
-from duotone.precision.optimize.optimization import Reform
+from duotone.precision.optimize.optimization import Optimization
 
 Operand = tuple[int, Paint]
 """A value, and the precision in which a dot reads it."""
 
 
-def _dots(sums: Iterable[Reform]) -> list[int]:
+def _dots(sums: Iterable[Optimization]) -> list[int]:
     return [step.to[0] for found in sums for step in found.steps if step.name == "stacked"]
 
 
-def _operands(r: Rewriter, sums: Iterable[Reform]) -> dict[Operand, None]:
+def _operands(r: Rewriter, sums: Iterable[Optimization]) -> dict[Operand, None]:
     """The operands of the dots, each once."""
     return {
         (value, r.wanted(dot, slot)): None
@@ -35,7 +35,7 @@ def _operands(r: Rewriter, sums: Iterable[Reform]) -> dict[Operand, None]:
 
 
 def stacked_operands(
-    r: Rewriter, sums: Iterable[Reform], env: Env, sliced: Mapping[int, int]
+    r: Rewriter, sums: Iterable[Optimization], env: Env, sliced: Mapping[int, int]
 ) -> list[Any]:
     """The operands that one iteration stacks: those of the dots, but for slices of stacks.
 
@@ -51,7 +51,7 @@ def stacked_operands(
 
 def with_sums(
     r: Rewriter,
-    sums: dict[int, Reform],
+    sums: dict[int, Optimization],
     first: Sequence[Any],
     last: Any,
     stacked: Any,
@@ -97,7 +97,7 @@ def with_sums(
 def _over_iterations(r: Rewriter, dot: int, lhs: Any, rhs: Any) -> Any:
     """The dot of stacked operands, which contracts the leading axis too, in float32.
 
-    Of devices that take dots of every layout: no other has the reform.
+    Of devices that take dots of every layout: no other has the optimization.
     """
     eqn = r.step_of(r.graph.nodes[dot].outputs[0]).eqn
     (left, right), (first, second) = (

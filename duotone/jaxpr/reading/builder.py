@@ -130,7 +130,7 @@ class Builder:
         self,
         eqn: _jax.Eqn,
         op: str,
-        listed_as: str,
+        list_key: str,
         inputs: Sequence[int],
         out_avals: Sequence[Any],
         half_in: tuple[bool, ...],
@@ -156,7 +156,7 @@ class Builder:
             Node(
                 index=index,
                 op=op,
-                listed_as=listed_as,
+                list_key=list_key,
                 inputs=tuple(inputs),
                 outputs=outputs,
                 half_inputs=half_in,
@@ -168,8 +168,8 @@ class Builder:
                 flops=flops,
                 fixed=fixed,
                 attributes=attributes,
-                traits=TRAITS.get(listed_as, UNDESCRIBED),
-                interval=INTERVALS.get(listed_as, ""),
+                traits=TRAITS.get(list_key, UNDESCRIBED),
+                interval=INTERVALS.get(list_key, ""),
             )
         )
         return outputs
@@ -232,11 +232,11 @@ class Builder:
         scattered = name == "scatter-add"
         indices = self._integers.find(inputs[1]) if scattered else None
         attributes = attributes_of(eqn, indices)
-        moves = attributes.get("addends") in (0.0, 1.0) and self._is_zero(inputs[0])
+        moves = attributes.get("small_constants") in (0.0, 1.0) and self._is_zero(inputs[0])
         outputs = self._add(
             eqn,
             name,
-            "scatter_once" if moves else what.listed_as,
+            "scatter_once" if moves else what.list_key,
             inputs,
             [var.aval for var in eqn.outvars],
             what.half_inputs,

@@ -181,7 +181,7 @@ def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
     return np.where(inside, found, -1)
 
 
-def addends(eqn: _jax.Eqn, indices: np.ndarray) -> int | None:
+def small_constants(eqn: _jax.Eqn, indices: np.ndarray) -> int | None:
     """How many updates of a scatter one place gets at most, ``None`` if unknown."""
     found = targets(eqn, indices)
     if found is None:

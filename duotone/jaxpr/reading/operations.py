@@ -29,7 +29,7 @@ class Description:
     """The description of an equation for a painter.
 
     Attributes:
-        listed_as: name under which the lists are searched.
+        list_key: name under which the lists are searched.
         half_inputs: for each operand, whether it may be half.
         half_outputs: for each result, whether it may be half.
         flops: floating point operations.
@@ -37,7 +37,7 @@ class Description:
         traits: of its row.
     """
 
-    listed_as: str
+    list_key: str
     half_inputs: tuple[bool, ...]
     half_outputs: tuple[bool, ...]
     flops: float
@@ -86,13 +86,13 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     ins = [value.dtype for value in operands]
     outs = [dtype_name(var.aval) for var in eqn.outvars]
     rule = _DESCRIPTION_RULES.get(name)
-    listed_as, fixed = rule(eqn, ins, outs) if rule else (name, "")
-    traits = TRAITS.get(listed_as, UNDESCRIBED)
+    list_key, fixed = rule(eqn, ins, outs) if rule else (name, "")
+    traits = TRAITS.get(list_key, UNDESCRIBED)
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
         fixed = _mixture(frozenset(ins + outs))
     return Description(
-        listed_as,
+        list_key,
         tuple([dtype == FULL_DTYPE for dtype in ins]),  # lists first: quicker, and this is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),
         _flops(name, eqn, operands, traits),
@@ -146,13 +146,13 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
     """A precision that the user asked for is kept; not every dot is a product of matrices."""
     del ins, outs
     name = eqn.primitive.name
-    listed_as = (_meaning(eqn) if name == "dot_general" else "") or name
+    list_key = (_meaning(eqn) if name == "dot_general" else "") or name
     precision = eqn.params.get("precision")
     asked = precision if isinstance(precision, tuple) else (precision,)
     if any(p is not None and p is not jax.lax.Precision.DEFAULT for p in asked):
         shown = "/".join(str(getattr(p, "name", p)) for p in asked)
         return name, f"{PRECISION} {shown}"
-    return listed_as, ""
+    return list_key, ""
 
 
 def _meaning(eqn: _jax.Eqn) -> str:

@@ -70,14 +70,14 @@ def takes_rows(*operands: Any) -> bool:
 def in_steps(
     dot: Callable[[Any, Any, Dims], Any], lhs: Any, rhs: Any, numbers: Dims, steps: Steps
 ) -> Any:
-    """A dot by the steps of its reform, or as it is if there are none.
+    """A dot by the steps of its optimization, or as it is if there are none.
 
     Args:
         dot: binds one of other operands and dimension numbers.
         lhs: left operand.
         rhs: right operand.
         numbers: of the dot as it is.
-        steps: of the reform.
+        steps: of the optimization.
     """
     if not steps:
         return dot(lhs, rhs, numbers)
@@ -93,7 +93,7 @@ def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> An
         rhs: half.
         numbers: of the dot; hashable.
         dtype: of the result: float32, or half to round the float32 sums.
-        steps: of its reform; empty if it has none.
+        steps: of its optimization; empty if it has none.
     """
     return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
 

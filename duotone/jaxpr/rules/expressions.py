@@ -1,4 +1,4 @@
-"""Expressions, carried out: the steps of a reform, one after the other.
+"""Expressions, carried out: the steps of an optimization, one after the other.
 
 What an operation is called is neutral (:mod:`duotone.precision.optimize.optimization`); what it is
 in JAX stands here. Steps that depend on a program (reads, the operation itself) are given by the

@@ -36,14 +36,17 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     (node,) = step.nodes
 
     def own(operands: Sequence[Any]) -> list[Any]:
-        if node in r.reforms.reductions.nodes and Trait.SUMS_DEVICES in r.graph.nodes[node].traits:
-            return reduced(step.eqn, operands, r.reforms.reductions.dtype)
+        if (
+            node in r.optimizations.reductions.nodes
+            and Trait.SUMS_DEVICES in r.graph.nodes[node].traits
+        ):
+            return reduced(step.eqn, operands, r.optimizations.reductions.dtype)
         computes_full = r.painting.compute[node] is Paint.FULL
         return (_in_full if computes_full else _in_half)(r, step, env, operands)
 
-    reform = r.reforms.at(node)
-    if reform is not None:
-        results = [carried_out(r, step, env, reform, lambda operands: own(operands)[0])]
+    optimization = r.optimizations.at(node)
+    if optimization is not None:
+        results = [carried_out(r, step, env, optimization, lambda operands: own(operands)[0])]
     else:
         operands = [
             r.read(r.source(env, node, value), value, r.wanted(node, slot))
@@ -160,7 +163,7 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
     """
     (node,) = step.nodes
     arrays = takes_rows(*operands)
-    in_float32 = r.kept(node, 0) is Paint.FULL and node not in r.reforms.reductions.nodes
+    in_float32 = r.kept(node, 0) is Paint.FULL and node not in r.optimizations.reductions.nodes
     how = _dot_form(r, step, FULL_DTYPE if in_float32 else r.half.name, arrays)
     slot = _weight_slot(r, step, env) if arrays else None
     result = _bound(r, how, operands)
@@ -174,11 +177,13 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
     """Half operands; one whose windows tile the image as a dot, where the device gains from it."""
     (node,) = step.nodes
-    if r.reforms.at(node, Layer.BINDING) is None or not takes_rows(*operands):
+    if r.optimizations.at(node, Layer.BINDING) is None or not takes_rows(*operands):
         return _bind(r, step, env, operands)
     image, filters = operands
     dtype = FULL_DTYPE if r.kept(node, 0) is Paint.FULL else r.half.name
-    weight = env.find(step.inputs[1], Paint.FULL) if "weight_gradients" in r.reforms.on else None
+    weight = (
+        env.find(step.inputs[1], Paint.FULL) if "weight_gradients" in r.optimizations.on else None
+    )
 
     def dot(lhs: Any, rhs: Any, numbers: Dims) -> Any:
         how = DotForm(ROWS, numbers, dtype, r.half.name)
@@ -200,20 +205,20 @@ def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
 
 
 def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
-    """How a dot is bound: as the device wants it, in the order of its reform if it has one.
+    """How a dot is bound: as the device wants it, in the order of its optimization if it has one.
 
     ``arrays`` says whether its operands may be moved
     (:func:`~duotone.jaxpr.rules.dots.takes_rows`).
     """
     params = step.eqn.params
     movable = arrays and params.get("out_sharding") is None
-    reform = r.reforms.at(step.nodes[0], Layer.BINDING)
+    optimization = r.optimizations.at(step.nodes[0], Layer.BINDING)
     return DotForm(
         WIDENED if r.dots == ROWS and not movable else r.dots,
         _hashable(params["dimension_numbers"]),
         dtype,
         r.half.name,
-        () if reform is None else reform.steps,
+        () if optimization is None else optimization.steps,
         precision=params["precision"],
         out_sharding=params.get("out_sharding"),
     )
@@ -221,8 +226,8 @@ def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
 
 def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
     """The operand of a dot that is a weight: read in half, and full where it comes from."""
-    reform = r.reforms.at(step.nodes[0], Layer.DERIVATIVE)
-    for candidate in () if reform is None else reform.steps:
+    optimization = r.optimizations.at(step.nodes[0], Layer.DERIVATIVE)
+    for candidate in () if optimization is None else optimization.steps:
         slot, root = candidate.to
         if _takes_gradient(env.find(root, Paint.FULL)):
             return slot

@@ -1,4 +1,4 @@
-"""Reforms, carried out: the one interpreter of their expressions in a program.
+"""Optimizations, carried out: the one interpreter of their expressions in a program.
 
 Which operations: :mod:`duotone.precision.optimize`.
 """
@@ -18,20 +18,20 @@ from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.expressions import evaluate
 from duotone.jaxpr.rules.scatters import one_hot
 from duotone.jaxpr.running.rewrite import Env, Rewriter
-from duotone.precision.optimize.optimization import NOBODY, Reform
+from duotone.precision.optimize.optimization import NOBODY, Optimization
 
 Own = Callable[[Sequence[Any]], Any]
 """Carries an operation out, of other operands."""
 
 
-def carried_out(r: Rewriter, step: Step, env: Env, reform: Reform, own: Own) -> Any:
+def carried_out(r: Rewriter, step: Step, env: Env, optimization: Optimization, own: Own) -> Any:
     """The result of an operation in another form.
 
     Args:
         r: the rewriter.
         step: of the operation.
         env: where what it reads is.
-        reform: the other form.
+        optimization: the other form.
         own: the operation itself.
     """
 
@@ -41,7 +41,7 @@ def carried_out(r: Rewriter, step: Step, env: Env, reform: Reform, own: Own) -> 
 
     eqn = step.eqn
     return evaluate(
-        reform.steps,
+        optimization.steps,
         {
             "read": read,
             "own": lambda *operands: own(operands),

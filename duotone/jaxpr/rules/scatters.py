@@ -15,7 +15,7 @@ from jax.lax import GatherScatterMode
 
 from duotone import _jax
 from duotone.graph.graph import Attribute
-from duotone.jaxpr.reading.indices import addends
+from duotone.jaxpr.reading.indices import small_constants
 
 
 def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
@@ -26,9 +26,9 @@ def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str
         indices: if they are known before any call.
     """
     found: dict[str, Attribute] = {}
-    count = None if indices is None else addends(eqn, indices)
+    count = None if indices is None else small_constants(eqn, indices)
     if count is not None:
-        found["addends"] = float(count)
+        found["small_constants"] = float(count)
     if all(_is_plain(var) for var in eqn.invars) and _adds_once(eqn):
         found["once"] = 1.0
     return found

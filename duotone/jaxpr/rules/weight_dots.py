@@ -31,7 +31,7 @@ class DotForm:
         numbers: dimension numbers.
         dtype: of the result: float32, or half to round the float32 sums.
         half: of the operands.
-        steps: of the reform by which it has another order; none for the order of the program.
+        steps: of the optimization by which it has another order; none for the order of the program.
         precision: as the program has it; not of the form ``rows``.
         out_sharding: likewise.
     """

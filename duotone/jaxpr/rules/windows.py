@@ -1,4 +1,4 @@
-"""Convolutions whose windows tile the image, bound as dots (reform ``window_dots``).
+"""Convolutions whose windows tile the image, bound as dots (optimization ``window_dots``).
 
 XLA's CPU backend calculates convolutions in bfloat16 by widening all operands; a dot in the form
 ``rows`` has a kernel for it. Reshaping the image puts places and windows apart, nothing is copied
@@ -18,10 +18,10 @@ from duotone.jaxpr.reading.windows import Axis, tiling
 from duotone.jaxpr.rules.dots import Dims
 
 _PARTS = {
-    Axis.PLACES: ("place",),
+    Axis.PLACES: ("position",),
     Axis.WINDOW: ("window",),
-    Axis.PLACES_WINDOW: ("place", "window"),
-    Axis.WINDOW_PLACES: ("window", "place"),
+    Axis.PLACES_WINDOW: ("position", "window"),
+    Axis.WINDOW_PLACES: ("window", "position"),
 }
 """The axes that each axis of an image is reshaped to."""
 
@@ -43,13 +43,13 @@ def window_dot(
         dot: binds a dot of reshaped operands, by dimension numbers.
     """
     kinds = tiling(params, image.shape, filters.shape, shape)
-    assert kinds is not None, "the reform is of no other convolution"
+    assert kinds is not None, "the optimization is of no other convolution"
     images, within, *axes = params["dimension_numbers"].lhs_spec
     parts = {images: [("image", 0)], within: [("inside", 0)]}
     for i, (axis, kind) in enumerate(zip(axes, kinds, strict=True)):
         parts[axis] = [(part, i) for part in _PARTS[kind]]
     of_filters = _labels(params["dimension_numbers"].rhs_spec, "feature", "inside", "window")
-    of_result = _labels(params["dimension_numbers"].out_spec, "image", "feature", "place")
+    of_result = _labels(params["dimension_numbers"].out_spec, "image", "feature", "position")
     sizes = dict(zip((*of_filters, *of_result), (*filters.shape, *shape), strict=True))
     left = [label for axis in range(image.ndim) for label in parts[axis]]
     right = [label for label in of_filters if label in left or label[0] == "feature"]

@@ -33,7 +33,7 @@ from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.rules.meshes import in_mesh_of
 from duotone.jaxpr.running.constants import constant_in_half, is_large_constant
 from duotone.precision.casts.cast_plan import CastPlan, casting_inside
-from duotone.precision.optimize.optimizations import Reforms
+from duotone.precision.optimize.optimizations import Optimizations
 from duotone.precision.painters.painting import Painting
 
 
@@ -91,11 +91,11 @@ class Rewriter:
 
     Attributes:
         graph: the graph.
-        painting: its colours.
+        painting: its precisions.
         half: the half dtype.
         largest: the largest number that it holds.
         repaint: paints a derivative rule by the same policy.
-        reforms: what is carried out in another form than it was written in.
+        optimizations: what is carried out in another form than it was written in.
         dots: the form in which dots with half operands are bound: :mod:`duotone.jaxpr.rules.dots`.
         math: by operation, the algorithm or precision in which it calculates where it stays full.
         mark: from a node to a name scope to carry it out in, if somebody asks.
@@ -109,7 +109,7 @@ class Rewriter:
         plan: CastPlan,
         half: Any,
         repaint: Repaint,
-        reforms: Reforms,
+        optimizations: Optimizations,
         dots: str = "plain",
         math: Mapping[str, str] = MappingProxyType({}),
         mark: Callable[[int], Any] | None = None,
@@ -120,8 +120,8 @@ class Rewriter:
         self.plan = plan
         self.half = np.dtype(half)
         self.repaint = repaint
-        self.reforms = reforms
-        self.recompute = reforms.recompute
+        self.optimizations = optimizations
+        self.recompute = optimizations.recompute
         self.dots = dots
         self.math = math
         self.mark = mark
@@ -130,7 +130,7 @@ class Rewriter:
         self._held = {cast.value for cast in plan.casts if cast.held}
         self.largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
-        apart = reforms.nodes(self.graph) | casting_inside(plan, self.graph)
+        apart = optimizations.nodes(self.graph) | casting_inside(plan, self.graph)
         touched = (
             int(Paint.HALF in pair or node.index in apart or node.op in math)
             for pair, node in zip(pairs, self.graph.nodes, strict=True)

@@ -1,1 +1,1 @@
-"""A rewritten program beside its float32 twin: what ``blame`` looks at."""
+"""A rewritten program beside its float32 reference: what ``blame`` looks at."""

@@ -13,7 +13,7 @@ operand is.
     candidates   : taken away until for each one all results and all operands are wanted
     in half      = the weights that are wanted
 
-The colours of everything else stay, so the results are the same bits as without.
+The precisions of everything else stay, so the results are the same bits as without.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cast_beforehand(
     Args:
         graph: the program.
         classes: what each node is.
-        painting: its colours.
+        painting: its precisions.
         weights: values of arguments that are the same at every call.
 
     Returns:

@@ -17,8 +17,8 @@ from duotone.precision.classify.classes import Classes
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
-HOLD_WIDENED, HOLD_PARTS = "hold_widened", "hold_parts"
-"""The reforms by which half values are read where they are in memory, see :class:`Cast`.
+HOLD_WIDENED, HOLD_PARTS = "materialize_widened", "materialize_parts"
+"""The optimizations by which half values are read where they are in memory, see :class:`Cast`.
 
 By the first, what dots or copies gave in half and several operations widen, and operands of dots: a
 compiler would rather widen it once, in memory, for all of them. What a gather gives is not meant:
@@ -44,8 +44,10 @@ class Cast:
         exact: to full, of a value from which an operation selects in half. A compiler may drop the
             rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
             above 0, or far below it for every element.
-        held: to full, of a value that is in memory in half: the reform by which it is read there,
-            :data:`HOLD_WIDENED`, :data:`HOLD_PARTS` or that of ``reforms/rows.py``; empty for most.
+        held: to full, of a value that is in memory in half: the optimization by which it is read
+        there,
+            :data:`HOLD_WIDENED`, :data:`HOLD_PARTS` or that of ``optimizations/rows.py``; empty for
+            most.
     """
 
     value: int
@@ -79,11 +81,11 @@ def plan_casts(
     Args:
         graph: the program.
         classes: what each node is.
-        painting: its colours.
-        on: the names of the reforms in effect.
+        painting: its precisions.
+        on: the names of the optimizations in effect.
 
     Returns:
-        The fewest casts for these colours.
+        The fewest casts for these precisions.
     """
     readers: dict[tuple[int, Paint, int], list[int]] = {}
     hoisted: dict[int, dict[tuple[int, Paint], None]] = {}

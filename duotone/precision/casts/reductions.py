@@ -53,7 +53,7 @@ def find_reductions(graph: Graph, classes: Classes, painting: Painting, dtype: s
     Args:
         graph: the program.
         classes: of its nodes.
-        painting: its colours.
+        painting: its precisions.
         dtype: in which to add up: float32, or the half type of the painting.
     """
     after = [

@@ -1,6 +1,6 @@
 """Classify: what each node is to the painter, before any painting.
 
-Takes a graph, the lists and the user's pins; gives each node its list, and forces a colour where
+Takes a graph, the lists and the user's pins; gives each node its list, and forces a precision where
 the user asked for one. Constants count here too, since that needs nothing but the
 node: a constant that half cannot represent denies the operation that calculates with it.
 """
@@ -26,7 +26,7 @@ class NodeClass:
 
     Attributes:
         entry: the list entry that holds for it, constants considered.
-        pin: a colour that the user forces, or ``None``.
+        pin: a precision that the user forces, or ``None``.
         pinned_by: the pattern or region that forces it, in words.
         rule: what denied it for more than its name; ``None`` where only the lists speak.
         stores_half: its result, computed in full, may be stored in half and read in half: it
@@ -103,7 +103,7 @@ class Classes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pins:
-    """Name-scope patterns (``fnmatch``) whose operations get a colour whatever the rules say."""
+    """Name-scope patterns (``fnmatch``) whose operations get a precision whatever the rules say."""
 
     full: tuple[str, ...] = ()
     half: tuple[str, ...] = ()
@@ -126,13 +126,13 @@ def classify(
         One class for each node.
 
     Raises:
-        PolicyError: a node is pinned to both colours.
+        PolicyError: a node is pinned to both precisions.
     """
     pinned = _pin_finder(pins)
     cache: dict[tuple[str, str, str, str], NodeClass] = {}
     found: list[NodeClass] = []
     for node in graph.nodes:
-        key = (node.op, node.listed_as, node.scope if pins.full or pins.half else "", node.region)
+        key = (node.op, node.list_key, node.scope if pins.full or pins.half else "", node.region)
         if key not in cache:
             cache[key] = _class_by_name(node, lists, pinned, force_all)
         found.append(_with_constants(node, cache[key], graph, half))
@@ -143,7 +143,7 @@ def _class_by_name(
     node: Node, lists: OpLists, pinned: Callable[[Node], tuple[Paint, str] | None], force_all: bool
 ) -> NodeClass:
     """The class that follows from names alone."""
-    entry = lists.get(node.op, node.listed_as)
+    entry = lists.get(node.op, node.list_key)
     if force_all and Trait.STRUCTURAL not in node.traits:
         entry = dataclasses.replace(
             entry, kind=Kind.ALLOW, reason="every operation forced (level UNSAFE_FORCE_ALL)"
@@ -153,7 +153,7 @@ def _class_by_name(
 
 
 def _pin_finder(pins: Pins) -> Callable[[Node], tuple[Paint, str] | None]:
-    """A function that tells to which colour a node is pinned, and by what."""
+    """A function that tells to which precision a node is pinned, and by what."""
     compiled = [
         (re.compile(fnmatch.translate(pattern)), pattern, paint)
         for paint, patterns in ((Paint.FULL, pins.full), (Paint.HALF, pins.half))

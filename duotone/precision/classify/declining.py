@@ -18,7 +18,7 @@ from duotone.graph.graph import Graph, Node, Paint
 from duotone.ops.entries import Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
-from duotone.precision.classify.profitability import EVERYTHING, Worth
+from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.context import Background
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
@@ -34,8 +34,8 @@ def decline(classes: Classes, background: Background) -> Classes:
     Returns:
         Classes in which such nodes are denied, without taint, by rule ``small`` or ``device``.
     """
-    worth = background.worth
-    if worth == EVERYTHING:
+    profitability = background.profitability
+    if profitability == EVERYTHING:
         return classes
     found = list(classes.nodes)
     passive: dict[tuple[str, Kind], NodeClass] = {}
@@ -44,34 +44,39 @@ def decline(classes: Classes, background: Background) -> Classes:
         if known.is_users:
             continue
         if known.kind is Kind.ALLOW:
-            refused = _refusal(node, background.graph, worth)
+            refused = _refusal(node, background.graph, profitability)
             if refused is not None:
                 rule, reason = refused
                 found[node.index] = known.denied(reason, Taint.NONE, rule)
-        elif worth.only_allow and known.kind is not Kind.UNLISTED:
+        elif profitability.only_allow and known.kind is not Kind.UNLISTED:
             key = (known.entry.op, known.listed)
             if key not in passive:
-                reason = f"{worth.device}: only large dots gain from half"
+                reason = f"{profitability.device}: only large dots gain from half"
                 passive[key] = known.denied(reason, Taint.NONE, Rule.DEVICE)
             found[node.index] = passive[key]
     return dataclasses.replace(classes, nodes=tuple(found))
 
 
-def _refusal(node: Node, graph: Graph, worth: Worth) -> tuple[Rule, str] | None:
+def _refusal(node: Node, graph: Graph, profitability: Profitability) -> tuple[Rule, str] | None:
     """Why an allow operation does not gain, as a rule and a reason; ``None`` where it does."""
-    is_dot = worth.window_dots and "tiles" in node.attributes
-    gains = worth.allow is None or not node.traits.isdisjoint(worth.allow)
+    is_dot = profitability.window_dots and "tiles" in node.attributes
+    gains = profitability.allow is None or not node.traits.isdisjoint(profitability.allow)
     if not gains and not is_dot:
-        return Rule.DEVICE, f"{worth.device}: {node.op} gains nothing from half"
+        return Rule.DEVICE, f"{profitability.device}: {node.op} gains nothing from half"
     shapes = [graph.values[value].shape for value in (*node.inputs, *node.outputs)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         return None  # a symbolic dimension may be large
-    if node.flops < worth.min_flops:
-        return Rule.SMALL, f"{worth.device}: below {worth.min_flops:.3g} FLOP a cast costs more"
+    if node.flops < profitability.min_flops:
+        return (
+            Rule.SMALL,
+            f"{profitability.device}: below {profitability.min_flops:.3g} FLOP a cast costs more",
+        )
     read = sum(graph.values[value].size for value in node.inputs)
-    if node.flops < worth.min_intensity * read:
-        reason = f"below {worth.min_intensity:g} FLOP for each element read a cast costs more"
-        return Rule.SMALL, f"{worth.device}: {reason}"
+    if node.flops < profitability.min_intensity * read:
+        reason = (
+            f"below {profitability.min_intensity:g} FLOP for each element read a cast costs more"
+        )
+        return Rule.SMALL, f"{profitability.device}: {reason}"
     return None
 
 
@@ -86,7 +91,7 @@ def hand_on_full(painting: Painting, classes: Classes, background: Background) -
     Returns:
         A painting in which allow operations store full, by rule ``wide``.
     """
-    if not background.worth.only_allow:
+    if not background.profitability.only_allow:
         return painting
     store, rules = list(painting.store), list(painting.rules)
     for index, node in enumerate(background.graph.nodes):

@@ -32,14 +32,14 @@ class OpLists:
         chosen = [entry for entry in entries if not entry.only or half in entry.only]
         return cls({entry.op: entry for entry in (*STRUCTURAL_ENTRIES, *chosen)})
 
-    def get(self, op: str, listed_as: str) -> Entry:
+    def get(self, op: str, list_key: str) -> Entry:
         """The entry of an operation, or one that says it is on no list.
 
         Args:
             op: its name, which decides if the user edited it.
-            listed_as: the name under which it stands otherwise.
+            list_key: the name under which it stands otherwise.
         """
-        return self.entries.get(op if op in self.moved else listed_as, _NO_ENTRY)
+        return self.entries.get(op if op in self.moved else list_key, _NO_ENTRY)
 
     def edited(
         self, added: Mapping[Kind, Collection[str]], removed: Mapping[Kind, Collection[str]]

@@ -1,4 +1,4 @@
-"""Worth: what gains from half on a device.
+"""Profitability: what gains from half on a device.
 
 The lists say what half *may* do; a device says what half is *good for*. On a GPU everything that is
 half moves fewer bytes. On a CPU only large dots gain: casting the operands of a small one costs
@@ -15,7 +15,7 @@ from duotone.ops.traits import Traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Worth:
+class Profitability:
     """The operations that gain from half on a device.
 
     Attributes:
@@ -38,14 +38,14 @@ class Worth:
     only_allow: bool = False
     window_dots: bool = False
 
-    def without(self, reforms: frozenset[str]) -> Worth:
-        """The operations that gain where some reforms are switched off."""
-        kept = self.window_dots and "window_dots" not in reforms
+    def without(self, optimizations: frozenset[str]) -> Profitability:
+        """The operations that gain where some optimizations are switched off."""
+        kept = self.window_dots and "window_dots" not in optimizations
         return dataclasses.replace(self, window_dots=kept)
 
 
-EVERYTHING = Worth("any device")
+EVERYTHING = Profitability("any device")
 """Nothing is declined."""
 
-NOTHING_GAINS = Worth("this device", allow=frozenset(), only_allow=True)
+NOTHING_GAINS = Profitability("this device", allow=frozenset(), only_allow=True)
 """Everything is declined."""

@@ -1,18 +1,18 @@
-"""Reforms: what is carried out in another form than it was written in, beside its colours.
+"""Optimizations: what is carried out in another form than it was written in, beside its precision.
 
 ::
 
-    painted program ─ find_reforms ─► Reforms ─ jaxpr/rules/optimizations.py ─► equations
+    painted program ─ find_optimizations ─► Optimizations ─ jaxpr/rules/ ─► equations
                       for each entry of the registry that the device has and the user left on:
                           for each node with one of the entry's operations:
-                              match(node, view) ─► Reform, or None
+                              match(node, view) ─► Optimization, or None
 
 A file here holds one identity: when it holds and pays (``match``), and what stands in the place of
-the operation (:class:`~duotone.precision.optimize.optimization.Reform`): an expression of neutral
-operations, carried out by one interpreter. Which devices gain is said in ``devices/table.py``, by
-name; a policy switches off by name (``reforms_remove``); ``duotone.explain`` tells of each one in
-effect.
+the operation (:class:`~duotone.precision.optimize.optimization.Optimization`): an expression of
+neutral operations, carried out by one interpreter. Which devices gain is said in
+``devices/table.py``, by name; a policy switches off by name (``optimizations_remove``);
+``duotone.explain`` tells of each one in effect.
 
-Who extends this: a new identity is a file here with a ``match``, a row in ``registry.py`` and its
-name with the devices that gain from it; no rewrite rule knows of it.
+To add one: a file here with a ``match``, a row in ``optimizations.py``, and its name in the table
+of devices; no rewrite rule knows of it.
 """

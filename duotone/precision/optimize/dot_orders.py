@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from duotone.graph.graph import Node
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.labels import labels_of
-from duotone.precision.optimize.optimization import Expression, Operation, Reform
+from duotone.precision.optimize.optimization import Expression, Operation, Optimization
 from duotone.precision.optimize.painted_view import View
 
 Labels = Sequence[int]
@@ -90,7 +90,7 @@ class Dot:
         return write.steps
 
 
-def match_orders(node: Node, view: View) -> Reform | None:
+def match_orders(node: Node, view: View) -> Optimization | None:
     """A half dot whose large result, or large operand, is transposed."""
     dot = _known(node, view)
     if dot is None:
@@ -100,18 +100,18 @@ def match_orders(node: Node, view: View) -> Reform | None:
         steps = result_in_order(dot, view.axes(reader, "permutation"))
         if steps is not None:
             reason = "gives its large result in the order in which it is read"
-            return Reform("dot_orders", node.index, reason, steps)
+            return Optimization("dot_orders", node.index, reason, steps)
     for slot, value in enumerate(node.inputs):
         maker = view.maker(value)
         if maker is not None and Trait.TRANSPOSES in maker.traits:
             steps = operand_in_order(dot, slot, view.axes(maker, "permutation"))
             if steps is not None:
                 reason = "reads its large operand in the order in which it was made"
-                return Reform("dot_orders", node.index, reason, steps)
+                return Optimization("dot_orders", node.index, reason, steps)
     return None
 
 
-def match_swapped(node: Node, view: View) -> Reform | None:
+def match_swapped(node: Node, view: View) -> Optimization | None:
     """A half dot whose one reader moves what the right operand kept before what the left kept.
 
     JAX writes the gradient of a weight so. Told by shapes: a square result counts as moved.
@@ -125,15 +125,15 @@ def match_swapped(node: Node, view: View) -> Reform | None:
     if view.shape(reader.outputs[0]) != tuple(dot.sizes[label] for label in turned):
         return None
     reason = "gives its result in the order in which it is read"
-    return Reform("swapped_rows", node.index, reason, swapped(dot))
+    return Optimization("swapped_rows", node.index, reason, swapped(dot))
 
 
-def match_windows(node: Node, view: View) -> Reform | None:
+def match_windows(node: Node, view: View) -> Optimization | None:
     """A half convolution whose windows tile the image."""
     if "tiles" not in node.attributes or not view.computes_half(node):
         return None
     reason = "its windows neither overlap nor leave anything out: a dot"
-    return Reform("window_dots", node.index, reason, ())
+    return Optimization("window_dots", node.index, reason, ())
 
 
 def _known(node: Node, view: View) -> Dot | None:

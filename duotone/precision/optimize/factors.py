@@ -20,14 +20,14 @@ from collections.abc import Sequence
 
 from duotone.graph.graph import Node
 from duotone.ops.traits import Trait
-from duotone.precision.optimize.optimization import Expression, Reform
+from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
 _MOST = 16
 """Factors of one sum."""
 
 
-def match(node: Node, view: View, name: str = "factors") -> Reform | None:
+def match(node: Node, view: View, name: str = "factors") -> Optimization | None:
     """A sum whose terms have common factors."""
     found = _factored(node, view)
     if found is None:
@@ -40,10 +40,10 @@ def match(node: Node, view: View, name: str = "factors") -> Reform | None:
     if negative:
         result = write("negate", result)
     taken = "a change of sign" if not factors else f"{len(factors)} common to all terms"
-    return Reform(name, node.index, taken, write.steps)
+    return Optimization(name, node.index, taken, write.steps)
 
 
-def match_passing(node: Node, view: View) -> Reform | None:
+def match_passing(node: Node, view: View) -> Optimization | None:
     """Likewise, of what goes on along no shortcut."""
     found = _factored(node, view)
     if found is None or _goes_on(view, found[0]):

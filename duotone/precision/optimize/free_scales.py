@@ -32,7 +32,7 @@ from duotone.precision.optimize.residuals import Product, Recompute
 from duotone.precision.optimize.row_statistics import fits_kernel
 
 FREE_SCALES = "free_scales"
-"""The name of this reform."""
+"""The name of this optimization."""
 _LIKE_OPERAND = frozenset({Trait.RESHAPES, Trait.TRANSPOSES, Trait.FLIPS, Trait.SUMS_AXES})
 
 
@@ -42,7 +42,7 @@ def without_scale(view: View, found: Recompute, on: frozenset[str]) -> Recompute
     Args:
         view: the program.
         found: what is calculated again.
-        on: the names of the reforms in effect.
+        on: the names of the optimizations in effect.
 
     Returns:
         The same, with products without a divisor where the factor cancels.

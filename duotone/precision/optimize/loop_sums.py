@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from duotone.graph.graph import Node
 from duotone.ops.traits import Trait
-from duotone.precision.optimize.optimization import Expression, Reform
+from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
 _NO_ADDITIONS = frozenset({Trait.SUBTRACTS, Trait.SUMS_AXES})
@@ -35,7 +35,7 @@ _Term = tuple[Node, list[int]]
 """A dot that every iteration adds, and the values to which it is transposed before, in order."""
 
 
-def match(node: Node, view: View) -> Reform | None:
+def match(node: Node, view: View) -> Optimization | None:
     """A carry of a loop of known length that only adds up half dots."""
     body, held = view.graph.bodies[node.body], view.value(node.outputs[0])
     # Not a sum of whole numbers, or one that the user keeps half; nor of a loop of unknown length.
@@ -55,7 +55,7 @@ def match(node: Node, view: View) -> Reform | None:
         for value in moved:
             added = write("made", added, to=(value,))
         total = write("add", total, added)
-    return Reform("loop_sums", node.index, f"one dot for {length} iterations", write.steps)
+    return Optimization("loop_sums", node.index, f"one dot for {length} iterations", write.steps)
 
 
 def _terms(node: Node, view: View) -> list[_Term]:

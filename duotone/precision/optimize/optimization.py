@@ -1,4 +1,4 @@
-"""Reform: one operation carried out in another form, as an expression of neutral operations.
+"""Optimization: one operation carried out in another form, as an expression of neutral operations.
 
 =============  ====================================================================================
 ``read``       a value, as a node reads it: in full, in half, or as it is stored (``None``)
@@ -80,7 +80,7 @@ class Expression:
 
 
 class Layer(enum.Enum):
-    """The part of an operation that a reform changes; an operation may have one of each."""
+    """The part of an operation that an optimization changes; an operation may have one of each."""
 
     RESULT = "result"
     """The value that stands in its place."""
@@ -90,11 +90,11 @@ class Layer(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reform:
+class Optimization:
     """One operation in another form.
 
     Attributes:
-        name: of the reform, as the registry has it.
+        name: of the optimization, as the registry has it.
         node: the operation.
         reason: what it gains here, for people.
         steps: the expression.
@@ -107,7 +107,7 @@ class Reform:
     reason: str
     steps: tuple[Operation, ...]
     full: tuple[int, ...] = ()
-    also: tuple[Reform, ...] = ()
+    also: tuple[Optimization, ...] = ()
 
     def makers(self, graph: Graph) -> set[int]:
         """Nodes that must be carried out one by one for it: the makers of all that it reads.
@@ -120,5 +120,5 @@ class Reform:
         return {graph.values[value].producer for value in read.difference(own) | made}
 
 
-Match = Callable[[Node, "View"], Reform | None]
-"""The reform of a node, or ``None`` where the identity does not hold or does not pay."""
+Match = Callable[[Node, "View"], Optimization | None]
+"""The optimization of a node, or ``None`` where the identity does not hold or does not pay."""

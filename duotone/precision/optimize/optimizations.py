@@ -1,7 +1,8 @@
-"""The registry: every reform by name, and the stage that finds those of a program.
+"""The registry: every optimization by name, and the stage that finds those of a program.
 
 What has no ``match`` here is decided where it is carried out, and keeps the shape it has there; it
-is named, told of and switched off like the others. ``docs/reforms.md`` is generated from this.
+is named, told of and switched off like the others. ``docs/optimizations.md`` is generated from
+this.
 
 Who extends this: see :mod:`duotone.precision.optimize`.
 """
@@ -19,7 +20,7 @@ from duotone.precision.casts.reductions import NO_REDUCTIONS, Reductions
 from duotone.precision.optimize import dot_orders as dots
 from duotone.precision.optimize import factors, loop_sums, picks, scatters, trilinear
 from duotone.precision.optimize import weight_gradients as weights
-from duotone.precision.optimize.optimization import Layer, Match, Reform
+from duotone.precision.optimize.optimization import Layer, Match, Optimization
 from duotone.precision.optimize.painted_view import View
 from duotone.precision.optimize.residuals import NOTHING, Recompute
 from duotone.precision.painters.painting import Painting
@@ -137,13 +138,13 @@ REGISTRY = (
         elsewhere="precision/optimize/residuals.py",
     ),
     Entry(
-        "recompute_dearest",
+        "recompute_very_expensive",
         "as recompute, where f has a complementary error function (erfc) in it",
         "as recompute; the compiler repeats all other functions unasked",
         elsewhere="precision/optimize/residuals.py",
     ),
     Entry(
-        "quotients",
+        "normalized_softmax",
         "e read again later = (e / s) * (s / sum(e / s)), for s = sum(e)",
         "of a softmax neither exponentials nor scores are kept: dots read the quotient anyway",
         elsewhere="precision/optimize/residuals.py",
@@ -161,70 +162,70 @@ REGISTRY = (
         elsewhere="precision/optimize/row_statistics.py",
     ),
     Entry(
-        "firm_roots",
+        "rounded_once",
         "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
         "a compiler that leaves roundings out would compare exponentials of two different numbers",
         elsewhere="precision/optimize/residuals.py",
     ),
     Entry(
-        "hold_widened",
+        "materialize_widened",
         "float32(x) = float32(x as it is in memory, in half), for several readers of a dot's x",
         "the compiler would widen x once, in memory, for all of them",
         elsewhere="precision/casts/cast_plan.py",
     ),
     Entry(
-        "hold_parts",
-        "as hold_widened, for an x that is put together of parts or added up from several dots",
+        "materialize_parts",
+        "as materialize_widened, for an x that is joined from parts or added up from several dots",
         "the compiler would put the parts together twice, or write their sum in float32",
         elsewhere="precision/casts/cast_plan.py",
     ),
     Entry(
-        "hold_rows",
-        "as hold_widened, for an x that a kernel of whole rows gives (see row_statistics)",
+        "materialize_rows",
+        "as materialize_widened, for an x that a kernel of whole rows gives (see row_statistics)",
         "the compiler would write x in float32 for dots and sums alike",
         elsewhere="precision/optimize/row_statistics.py",
     ),
 )
-"""Every reform. Those with a ``match`` are asked in this order, and the first one takes a node."""
+"""Every optimization. Those with a ``match`` are asked in this order; the first match wins."""
 
 BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
-REFORMS = tuple(BY_NAME)
+OPTIMIZATIONS = tuple(BY_NAME)
 """Their names."""
 OF_ANY_PAINTER = frozenset(
     "one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
-    "hold_widened hold_parts".split()
+    "materialize_widened materialize_parts".split()
 )
-"""Those that depend on no colour of duotone's."""
+"""Those that depend on no precision of duotone's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reforms:
-    """The reforms of one program.
+class Optimizations:
+    """The optimizations of one program.
 
     Attributes:
         on: the names of those that the device has and nobody switched off.
         found: by layer and node.
         recompute: which reads take a value calculated again.
-        reductions: what devices add up in another dtype; no reform, but told of with them.
+        reductions: what devices add up in another dtype; no optimization, but told of with them.
     """
 
     on: frozenset[str] = frozenset()
-    found: Mapping[tuple[Layer, int], Reform] = dataclasses.field(default_factory=dict)
+    found: Mapping[tuple[Layer, int], Optimization] = dataclasses.field(default_factory=dict)
     recompute: Recompute = NOTHING
     reductions: Reductions = NO_REDUCTIONS
 
-    def named(self, name: str) -> dict[int, Reform]:
-        """The reforms of one name, by node."""
+    def named(self, name: str) -> dict[int, Optimization]:
+        """The optimizations of one name, by node."""
         return {found.node: found for found in self.found.values() if found.name == name}
 
-    def at(self, node: int, layer: Layer = Layer.RESULT) -> Reform | None:
-        """The reform of a node, if it has one."""
+    def at(self, node: int, layer: Layer = Layer.RESULT) -> Optimization | None:
+        """The optimization of a node, if it has one."""
         return self.found.get((layer, node))
 
     def nodes(self, graph: Graph) -> set[int]:
-        """The nodes that must be carried out one by one, whatever their colour.
+        """The nodes that must be carried out one by one, whatever their precision.
 
-        Also those that make what a reform reads: it may be inside of a nested call otherwise.
+        Includes the makers of what an optimization reads, which may be inside a nested call.
         """
         results = [found for (layer, _), found in self.found.items() if layer is Layer.RESULT]
         makers = (found.makers(graph) for found in results)
@@ -235,7 +236,7 @@ class Reforms:
 def switched_on(
     device: frozenset[str], removed: frozenset[str], *, any_painter: bool = False
 ) -> frozenset[str]:
-    """The names of the reforms in effect.
+    """The names of the optimizations in effect.
 
     Args:
         device: those that it gains from.
@@ -246,60 +247,64 @@ def switched_on(
     return on & OF_ANY_PAINTER if any_painter else on
 
 
-def find_reforms(view: View, on: frozenset[str]) -> tuple[Reforms, Painting]:
-    """Finds the reforms of a painted program.
+def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, Painting]:
+    """Finds the optimizations of a painted program.
 
     Args:
         view: the program.
         on: the names of those to look for.
 
     Returns:
-        The reforms, and the painting in which what they need unrounded is stored full.
+        The optimizations, and the painting in which what they need unrounded is stored full.
     """
-    found: dict[tuple[Layer, int], Reform] = {}
+    found: dict[tuple[Layer, int], Optimization] = {}
     for entry in REGISTRY:
         if entry.match is None or entry.of is None or entry.name not in on:
             continue
         matched = [
-            reform
+            optimization
             for node in view.having(entry.of)
             if (entry.layer, node.index) not in found
-            and (reform := entry.match(node, view)) is not None
+            and (optimization := entry.match(node, view)) is not None
         ]
-        for reform in matched:
-            found.update(((entry.layer, each.node), each) for each in (reform, *reform.also))
-        if any(reform.full for reform in matched):
+        for optimization in matched:
+            found.update(
+                ((entry.layer, each.node), each) for each in (optimization, *optimization.also)
+            )
+        if any(optimization.full for optimization in matched):
             view = view.repainted(_unrounded(view.painting, matched))
-    return Reforms(on, found), view.painting
+    return Optimizations(on, found), view.painting
 
 
-def _unrounded(painting: Painting, reforms: list[Reform]) -> Painting:
-    """The painting, with what reforms need handing on its float32 sums."""
+def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Painting:
+    """The painting, with what optimizations need handing on its float32 sums."""
     store, rules = list(painting.store), list(painting.rules)
-    for index in {node for reform in reforms for node in reform.full}:
+    for index in {node for optimization in optimizations for node in optimization.full}:
         if store[index] is Paint.HALF:
             store[index], rules[index] = Paint.FULL, Rule.UNROUNDED
     return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
 
 
-def told(graph: Graph, plan: CastPlan, reforms: Reforms) -> dict[int, tuple[tuple[str, str], ...]]:
-    """For each operation that a reform concerns, the name of each such reform and what it does.
+def told(
+    graph: Graph, plan: CastPlan, optimizations: Optimizations
+) -> dict[int, tuple[tuple[str, str], ...]]:
+    """For each operation concerned, the name of each optimization of it and what that does.
 
     Args:
         graph: the program.
         plan: its casts, some of which hold.
-        reforms: those of the program.
+        optimizations: those of the program.
     """
     found: dict[int, list[tuple[str, str]]] = {}
-    for reform in reforms.found.values():
-        stacked = [step.to[0] for step in reform.steps if step.name == "stacked"]
-        for shown in stacked or [reform.node]:  # a loop's carry is no operation of the user's
-            found.setdefault(shown, []).append((reform.name, reform.reason))
+    for optimization in optimizations.found.values():
+        stacked = [step.to[0] for step in optimization.steps if step.name == "stacked"]
+        for shown in stacked or [optimization.node]:  # a loop's carry is no operation of the user's
+            found.setdefault(shown, []).append((optimization.name, optimization.reason))
     held = [(c.value, c.held, f"widened by each of {len(c.readers)} readers") for c in plan.casts]
-    for value, name, reason in (*reforms.recompute.told(reforms.on), *held):
+    for value, name, reason in (*optimizations.recompute.told(optimizations.on), *held):
         producer = graph.values[value].producer
         if name and producer >= 0 and (name, reason) not in found.setdefault(producer, []):
             found[producer].append((name, reason))
-    for node, said in reforms.reductions.told().items():
+    for node, said in optimizations.reductions.told().items():
         found.setdefault(node, []).append(said)
     return {node: tuple(said) for node, said in found.items() if said}

@@ -22,7 +22,7 @@ class View:
     Attributes:
         graph: the program.
         classes: what each node is.
-        painting: its colours.
+        painting: its precisions.
         known: the interval of a value, or ``None``.
     """
 
@@ -39,7 +39,7 @@ class View:
         self.known = known
 
     def repainted(self, painting: Painting) -> Self:
-        """The same program in other colours."""
+        """The same program in other precisions."""
         found = copy.copy(self)
         found.painting = painting
         return found

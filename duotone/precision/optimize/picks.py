@@ -21,13 +21,13 @@ import math
 
 from duotone.graph.graph import SMALL, Node
 from duotone.ops.traits import Trait
-from duotone.precision.optimize.optimization import Expression, Reform
+from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
 _LONGEST_CHAIN = 16
 
 
-def match(node: Node, view: View) -> Reform | None:
+def match(node: Node, view: View) -> Optimization | None:
     """A gather of few elements of what is calculated in full from half values in memory."""
     if not (view.is_full(node) and _picks_few(node, view)):
         return None
@@ -48,7 +48,7 @@ def match(node: Node, view: View) -> Reform | None:
         operands = [made[value] for value in maker.inputs]
         made[index] = write("made", *operands, to=(index,))
     write("instead", plain, made[chain[-1]])
-    return Reform(
+    return Optimization(
         "picks", node.index, f"{len(chain)} operations of what is picked, not of all", write.steps
     )
 

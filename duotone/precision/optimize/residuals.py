@@ -94,15 +94,19 @@ class Recompute:
         return frozenset().union(*self.again.values())
 
     def told(self, on: frozenset[str]) -> Iterator[tuple[int, str, str]]:
-        """For each value that is not as it was: the value, the name of the reform, and why.
+        """For each value that is not as it was: the value, the name of the optimization, and why.
 
         Args:
-            on: the names of the reforms in effect.
+            on: the names of the optimizations in effect.
         """
-        again = "recompute" if "recompute" in on else "recompute_dearest"
+        again = "recompute" if "recompute" in on else "recompute_very_expensive"
         for value in sorted(self.again_anywhere):
             if value in self.products:
-                yield value, "quotients", "not kept: calculated again from its quotient and its sum"
+                yield (
+                    value,
+                    "normalized_softmax",
+                    "not kept: recomputed from its quotient and its sum",
+                )
                 if self.products[value].divisor is None:
                     yield value, "free_scales", "its sum is not kept: later readers need no scale"
             elif value in self.rows:
@@ -110,7 +114,7 @@ class Recompute:
             else:
                 yield value, again, "not kept: calculated again for later readers"
         for value in sorted(self.firm):
-            yield value, "firm_roots", "rounded for all that read it, not for some"
+            yield value, "rounded_once", "rounded for all that read it, not for some"
 
     def nodes(self, graph: Graph) -> set[int]:
         """The nodes that must be carried out one by one: readers, and what they read comes from."""
@@ -130,18 +134,18 @@ def plan_residuals(view: View, on: frozenset[str]) -> Recompute:
 
     Args:
         view: the program.
-        on: the names of the reforms in effect: what the device's compiler keeps
-            (``recompute``, ``recompute_dearest``), whether ``quotients`` are taken, and whether it
-            leaves the rounding of what is read at once out (``firm_roots``).
+        on: the names of the optimizations in effect: what the device's compiler keeps
+            (``recompute``, ``recompute_very_expensive``), whether ``normalized_softmax`` are taken,
+            and whether it leaves the rounding of what is read at once out (``rounded_once``).
 
     Returns:
         The reads that take a second calculation, and what that needs.
     """
-    dear = {kind for kind, names in _KEPT.items() if not on.isdisjoint(names)}
-    if not dear:
+    expensive = {kind for kind, names in _KEPT.items() if not on.isdisjoint(names)}
+    if not expensive:
         return NOTHING
-    found = _Planner(view, dear, quotients="quotients" in on).plan()
-    if "firm_roots" not in on:
+    found = _Planner(view, expensive, normalized="normalized_softmax" in on).plan()
+    if "rounded_once" not in on:
         return found
     exponential = (
         found.roots[place]
@@ -152,10 +156,10 @@ def plan_residuals(view: View, on: frozenset[str]) -> Recompute:
 
 
 _KEPT = {
-    Pointwise.DEAR: ("recompute",),
-    Pointwise.DEAREST: ("recompute", "recompute_dearest"),
+    Pointwise.EXPENSIVE: ("recompute",),
+    Pointwise.VERY_EXPENSIVE: ("recompute", "recompute_very_expensive"),
 }
-"""By kind of operation: the reforms by which its result, which a compiler would keep, is not."""
+"""By kind of operation: the optimizations that recompute its result, which compilers keep."""
 
 
 _SCALES = frozenset({Trait.FLIPS, Trait.MULTIPLIES, Trait.DIVIDES})
@@ -178,12 +182,12 @@ def _grows(graph: Graph, value: int) -> bool:
 class _Planner:
     """The analysis of one program; values are looked at in program order."""
 
-    def __init__(self, view: View, dear: Collection[Pointwise], *, quotients: bool) -> None:
+    def __init__(self, view: View, expensive: Collection[Pointwise], *, normalized: bool) -> None:
         self.view = view
         self.graph = graph = view.graph
         self.classes = view.classes
-        self.dear = dear
-        self.quotients = quotients
+        self.expensive = expensive
+        self.normalized = normalized
         self.readers = graph.consumers
         self.levels = view.levels
         nodes = self.levels.nodes
@@ -221,7 +225,7 @@ class _Planner:
         )
 
     def _share(self) -> None:
-        """Lets all far readers at a place read what is calculated again there, cheap or dear."""
+        """Lets all far readers at a place read what is recomputed there, cheap or expensive."""
         for node in self.graph.nodes:
             place = self.places.get((node.body, self.levels.nodes[node.index]))
             if place is None or not self._may_read_again(node.index, node.body):
@@ -262,7 +266,7 @@ class _Planner:
             self.kept.add(value.index)
             return
         chain, roots = found
-        if not any(self._pointwise(made) in self.dear for made in chain):
+        if not any(self._pointwise(made) in self.expensive for made in chain):
             if len(roots) > 1:
                 self.kept.add(value.index)
             return
@@ -270,7 +274,7 @@ class _Planner:
         here = all(self._may_read_again(reader, node.body) for reader in far)
         # A key, a token or a reference is not hidden from the compiler.
         numbers = all(self._bytes(root) for root in roots)
-        may = self.quotients and needed and here and numbers
+        may = self.normalized and needed and here and numbers
         if may and (product := self._product(node, value, far)):
             self.products[value.index] = product
             chain, roots, needed = {value.index}, {product.quotient}, 0

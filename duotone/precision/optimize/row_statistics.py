@@ -23,8 +23,8 @@ from duotone.precision.casts.cast_plan import Cast, CastPlan
 from duotone.precision.optimize.painted_view import View
 from duotone.precision.optimize.residuals import Recompute
 
-ROW_STATISTICS, HOLD_ROWS = "row_statistics", "hold_rows"
-"""The names of these reforms."""
+ROW_STATISTICS, HOLD_ROWS = "row_statistics", "materialize_rows"
+"""The names of these optimizations."""
 LONGEST_ROW = 16384
 """Elements of the longest row that XLA makes one kernel around (compiled programs for an H200 and
 an A100 with jaxlib 0.10.2 and 0.12.0: 16384 does, 32768 does not)."""
@@ -44,7 +44,7 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
     Args:
         view: the program.
         found: what is calculated again.
-        on: the names of the reforms in effect.
+        on: the names of the optimizations in effect.
 
     Returns:
         The same, with the maxima and sums of rows that can be had from what is read anyway.
@@ -122,7 +122,7 @@ def _statistics(view: View, value: int, sources: Set[int]) -> frozenset[int]:
     return frozenset(found) if of_rows else frozenset()
 
 
-def hold_rows(view: View, plan: CastPlan, found: Recompute, on: frozenset[str]) -> CastPlan:
+def materialize_rows(view: View, plan: CastPlan, found: Recompute, on: frozenset[str]) -> CastPlan:
     """Lets what reads the result of a kernel of whole rows in full read it where it is, in half.
 
     Others read it in half: dots. Such a kernel has one result: a compiler that drops the rounding
@@ -133,7 +133,7 @@ def hold_rows(view: View, plan: CastPlan, found: Recompute, on: frozenset[str]) 
         view: the program.
         plan: its casts.
         found: what is calculated again.
-        on: the names of the reforms in effect.
+        on: the names of the optimizations in effect.
 
     Returns:
         The casts, some more of them held.

@@ -13,11 +13,11 @@ the arithmetic of their axes.
 from __future__ import annotations
 
 from duotone.graph.graph import Node, Paint
-from duotone.precision.optimize.optimization import Expression, Reform
+from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
 
-def match(node: Node, view: View) -> Reform | None:
+def match(node: Node, view: View) -> Optimization | None:
     """A scatter that can add no two updates, wherever they go, to a constant."""
     if "once" not in node.attributes or view.value(node.inputs[0]).constant is None:
         return None
@@ -28,4 +28,4 @@ def match(node: Node, view: View) -> Reform | None:
         for value, half in zip(node.inputs, node.half_inputs, strict=True)
     ]
     write("one_hot", *operands)
-    return Reform("one_hot", node.index, "part of the kernel that reads it", write.steps)
+    return Optimization("one_hot", node.index, "part of the kernel that reads it", write.steps)

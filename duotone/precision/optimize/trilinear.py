@@ -33,7 +33,7 @@ from duotone.graph.graph import SMALL, Node, Paint
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.factors import beside_sum, parts_of
 from duotone.precision.optimize.labels import labels_of, renamed
-from duotone.precision.optimize.optimization import NOBODY, Expression, Operation, Reform
+from duotone.precision.optimize.optimization import NOBODY, Expression, Operation, Optimization
 from duotone.precision.optimize.painted_view import View
 from duotone.precision.rules import Rule
 
@@ -43,7 +43,7 @@ _LARGEST = 2.0
 _LONGEST_CHAIN = 16
 
 
-def match(node: Node, view: View) -> Reform | None:
+def match(node: Node, view: View) -> Optimization | None:
     """A sum of products of shares with a dot, from the dot of the shares."""
     return _Finder(node, view).find() if view.is_full(node) else None
 
@@ -75,7 +75,7 @@ class _Finder:
         self._view = view
         self._axes = view.axes(node)
 
-    def find(self) -> Reform | None:
+    def find(self) -> Optimization | None:
         """The sum, and with it the dot of the shares; ``None`` if none pays."""
         if not self._added() >= SMALL:
             return None
@@ -95,8 +95,8 @@ class _Finder:
 
     def _of_shares(
         self, summed: Node, order: Sequence[int], product: _Term, other: int
-    ) -> Reform | None:
-        """The reform, if ``other`` is shares that another dot reads, or parts of such."""
+    ) -> Optimization | None:
+        """The optimization, if ``other`` is shares that another dot reads, or parts of such."""
         for rest in self._peeled(other):
             for shares, division in self._shares(rest):
                 for dot, slot in self._view.readers(shares.value):
@@ -218,8 +218,8 @@ class _Finder:
         slot: int,
         term: _Term,
         division: Node,
-    ) -> Reform | None:
-        """The reform, if the operands of both dots and the sum are those of one trilinear form.
+    ) -> Optimization | None:
+        """The optimization, if both dots and the sum are one trilinear form.
 
         Args:
             summed: the dot whose result is multiplied.
@@ -250,7 +250,7 @@ class _Finder:
             return None  # what is written in float32 would cost as much as is saved
         there = tuple(here.index(label) for label in kept)
         back = tuple(kept.index(label) for label in here)
-        return Reform(
+        return Optimization(
             NAME,
             self._node.index,
             f"from the {dot.op} that gave {view.value(result).size} elements, not of "
@@ -258,7 +258,7 @@ class _Finder:
             self._sum(summed, operand, result, (free, there), term),
             (summed.index, dot.index),
             (
-                Reform(
+                Optimization(
                     NAME,
                     dot.index,
                     "divided by the sum of what it reads, for a sum of its result",

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from duotone.graph.graph import Node
 from duotone.ops.traits import Trait
-from duotone.precision.optimize.optimization import Expression, Reform
+from duotone.precision.optimize.optimization import Expression, Optimization
 from duotone.precision.optimize.painted_view import View
 
 _MOVES = frozenset({Trait.RESHAPES, Trait.TRANSPOSES})
 
 
-def match_weight(node: Node, view: View) -> Reform | None:
+def match_weight(node: Node, view: View) -> Optimization | None:
     """A half dot of what is handed to the program, moved at most.
 
     Of two such operands, what is no slice in a loop (the input of one step of a recurrent network)
@@ -38,7 +38,7 @@ def match_weight(node: Node, view: View) -> Reform | None:
     write = Expression()
     for _, _, slot, root in sorted(found):
         write("weight", to=(slot, root))
-    return Reform("weight_gradients", node.index, "its gradient is not rounded", write.steps)
+    return Optimization("weight_gradients", node.index, "its gradient is not rounded", write.steps)
 
 
 def _moves(node: Node) -> bool:

@@ -1,8 +1,8 @@
-"""Choice: the colours of nodes that may have either, such that casts cost the least.
+"""Choice: the precisions of nodes that may have either, such that casts cost the least.
 
-Each node has one colour for what it reads and stores. A value costs one cast if any reader has
-another colour than it is stored in; constants cost none, since they are kept in both. A minimum cut
-(:mod:`duotone.graph.cut`) finds the least sum.
+Each node has one precision for what it reads and stores. A value costs one cast if any reader has
+another precision than it is stored in; constants cost none, since they are kept in both. A minimum
+cut (:mod:`duotone.graph.cut`) finds the least sum.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _ASKED = {Boundary.FULL: Paint.FULL, Boundary.HALF: Paint.HALF}
 
 
 class Choice:
-    """A choice between two colours for some nodes.
+    """A choice between two precisions for some nodes.
 
     Args:
         graph: the program.
-        given: the colour of each node; ``None`` where there is a choice.
+        given: the precision of each node; ``None`` where there is a choice.
     """
 
     def __init__(self, graph: Graph, given: Sequence[Paint | None]) -> None:
@@ -33,7 +33,7 @@ class Choice:
         self._total = 1
 
     def prefer(self, node: int, paint: Paint, cost: int) -> None:
-        """Adds what it costs if an open node has another colour than ``paint``."""
+        """Adds what it costs if an open node has another precision than ``paint``."""
         variable = self._of_node[node]
         if paint is Paint.HALF:  # the labels are taken the other way round
             self._labels.prefer(variable, half=cost)
@@ -58,7 +58,7 @@ class Choice:
                 self._total += 2 * cost(value) * (len(read) + 1)
 
     def solve(self) -> list[Paint]:
-        """The colour of each node; of several choices at the least cost, that with most half."""
+        """The precision of each node; of several choices at the least cost, that with most half."""
         self._labels.prefer(HALF, half=self._total)
         self._labels.prefer(FULL, full=self._total)
         found = self._labels.solve()
@@ -66,7 +66,7 @@ class Choice:
 
 
 def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Cost) -> int:
-    """The cost of all casts of a painting in which each node has one colour."""
+    """The cost of all casts of a painting in which each node has one precision."""
     total = 0
     for value, settled, readers in _values(graph):
         stored = paints[value.producer] if settled is None else settled
@@ -79,7 +79,7 @@ def _values(graph: Graph) -> Iterator[tuple[Value, Paint | None, set[int]]]:
     """Values that may be cast, how each is stored, and its readers.
 
     How it is stored is ``None`` if as its maker has it. A reader is a node, or minus one and the
-    colour that is asked for in any painting.
+    precision that is asked for in any painting.
     """
     returned: dict[int, set[int]] = {}
     for index, boundary in graph.outputs:

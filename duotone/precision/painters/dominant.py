@@ -59,7 +59,7 @@ def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) ->
         off: rules of :data:`STEPS` that are switched off.
 
     Returns:
-        A colour and a rule for every node.
+        A precision and a rule for every node.
     """
     canvas = Canvas(graph, classes)
     paint_allow(canvas)
@@ -215,7 +215,7 @@ def _before(
     """Nodes from which an output is reached without getting smaller, through what passes.
 
     Args:
-        canvas: colours.
+        canvas: precisions.
         outputs: values.
         passes: what is looked behind.
         pieces: whether pieces (slices, parts of a split) that are as large together as what they
@@ -353,7 +353,7 @@ def name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
     """Nodes that stayed full because no rule made them half."""
     for index, rule in enumerate(canvas.rules):
         if rule is None:
-            canvas.rules[index] = Rule.TAINT if tainted[index] else Rule.OUTSIDE
+            canvas.rules[index] = Rule.TAINT if tainted[index] else Rule.NO_HALF_OPERAND
 
 
 STEPS: Mapping[Rule, Callable[[Canvas], None]] = MappingProxyType(
@@ -362,7 +362,7 @@ STEPS: Mapping[Rule, Callable[[Canvas], None]] = MappingProxyType(
         Rule.MIXED: compute_full_store_half,
         Rule.OPERAND: store_operands_half,
         Rule.WIDE: keep_wide,
-        Rule.INNER: follow_full,
+        Rule.FULL_READERS: follow_full,
         Rule.UPSTREAM: move_casts_up,
     }
 )

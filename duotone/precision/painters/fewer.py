@@ -11,7 +11,7 @@ minimum cut::
     open, half before : moves, joins and arithmetic, but for what reads large weights
     never             : a rounding where none was. What becomes half is read half only; but what
                         moves half values may be read by anything, and state by state and results
-    choose            : the least cost of casts; ties keep the colour that was
+    choose            : the least cost of casts; ties keep the precision that was
 
 A cast costs its bytes, and what a device could move in the time that it takes to begin one. It is
 a kernel of its own where casts are operations, as in ONNX; a compiler that fuses casts gains
@@ -43,7 +43,7 @@ _PASSES = 4
 
 
 def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
-    """Changes colours where that needs fewer casts and rounds nothing that must not be.
+    """Changes precisions where that needs fewer casts and rounds nothing that must not be.
 
     Args:
         graph: the program.
@@ -108,7 +108,7 @@ class _Pass:
             choice.prefer(node.index, Paint.FULL, never)
 
     def _price(self, node: Node) -> int:
-        """The cost of another colour than before: the bytes that are then read and written more."""
+        """The cost of another precision than before: the bytes read and written more."""
         if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
             return _ROUNDING
         if Trait.RESHAPES in node.traits:
@@ -116,7 +116,7 @@ class _Pass:
         return 1 + sum(4 * _elements(self._graph.values[v]) for v in node.outputs)
 
     def _is_open(self, node: Node) -> bool:
-        """True if either colour is right for a node."""
+        """True if either precision is right for a node."""
         found, rule = self._classes.nodes[node.index], self._before.rules[node.index]
         if rule.is_decided_before or found.kind not in PASSIVE or not node.paintable:
             return False
@@ -128,7 +128,7 @@ class _Pass:
             Trait.COMMUTES in found.entry.traits or not any(node.half_inputs)
         ):
             return True
-        if rule is Rule.OUTSIDE:
+        if rule is Rule.NO_HALF_OPERAND:
             return node.index in self._weights or self._may_belong_to_half(node)
         return rule is Rule.STATE
 
@@ -148,7 +148,7 @@ class _Pass:
         return self._graph.stored(self._before.store, self._graph.values[value])
 
     def _move_half_values(self) -> set[int]:
-        """Moves of nothing but half values: their results are numbers of half in either colour."""
+        """Moves of half values alone: their results are numbers of half in either precision."""
         found: set[int] = set()
         for node in self._graph.nodes:
             listed = self._classes.nodes[node.index]

@@ -1,4 +1,4 @@
-"""Mincut: colours with the fewest bytes of casts, under TensorFlow's rules about what must be full.
+"""Mincut: precisions with the fewest bytes of casts, under TensorFlow's deny rules.
 
 ::
 
@@ -37,7 +37,7 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
         off: nothing can be switched off.
 
     Returns:
-        A colour and a rule for every node; TensorFlow's where no other choice is cheaper.
+        A precision and a rule for every node; TensorFlow's where no other choice is cheaper.
     """
     before = paint_tensorflow(graph, classes, off)
     below = _below_allow(graph, classes, before)
@@ -80,7 +80,7 @@ def _below_allow(graph: Graph, classes: Classes, before: Painting) -> set[int]:
 
 def _may_be_half(index: int, classes: Classes, before: Painting) -> bool:
     """True if TensorFlow's rules would let an operation be half."""
-    open_ones = (Rule.TENSORFLOW, Rule.OUTSIDE)
+    open_ones = (Rule.TENSORFLOW, Rule.NO_HALF_OPERAND)
     return classes.nodes[index].kind in PASSIVE and before.rules[index] in open_ones
 
 

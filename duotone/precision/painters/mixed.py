@@ -43,7 +43,7 @@ def compute_full_store_half(canvas: Canvas) -> None:
         alone = len(readers) == 1 or index in picked
         # With several readers where each of them may as well calculate it for itself.
         if all_full and (mixed or alone or _costs_nothing(canvas, node)):
-            canvas.paint(index, Paint.FULL, Rule.INNER)
+            canvas.paint(index, Paint.FULL, Rule.FULL_READERS)
         elif mixed:
             canvas.paint(index, Paint.FULL, Rule.MIXED)
             canvas.store[index] = Paint.HALF
@@ -178,7 +178,7 @@ def follow_full(canvas: Canvas) -> None:
             continue
         full = reads_full(canvas, node) and outputs.isdisjoint(canvas.moved(node.outputs))
         if full and all(_reads_at_once(canvas, node, r) for r in canvas.readers(node.outputs)):
-            canvas.paint(node.index, Paint.FULL, Rule.INNER)
+            canvas.paint(node.index, Paint.FULL, Rule.FULL_READERS)
 
 
 def _compares_with_half(canvas: Canvas, node: Node) -> bool:

@@ -15,7 +15,7 @@ from duotone.precision.rules import Rule
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Painting:
-    """Colours.
+    """Precisions.
 
     Attributes:
         compute: for each node, the precision of its operands.
@@ -43,7 +43,7 @@ class Painting:
 
 
 class Canvas:
-    """The painting while a painter works on it: colours being decided, one rule a node.
+    """The painting while a painter works on it: precisions being decided, one rule a node.
 
     Nodes that no painting can change are settled here, so that every painter treats them alike.
     """
@@ -60,7 +60,7 @@ class Canvas:
         self.open = [self._settle(node) for node in graph.nodes]
 
     def _settle(self, node: Node) -> bool:
-        """Colours a node that the rules do not decide; says whether the rules decide it."""
+        """Precisions a node that the rules do not decide; says whether the rules decide it."""
         found = self.classes.nodes[node.index]
         if not any(node.half_inputs) and not any(node.half_outputs):
             self.rules[node.index] = Rule.FIXED if node.fixed else Rule.INTEGER
@@ -78,7 +78,7 @@ class Canvas:
         return False
 
     def paint(self, node: int, paint: Paint, rule: Rule, detail: str = "") -> None:
-        """Colours a node."""
+        """Precisions a node."""
         self.compute[node] = paint
         self.rules[node] = rule
         if detail:

@@ -38,7 +38,7 @@ def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) 
         off: nothing of these passes can be switched off.
 
     Returns:
-        A colour and a rule for every node.
+        A precision and a rule for every node.
     """
     del off
     canvas = Canvas(graph, classes)
@@ -61,7 +61,7 @@ def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) 
             found = classes.nodes[index]
             canvas.paint(index, Paint.FULL, found.rule or Rule.DENY, found.entry.reason)
         else:
-            canvas.paint(index, Paint.FULL, Rule.TAINT if index in deny else Rule.OUTSIDE)
+            canvas.paint(index, Paint.FULL, Rule.TAINT if index in deny else Rule.NO_HALF_OPERAND)
     return canvas.finish()
 
 

@@ -124,7 +124,7 @@ def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
     )
 
 
-_SIZES = frozenset({"terms", "length", "addends", "once", "sizes"})
+_SIZES = frozenset({"terms", "length", "small_constants", "once", "sizes"})
 """Attributes of a node that follow from the sizes of arrays."""
 
 

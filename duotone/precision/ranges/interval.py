@@ -82,7 +82,7 @@ def meet(one: Known, other: Known) -> Known:
 
 
 def within(inner: Known, outer: Known) -> bool:
-    """True if ``outer`` holds all of ``inner``."""
+    """True if ``outer`` holds all of ``full_readers``."""
     if outer is None:
         return True
     return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]

@@ -344,8 +344,8 @@ def _scatter_difference(node: Node, known: Sequence[Known], values: Sequence[Val
 def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """All updates may go to one place, if nothing else is known."""
     x, update = known[0], known[2]
-    if "addends" in node.attributes:
-        updates = int(_number(node, "addends"))
+    if "small_constants" in node.attributes:
+        updates = int(_number(node, "small_constants"))
     elif not (updates := count(values[node.inputs[2]])):
         return None
     if x is None or update is None:

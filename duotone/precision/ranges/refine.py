@@ -69,7 +69,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
         return classes
     close = looked_at_closely(graph, classes, background.ranges, POLES)
     found = (node.index for node in saturating if not close.isdisjoint(node.outputs))
-    return classes.with_denied(dict.fromkeys(found, _CLOSE_WORDS), Rule.CLOSELY)
+    return classes.with_denied(dict.fromkeys(found, _CLOSE_WORDS), Rule.CANCELLATION)
 
 
 _CLOSE_WORDS = "a logarithm, a division or the like looks closely at what is left of its limit"

@@ -92,7 +92,7 @@ def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
 def _operation(graph: Graph, node: Node) -> tuple[object, ...]:
     """The operation, source line and shapes that a node has in common with its recomputation."""
     shapes = [graph.values[v].shape for v in (*node.inputs, *node.outputs)]
-    return (node.listed_as, str(node.source), *shapes)
+    return (node.list_key, str(node.source), *shapes)
 
 
 def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:

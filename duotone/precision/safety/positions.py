@@ -86,7 +86,7 @@ def keep_places(classes: Classes, background: Background) -> Classes:
         if kind is Kind.INFER and adds and any(not _is_unit(ranges.of(v)) for v in counted):
             reasons[node.index] = _ADD
     reasons = dict.fromkeys(_angles(graph, classes), _ANGLE) | reasons
-    return classes.with_denied(reasons, Rule.PLACE, Taint.DOMINANT)
+    return classes.with_denied(reasons, Rule.POSITION, Taint.DOMINANT)
 
 
 def _is_unit(interval: Known) -> bool:

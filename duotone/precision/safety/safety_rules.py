@@ -1,8 +1,8 @@
-"""Amendments: the stages that change classes for more than the name of an operation.
+"""Safety rules: the stages that change classes for more than the name of an operation.
 
-Each has one signature, :data:`Amend`, and one rule under which it denies; they run in the order of
-:data:`AMENDMENTS`, each on what those before gave. To add one: a module with such a function, and a
-line here.
+Each has one signature, :data:`SafetyRule`, and one rule under which it denies; they run in the
+order of :data:`SAFETY_RULES`, each on what those before gave. To add one: a module with such a
+function, and a line here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from duotone.precision.classify.declining import decline
-from duotone.precision.context import Amend
+from duotone.precision.context import SafetyRule
 from duotone.precision.ranges.refine import deny_out_of_range, keep_digits, store_in_half
 from duotone.precision.rules import Rule
 from duotone.precision.safety.carries import keep_carries
@@ -21,17 +21,17 @@ from duotone.precision.safety.log_powers import keep_log_powers
 from duotone.precision.safety.positions import keep_places
 from duotone.precision.safety.solves import keep_solves
 
-AMENDMENTS: Mapping[Rule, Amend] = MappingProxyType(
+SAFETY_RULES: Mapping[Rule, SafetyRule] = MappingProxyType(
     {
         Rule.ITERATION: keep_iterations,
         Rule.SOLVE: keep_solves,
         Rule.DISTANCE: keep_distances,
         Rule.CARRY: keep_carries,
-        Rule.PLACE: keep_places,
+        Rule.POSITION: keep_places,
         Rule.LOG_POWER: keep_log_powers,
         Rule.OVERFLOW: deny_out_of_range,
         Rule.RANGE: store_in_half,
-        Rule.CLOSELY: keep_digits,
+        Rule.CANCELLATION: keep_digits,
         Rule.DEVICE: decline,
     }
 )

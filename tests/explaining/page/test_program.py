@@ -60,11 +60,12 @@ def test_kinds_tell_what_is_computed_from_what_is_stored() -> None:
         assert kind_of(dataclasses.replace(o, paint=paint, stored=stored, rule=rule)) == kind
 
 
-def test_reforms_are_counted_with_what_they_mostly_do() -> None:
+def test_optimizations_are_counted_with_what_they_mostly_do() -> None:
     seen = record("block")
     told = [("picks", "first"), ("picks", "second"), ("picks", "first")]
     operations = tuple(
-        dataclasses.replace(o, reforms=(one,)) for o, one in zip(seen.operations, told, strict=True)
+        dataclasses.replace(o, optimizations=(one,))
+        for o, one in zip(seen.operations, told, strict=True)
     )
     data = program_data(Record(operations, (), seen.summary))
-    assert data["reforms"] == [{"name": "picks", "count": 3, "words": "first"}]
+    assert data["optimizations"] == [{"name": "picks", "count": 3, "words": "first"}]

@@ -38,7 +38,7 @@ def allow_small_addends(graph: Graph, classes: Classes, ranges: Ranges, lists: O
     close = looked_at_closely(graph, classes, ranges, CLOSELY)
     changed: dict[int, NodeClass] = {}
     for node in denied:
-        entry = lists.get(node.op, node.listed_as)
+        entry = lists.get(node.op, node.list_key)
         if entry.kind is Kind.INFER and close.isdisjoint(node.outputs):
             changed[node.index] = dataclasses.replace(
                 classes.nodes[node.index], entry=entry, rule=None

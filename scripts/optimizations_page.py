@@ -1,7 +1,7 @@
-"""Writes ``docs/reforms.md``, the catalogue of reforms, from the registry and the table of devices.
+"""Writes ``docs/optimizations.md`` from the registry of optimizations and the table of devices.
 
-python scripts/reforms_page.py            # writes it
-python scripts/reforms_page.py --check    # fails if it is not up to date
+python scripts/optimizations_page.py            # writes it
+python scripts/optimizations_page.py --check    # fails if it is not up to date
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ sys.path.insert(0, str(ROOT))
 from duotone.devices.table import TABLE  # noqa: E402
 from duotone.precision.optimize.optimizations import REGISTRY, Entry  # noqa: E402
 
-PAGE = ROOT / "docs" / "reforms.md"
+PAGE = ROOT / "docs" / "optimizations.md"
 _HEAD = """\
-<!-- written by scripts/reforms_page.py from duotone/precision/optimize/optimizations.py; do not
-edit --> # Reforms
+<!-- written by scripts/optimizations_page.py; do not edit -->
+# Optimizations
 
-A painting says in which precision an operation computes and stores. A *reform* says in what other
-form it is carried out, or which of its results is not kept: an identity that a device gains from.
-`duotone.explain` tells of each one in effect, by name and with its reason, at the operation;
-`Policy(reforms_remove={"picks"})` or `DUOTONE_REFORMS_REMOVE=picks` switches it off, and `explain`
-with that policy no longer names it. What each one gained is measured in
-[What was measured](measured.md#reforms); `python -m benchmarks.ablation` switches off one after
-the other.
+A painting says in which precision an operation computes and stores. A *optimization* says in what
+other form it is carried out, or which of its results is not kept: an identity that a device gains
+from. `duotone.explain` tells of each one in effect, by name and with its reason, at the operation;
+`Policy(optimizations_remove={"picks"})` or `DUOTONE_OPTIMIZATIONS_REMOVE=picks` switches it off,
+and `explain` with that policy no longer names it. What each one gained is measured in [What was
+measured](measured.md#optimizations); `python -m benchmarks.ablation` switches off one after the
+other.
 
 ```python
 import jax, jax.numpy as jnp
@@ -35,7 +35,7 @@ import duotone
 
 step = jax.grad(lambda w, x: jnp.sum((jax.nn.gelu(x @ w) @ w.T) ** 2))
 seen = duotone.explain(step, jnp.ones((32, 64)), jnp.ones((16, 32)), dtype="float16")
-print({name for operation in seen.operations for name, reason in operation.reforms})
+print({name for operation in seen.operations for name, reason in operation.optimizations})
 ```
 
 The formulas are read from left to right: what was written = what runs. The devices are the rows of
@@ -60,7 +60,7 @@ def page() -> str:
 
 
 def _section(entry: Entry) -> str:
-    devices = ", ".join(name for name, row in TABLE.items() if entry.name in row.reforms)
+    devices = ", ".join(name for name, row in TABLE.items() if entry.name in row.optimizations)
     return (
         f"## {entry.name}\n\n```text\n{entry.identity}\n```\n\n"
         f"Why: {entry.why}.\n\nOn: {devices}. In `duotone/{entry.file}`.\n"
@@ -69,7 +69,7 @@ def _section(entry: Entry) -> str:
 
 def main() -> int:
     """Writes the page, or says whether it is up to date."""
-    parser = argparse.ArgumentParser(description="The catalogue of reforms.")
+    parser = argparse.ArgumentParser(description="The catalogue of optimizations.")
     parser.add_argument("--check", action="store_true")
     if parser.parse_args().check:
         return int(page() != PAGE.read_text(encoding="utf-8"))
