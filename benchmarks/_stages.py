@@ -1,4 +1,4 @@
-"""The road of ``duotone.jaxpr.pipeline`` with a clock at every stage.
+"""The pipeline of ``duotone.jaxpr.pipeline`` with a clock at every stage.
 
 The stages are found by the names under which ``duotone.jaxpr.pipeline`` calls them; a stage renamed
 there has to be renamed here.
@@ -16,7 +16,7 @@ import jax
 
 from duotone import Policy
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 from duotone.jaxpr.reading.signature import flatten_call
 from duotone.jaxpr.reading.trace import trace
 from duotone.precision.painters import PAINTERS
@@ -80,19 +80,19 @@ class Clock:
         """Every stage that ``duotone.jaxpr.pipeline`` calls is timed."""
         with contextlib.ExitStack() as stack:
             for name, stage in _NAMES.items():
-                timed = self.around(stage, getattr(road, name))
-                stack.enter_context(mock.patch.object(road, name, timed))
+                timed = self.around(stage, getattr(pipeline, name))
+                stack.enter_context(mock.patch.object(pipeline, name, timed))
             painter = self.around("paint", PAINTERS["duotone"])
-            stack.enter_context(mock.patch.object(road, "painter_of", return_value=painter))
-            amends = {rule: self.around("amend", f) for rule, f in road.SAFETY_RULES.items()}
-            stack.enter_context(mock.patch.object(road, "SAFETY_RULES", amends))
+            stack.enter_context(mock.patch.object(pipeline, "painter_of", return_value=painter))
+            amends = {rule: self.around("amend", f) for rule, f in pipeline.SAFETY_RULES.items()}
+            stack.enter_context(mock.patch.object(pipeline, "SAFETY_RULES", amends))
             yield
 
 
 def stage_seconds(
     fn: Callable[..., Any], args: Sequence[Any], half_name: str = "bfloat16"
 ) -> tuple[dict[str, float], Any]:
-    """Takes ``fn`` down the whole road once.
+    """Takes ``fn`` down the whole pipeline once.
 
     Args:
         fn: a function of arrays.
@@ -106,7 +106,7 @@ def stage_seconds(
     arrays, signature = flatten_call("benchmark", tuple(args), {})
     jaxpr = clock.around("trace", trace)(fn, signature, arrays).jaxpr
     with clock.in_the_pipeline():
-        painted = road.paint_for_device(jaxpr, Policy(), half)
-        run = road.lower(jaxpr, painted, Policy())
+        painted = pipeline.paint_for_device(jaxpr, Policy(), half)
+        run = pipeline.lower(jaxpr, painted, Policy())
     clock.around("rewrite", jax.make_jaxpr(run))(*arrays)
     return clock.seconds, jaxpr

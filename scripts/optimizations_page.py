@@ -21,7 +21,7 @@ _HEAD = """\
 <!-- written by scripts/optimizations_page.py; do not edit -->
 # Optimizations
 
-A painting says in which precision an operation computes and stores. A *optimization* says in what
+A painting says in which precision an operation computes and stores. An *optimization* says in what
 other form it is carried out, or which of its results is not kept: an identity that a device gains
 from. `duotone.explain` tells of each one in effect, by name and with its reason, at the operation;
 `Policy(optimizations_remove={"picks"})` or `DUOTONE_OPTIMIZATIONS_REMOVE=picks` switches it off,

@@ -28,7 +28,7 @@ from benchmarks import (
 )
 from benchmarks.models import CASES, Case, small_resnet, small_transformer, small_unet, unrolled_net
 from benchmarks.models.case import INPUTS, cross_entropy
-from duotone.jaxpr import pipeline as road
+from duotone.jaxpr import pipeline
 
 NEVER_RUN = ("ablation", "gpu_steps")
 """What needs a GPU (docs/limits.md says so), or asks about one rule at a time."""
@@ -107,10 +107,10 @@ def test_rewrite_cost_of_a_step():
     assert all(name in text for name in (*rewrite_cost.ORDERS, *_stages.STAGES))
 
 
-def test_every_stage_of_the_road_is_clocked():
+def test_every_stage_of_the_pipeline_is_clocked():
     functions = {
         name
-        for name, f in vars(road).items()
+        for name, f in vars(pipeline).items()
         if inspect.isfunction(f) and f.__module__.startswith("duotone.graph")
     }
     assert functions == set(_stages._NAMES) - {"build", "assumptions"}

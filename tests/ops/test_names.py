@@ -1,4 +1,4 @@
-"""The graph is neutral: no module of it compares an operation's name with a string."""
+"""The graph and what decides are neutral: no module of theirs compares an operation's name with a string."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import duotone
 
-GRAPH = Path(duotone.__file__).parent / "graph"
-FILES = sorted(GRAPH.rglob("*.py"))
+FOLDERS = [Path(duotone.__file__).parent / name for name in ("graph", "precision")]
+FILES = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
 _NAMES = ("op", "list_key")
 
 

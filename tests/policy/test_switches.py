@@ -143,7 +143,7 @@ def test_the_process_environment_is_read_by_default(monkeypatch):
 
 
 def test_the_docs_list_every_switch():
-    docs = (Path(__file__).parents[1] / "docs" / "environment.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "environment.md").read_text()
     for row in SWITCHES:
         original = f"`{row.original}`" if row.original else "none"
         line = f"| {original} | `{row.duotone}` | {row.takes} | {row.effect} | `{row.example}` |"

@@ -17,7 +17,7 @@ def test_what_is_before_the_first_allow_operation_stays_full() -> None:
     t = Tiny()
     scaled = t.op("mul", t.input(64), t.input(64))
     t.returns(t.dot(scaled, t.input(64)))
-    assert t.paint()[scaled] == "full outside"
+    assert t.paint()[scaled] == "full no_half_operand"
 
 
 def test_everything_after_allow_is_half_until_something_is_denied() -> None:
@@ -37,7 +37,7 @@ def test_a_small_half_value_does_not_make_a_large_full_one_half() -> None:
     gate = t.dot(size=4)
     gated = t.op("mul", t.input(64), gate)
     t.returns(t.op("exp", gated))
-    assert t.paint()[gated] == "full outside"
+    assert t.paint()[gated] == "full no_half_operand"
 
 
 def test_what_has_only_half_operands_is_half_however_small_they_are() -> None:
@@ -198,7 +198,7 @@ def test_arithmetic_that_only_one_full_operation_reads_is_never_stored() -> None
     t = Tiny()
     shifted = t.op("tanh", t.dot())
     t.returns(t.dot(t.op("exp", shifted), t.input(64)))
-    assert t.paint()[shifted] == "full inner"
+    assert t.paint()[shifted] == "full full_readers"
 
 
 def test_a_chain_of_arithmetic_before_a_full_operation_is_full_as_a_whole() -> None:
@@ -207,7 +207,7 @@ def test_a_chain_of_arithmetic_before_a_full_operation_is_full_as_a_whole() -> N
     shifted = t.op("add", scaled, t.input(4))
     t.returns(t.dot(t.op("exp", shifted), t.input(64)))
     painted = t.paint()
-    assert [painted[scaled], painted[shifted]] == ["full inner"] * 2
+    assert [painted[scaled], painted[shifted]] == ["full full_readers"] * 2
 
 
 def test_arithmetic_before_a_full_operation_elsewhere_is_stored_half() -> None:
@@ -232,7 +232,9 @@ def test_arithmetic_that_two_operations_read_is_stored_half() -> None:
     assert t.paint()[shifted] == "half downstream"
 
 
-@pytest.mark.parametrize(("op", "paint"), [("mul", "full inner"), ("add", "half downstream")])
+@pytest.mark.parametrize(
+    ("op", "paint"), [("mul", "full full_readers"), ("add", "half downstream")]
+)
 def test_a_product_that_two_full_operations_read_is_full_and_a_sum_is_not(
     op: str, paint: str
 ) -> None:
@@ -259,7 +261,7 @@ def test_a_log_softmax_takes_its_maximum_from_what_it_subtracts_it_from() -> Non
     t = Tiny()
     nodes = log_softmax(t, size=4)
     painted = t.paint()
-    assert [painted[node] for node in nodes] == ["full inner"] * 3
+    assert [painted[node] for node in nodes] == ["full full_readers"] * 3
 
 
 def test_a_maximum_that_is_not_small_is_half() -> None:
@@ -295,14 +297,14 @@ def test_a_cast_does_not_move_before_what_does_not_commute() -> None:
     t = Tiny()
     rounded = t.op("round", t.input(64))
     t.returns(t.op("exp", t.dot(rounded, t.input(64))))
-    assert t.paint()[rounded] == "full outside"
+    assert t.paint()[rounded] == "full no_half_operand"
 
 
 def test_a_cast_does_not_move_up_where_something_full_reads_too() -> None:
     t = Tiny()
     moved = t.op("reshape", t.input(64))
     t.returns(t.op("exp", t.dot(moved, t.input(64))), t.op("exp", moved))
-    assert t.paint()[moved] == "full outside"
+    assert t.paint()[moved] == "full no_half_operand"
 
 
 def test_a_cast_does_not_move_up_where_more_would_be_cast() -> None:
@@ -311,7 +313,7 @@ def test_a_cast_does_not_move_up_where_more_would_be_cast() -> None:
     rows = t.op("gather", table, t.input(4, dtype="int32"), size=64)
     t.returns(t.op("exp", t.dot(rows, t.input(64))))
     painted = t.paint()
-    assert painted[rows] == "full outside"
+    assert painted[rows] == "full no_half_operand"
     assert (rows, "half", 0, 1) in painted.casts()
 
 
@@ -320,7 +322,7 @@ def test_a_cast_moves_before_what_repeats_only_if_as_much_is_cast() -> None:
     repeat = Entry(
         "repeat", Kind.CLEAR, "repeats", "tests", traits=frozenset({Trait.COMMUTES, Trait.REPEATS})
     )
-    for size, expected in ((4, "full outside"), (64, "half upstream")):
+    for size, expected in ((4, "full no_half_operand"), (64, "half upstream")):
         t = Tiny()
         repeated = t.op("repeat", t.input(size), size=64)
         t.returns(t.op("exp", t.dot(repeated, t.input(64))))
@@ -331,7 +333,7 @@ def test_a_cast_does_not_move_before_what_is_returned() -> None:
     t = Tiny()
     moved = t.op("reshape", t.input(64))
     t.returns(moved, t.op("exp", t.dot(moved, t.input(64))))
-    assert t.paint()[moved] == "full outside"
+    assert t.paint()[moved] == "full no_half_operand"
 
 
 def test_a_cast_moves_before_a_clear_operation_that_a_taint_has_reached() -> None:
@@ -365,7 +367,7 @@ def test_slices_of_an_argument_are_cast_one_by_one_and_those_of_a_stack_are_stor
         x = t.slice(xs)
         t.returns(t.stack(t.op("exp", t.dot(x, w))))
     painted = t.paint()
-    assert painted[x] == "full outside"
+    assert painted[x] == "full no_half_operand"
     assert (x, "half", 1, 1) in painted.casts()
 
     t = Tiny()
@@ -426,7 +428,7 @@ def test_a_sum_of_mixed_arithmetic_for_dots_rounds_once() -> None:
     t.returns(t.dot(total, t.input(64)), t.dot(total, t.input(64)))
     painted = t.paint()
     assert painted[total] == "full>half mixed"
-    assert (painted[one], painted[other]) == ("full inner", "full inner")
+    assert (painted[one], painted[other]) == ("full full_readers", "full full_readers")
 
 
 @pytest.mark.parametrize("why", ["read elsewhere", "a half part", "a longer sum", "an activation"])

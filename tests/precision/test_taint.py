@@ -108,7 +108,7 @@ def test_a_statistic_broadcast_beforehand_does_not_taint() -> None:
     centred = t.op("add", h, wide)
     t.returns(t.dot(centred, t.input(64)))
     painted = t.paint()
-    assert painted[wide] == "full outside"
+    assert painted[wide] == "full no_half_operand"
     assert painted[centred] == "full>half mixed"
 
 

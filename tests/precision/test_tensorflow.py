@@ -119,7 +119,7 @@ def test_pass_3_leaves_what_has_no_allow_operation_above_or_below() -> None:
     h = t.dot(above, t.input())
     below = t.op("mul", t.op("tanh", t.op("mul", h, t.input())), t.input())
     t.returns(t.op("exp", below))
-    assert _paint(t)[above] == "full outside"
+    assert _paint(t)[above] == "full no_half_operand"
 
 
 # ----------------------------------------- pass 4
@@ -143,7 +143,7 @@ def test_pass_4_does_not_see_through_clear_operations() -> None:
     t.returns(t.op("exp", behind))
     painted = _paint(t)
     assert painted[moved] == "half tensorflow"
-    assert painted[behind] == "full outside"
+    assert painted[behind] == "full no_half_operand"
 
 
 def test_pass_4_wants_no_denied_operand() -> None:
@@ -181,7 +181,7 @@ def test_pass_5_stops_at_infer_operations() -> None:
     t = Tiny()
     scaled = t.op("mul", t.input(), t.input())
     t.returns(t.op("exp", t.dot(t.op("relu", scaled), t.input())))
-    assert _paint(t)[scaled] == "full outside"
+    assert _paint(t)[scaled] == "full no_half_operand"
 
 
 # ----------------------------------------- what all painters have in common

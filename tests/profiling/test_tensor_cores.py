@@ -115,7 +115,7 @@ def test_eligible_is_what_has_the_shape_and_a_dtype(product: Product, can: bool)
     assert product.eligible is can
 
 
-PROGRAMS = Path(__file__).parents[1] / "targets" / "programs"
+PROGRAMS = Path(__file__).parents[1] / "cost" / "programs"
 
 
 def test_convolutions_and_dots_of_compiled_programs() -> None:
