@@ -35,7 +35,7 @@ def test_a_planted_fault_comes_first(name):
     assert first.kind == fault.kind
     assert fault.word in first.what + first.remedy
     if first.operation:
-        assert "tests/advice/" in first.source
+        assert "tests/advising/" in first.source
     if first.share is not None:
         assert 0 < first.share <= 1
         if first.kind != "sharding":  # its figures are those of one device

@@ -87,7 +87,7 @@ def test_the_innermost_region_decides() -> None:
 
 def test_regions_and_name_scopes_do_not_disturb_each_other() -> None:
     def model(x: Any, w: Any) -> Any:
-        with jax.named_scope("outer"), keep_full(), jax.named_scope("full_readers"):
+        with jax.named_scope("outer"), keep_full(), jax.named_scope("inner"):
             return x @ w
 
     seen = duotone.explain(model, X, W, dtype="float16")

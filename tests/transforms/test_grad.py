@@ -277,7 +277,7 @@ def test_explain_looks_through_the_scale():
     pinned = [o.source for o in seen.operations if o.rule == "pinned"]  # scaling and unscaling
     assert not any("duotone/" in source for source in pinned)
     others = [o.source for o in seen.operations if o.rule != "pinned"]
-    assert all("test_gradients.py" in source for source in others)
+    assert all("test_grad.py" in source for source in others)
 
 
 # ---- bad input
