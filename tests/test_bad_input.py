@@ -85,7 +85,7 @@ def test_a_dtype_that_is_no_half_type(entry: str, dtype: Any):
 
 @pytest.mark.parametrize("dtype", ["half precision", object(), "fp8"])
 def test_a_dtype_that_is_none(dtype: Any):
-    with pytest.raises(ArgumentTypeError, match=r"dtype is .*no dtype.*float16"):
+    with pytest.raises(ArgumentTypeError, match=r"dtype is .*not a dtype.*float16"):
         duotone.autocast(dense, dtype=dtype)
 
 

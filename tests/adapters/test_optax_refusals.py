@@ -122,7 +122,7 @@ def test_other_settings_are_checked_where_they_are_given():
     ("leaf", "says"),
     [
         (jnp.arange(3), r"params\['n'\] is of dtype int32"),
-        (3, r"params\['n'\] is a int"),
+        (3, r"params\['n'\] is an int"),
         ("relu", r"params\['n'\] is a str"),
         (jax.random.key(0), r"params\['n'\] is of dtype key"),
     ],

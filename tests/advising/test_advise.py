@@ -231,7 +231,8 @@ def test_data_and_views():
         lines = str(advised(fault.step(), **fault.options)).splitlines()
         assert max(map(len, lines)) <= 80
         assert sum(line.startswith("1. ") for line in lines) == 1
-    assert found._repr_html_().startswith("<pre>")
+    assert found._repr_html_().startswith("<div")
+    assert len(repr(found).splitlines()) <= 40
     with pytest.raises(AttributeError):
         found.findings = ()  # pyright: ignore[reportAttributeAccessIssue]
 

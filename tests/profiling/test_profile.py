@@ -84,7 +84,8 @@ def test_it_is_shown(seen: duotone.Profile) -> None:
     assert f"{STEPS - 1} of {STEPS} counted by jit_step/" in text
     assert "encoder" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "<pre" in seen._repr_html_()
+    assert ">operations</th>" in seen._repr_html_()
+    assert len(repr(seen).splitlines()) <= 40
 
 
 def test_painted_operations_keep_their_scopes(tmp_path: Path) -> None:
