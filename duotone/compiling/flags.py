@@ -47,7 +47,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_auto_jit",
         r"-1|0|1|2|fusible|single-gpu\(-?\d\)",
-        "what stands inside jax.jit is always compiled whole, what stands outside never",
+        "code inside jax.jit is always compiled whole, code outside never",
     ),
     TensorFlowFlag(
         "tf_xla_min_cluster_size",
@@ -91,7 +91,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
         "duotone run switches JAX's persistent cache on in this folder (duotone.use_cache)",
     ),
     TensorFlowFlag(
-        "tf_xla_persistent_cache_read_only", _BOOLEAN, "JAX writes what it misses always"
+        "tf_xla_persistent_cache_read_only", _BOOLEAN, "JAX always writes missing entries"
     ),
     TensorFlowFlag(
         "tf_xla_persistent_cache_prefix", r".*", "JAX names entries by the program itself"
