@@ -12,8 +12,8 @@ Each file answers one question. Its first line is its command, and `results/` ha
 JSON and as text. `python -m benchmarks._readme` generates this page from those results: do not edit
 it. [NOTES.md](NOTES.md) says what was tried and did not work.
 
-Run the commands from the root of the checkout, with `duotone[dev]` installed; `make bench` runs them
-all. Times are medians, taken side by side in one run. Compare them as ratios: absolute figures
+Run the commands from the root of the checkout, with `duotone[dev]` installed; `make bench` runs
+them all. Times are medians, taken side by side in one run. Compare them as ratios: absolute figures
 belong to the processor named with them.
 """
 
