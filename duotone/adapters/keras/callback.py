@@ -65,7 +65,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         LossScaleMonitor(warn_after=warn_after, writer=writer)  # refuses what it cannot take, now
         self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
         self._monitors: dict[str, LossScaleMonitor] = {}
-        self._shown = self._told = False
+        self._shown = False
         self._lost: Any = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -93,7 +93,10 @@ class LossScaleCallback(keras.callbacks.Callback):
         """Counts losses that are not finite, and says, once, how the step runs."""
         del batch
         loss = (logs or {}).get("loss")
-        if loss is not None and not self._told:  # on the device, for which nobody waits here
+        alarm = getattr(getattr(self.model, "optimizer", None), "alarm", None)
+        if loss is not None and not (
+            alarm and alarm.said
+        ):  # on the device, for which nobody waits here
             self._lost = self._lost + jnp.sum(~jnp.isfinite(loss))
         if self._shown:
             return
@@ -106,8 +109,8 @@ class LossScaleCallback(keras.callbacks.Callback):
         """Adds to the logs, and says what changed."""
         del epoch
         optimizers = list(wrapped_optimizers(self.model))
-        if not self._told and len(optimizers) == 1 and optimizers[0].half is not None:
-            self._tell_lost(optimizers[0])
+        if len(optimizers) == 1 and optimizers[0].half is not None:
+            optimizers[0].alarm.lost(int(self._lost))
         for optimizer in optimizers:
             metrics = optimizer.metrics()
             prefix = f"{optimizer.name}_" if len(optimizers) > 1 else ""
@@ -121,21 +124,6 @@ class LossScaleCallback(keras.callbacks.Callback):
         del logs
         for monitor in self._monitors.values():
             monitor.close()
-
-    def _tell_lost(self, optimizer: Any) -> None:
-        """Warns if losses of this epoch were not finite, and has the next such step looked at."""
-        lost = int(self._lost)
-        if not lost:
-            return
-        self._told = True
-        optimizer.alarm.told_of_some()
-        logger.warning(
-            "the loss of %d batches in this epoch was not finite. The loss scale is not the "
-            "reason, and float32 may not be finite there either. %sduotone.keras.blame(model, x, "
-            "y) with such a batch says whether it is.",
-            lost,
-            "" if optimizer.healer.after else optimizer.healer.ask(optimizer.half),
-        )
 
     def _monitor(self, optimizer: Any, count: int) -> LossScaleMonitor:
         logdir = self._logdir
