@@ -535,7 +535,7 @@ def test_a_measured_range_lifts_and_denies_with_headroom() -> None:
     assert lifted["integer_pow"].stores_half
     denied = refined(function, X, measured={cube: Measured(-3e4, 3e4, 0.0)})
     assert denied["integer_pow"].rule == "overflow"
-    assert "4 times what was measured" in denied["integer_pow"].entry.reason
+    assert "4 times the measurement" in denied["integer_pow"].entry.reason
     small = refined(function, X, measured={cube: Measured(-1e3, 1e3, 0.2)})
     assert not small["integer_pow"].stores_half
     assert small["integer_pow"].rule is None
