@@ -140,7 +140,7 @@ CLEAR = (
         "scatter-max+updates scatter-min+updates sort+decides top_k+decides argmax+decides "
         "argmin+decides",
         "selects",
-        "compares; does not calculate",
+        "compares; does not compute",
         f"{TF} TopKV2, ArgMax",
         interval="scatter scatter picks moves argmax argmin",
     ),

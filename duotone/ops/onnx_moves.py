@@ -123,7 +123,7 @@ CLEAR = (
         Kind.CLEAR,
         "TopK+decides ArgMax+decides ArgMin+decides Hardmax Unique NonZero",
         "selects",
-        "compares; does not calculate",
+        "compares; does not compute",
         f"{TF} TopKV2, ArgMax",
     ),
     *rows(

@@ -43,7 +43,7 @@ class Rule(enum.StrEnum):
         "on the allow list; its float32 sums cancel where rounded ones would not",
     )
     DENY = "deny", "on the deny list: computes in float32"
-    CONSTANT = "constant", "calculates with a constant that half cannot represent"
+    CONSTANT = "constant", "computes with a constant that half cannot represent"
     SOLVE = (
         "solve",
         "leads to a factorisation or a solve, or reads its result, with no dot in between",

@@ -266,7 +266,7 @@ class _Walks:
         found, sums = set[int](), set[int]()
         marked = {v for i in nodes if self._is_dot(i) for v in self._nodes[i].outputs}
         grown = -1
-        while len(found) > grown:  # again where a loop hands on what was found
+        while len(found) > grown:  # repeats if a loop carries a marked value back
             grown = len(found)
             for node in self._nodes:
                 own = marked.intersection(node.inputs)
