@@ -181,6 +181,7 @@ NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 
 
 SWITCHED_OFF = "off"  # the region in which the program stays as the user wrote it
+UPDATE = "update"  # the region of loss scales and optimizers, which stay float32
 PRECISION = "the user asked for precision"
 """How :attr:`Node.fixed` begins where the user asked for a precision other than JAX's default."""
 
@@ -191,28 +192,33 @@ class Node:
 
     ``attributes`` holds the facts that the range analysis needs besides the operands:
 
-    ===============  ==========================================================================
-    ``exponent``     the exponent of a power with a constant integer exponent
-    ``terms``        how many products or elements one result adds up (dot, convolution, running
-                     sum, window); absent if unknown
-    ``axes``         the axes of the operand that a reduction removes
-    ``places``       for each axis of the operand of a broadcast, its axis in the result
-    ``permutation``  the permutation of a transposition, or of a reshape that moves axes first
-                     (Fortran's order)
-    ``length``       the length of the dimension along which a counter counts
-    ``small_constants``      how many updates of a scatter one element gets at most; absent if
-                     unknown
-    ``once``         set if a scatter never adds two updates to one element, whatever its indices
-    ``fill``         the number that a gather gives for indices outside of its operand; absent for
-                     NaN, and for integers and complex numbers
-    ``paired``       axes that the operand of a gather shares with its indices; absent if none
-    ``labels``       for a dot: a number for each axis of the operands and the result, equal where
-                     an Einstein sum has the same letter; absent where the type holds shardings
-    ``tiles``        1 for a convolution whose windows tile the image, which is a dot; else absent
-    ``sizes``        for a dot: the number of matrix products, and rows, terms and columns of each;
-                     for a convolution: its groups, images, positions in a result, elements of a
-                     window, and features that each group reads and makes; absent if unknown
-    ===============  ==========================================================================
+    ======================  ========================================================================
+    ``exponent``            the exponent of a power with a constant integer exponent
+    ``terms``               how many products or elements one result adds up (dot, convolution,
+                            running sum, window); absent if unknown
+    ``axes``                the axes of the operand that a reduction removes
+    ``broadcast_dimensions``for each axis of the operand of a broadcast, its axis in the result
+    ``permutation``         the permutation of a transposition, or of a reshape that moves axes
+                            first (Fortran's order)
+    ``length``              the length of the dimension along which a counter counts
+    ``updates``             how many updates of a scatter one element gets at most; absent if
+                            unknown
+    ``once``                set if a scatter never adds two updates to one element, whatever its
+                            indices
+    ``fill``                the number that a gather gives for indices outside of its operand;
+                            absent for NaN, and for integers and complex numbers
+    ``paired``              axes that the operand of a gather shares with its indices; absent if
+                            none
+    ``labels``              for a dot: a number for each axis of the operands and the result, equal
+                            where an Einstein sum has the same letter; absent where the type holds
+                            shardings
+    ``tiles``               1 for a convolution whose windows tile the image, which is a dot; else
+                            absent
+    ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of
+                            each; for a convolution: its groups, images, positions in a result,
+                            elements of a window, and features that each group reads and makes;
+                            absent if unknown
+    ======================  ========================================================================
 
     Attributes:
         index: position in :attr:`Graph.nodes`.
@@ -225,7 +231,8 @@ class Node:
         half_outputs: for each output, whether the node may return it in half.
         body: index of the body in which it runs.
         scope: name scope, components joined by ``/``; empty outside any.
-        region: the region of the user's code: ``"full"``, ``"half"``, ``"off"`` or empty.
+        region: the region of the user's code: ``"full"``, ``"half"``, :data:`UPDATE`,
+            :data:`SWITCHED_OFF` or empty.
         source: an object whose ``str`` is the user's source line.
         flops: floating point operations of one execution.
         fixed: why it cannot be half, or an empty string.

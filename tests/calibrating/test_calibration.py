@@ -245,7 +245,9 @@ def test_a_calibration_is_used_by_autocast_with_other_sizes() -> None:
 
 def test_a_calibration_of_another_function() -> None:
     measured = duotone.calibrate(energy, [(PARAMS, X)])
-    with pytest.raises(CalibrationError, match=r"calibration belongs to another function: energy was measured"):
+    with pytest.raises(
+        CalibrationError, match=r"calibration belongs to another function: energy was measured"
+    ):
         duotone.autocast(jnp.tanh, dtype="float16", calibration=measured)(X)
     loss = jax.grad(lambda p, x: energy(p, x).sum())
     with pytest.raises(CalibrationError, match="derivatives included"):

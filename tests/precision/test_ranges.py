@@ -629,7 +629,9 @@ def test_a_number_that_is_a_size_is_not_part_of_the_fingerprint(function: Any) -
 def test_a_measured_value_that_the_program_does_not_have() -> None:
     graph = graph_of(jnp.tanh)
     for value in (-1, 2):
-        with pytest.raises(CalibrationError, match=f"contains value {value} of a program that has 2"):
+        with pytest.raises(
+            CalibrationError, match=f"contains value {value} of a program that has 2"
+        ):
             assume(graph, (), None, {value: Measured(0.0, 1.0, 0.0)})
     assert assume(graph, (), None, {1: Measured(0.0, 1.0, 0.0)})
 

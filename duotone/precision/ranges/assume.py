@@ -125,7 +125,7 @@ def _unmatched(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
     )
 
 
-_SIZES = frozenset({"terms", "length", "small_constants", "once", "sizes"})
+_SIZES = frozenset({"terms", "length", "updates", "once", "sizes"})
 """Attributes of a node that follow from the sizes of arrays."""
 
 

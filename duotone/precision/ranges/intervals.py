@@ -344,8 +344,8 @@ def _scatter_difference(node: Node, known: Sequence[Known], values: Sequence[Val
 def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
     """If nothing else is known, all updates may go to one element."""
     x, update = known[0], known[2]
-    if "small_constants" in node.attributes:
-        updates = int(_number(node, "small_constants"))
+    if "updates" in node.attributes:
+        updates = int(_number(node, "updates"))
     elif not (updates := count(values[node.inputs[2]])):
         return None
     if x is None or update is None:

@@ -97,7 +97,8 @@ def following(
     """
     found = set(values)
     for node in graph.nodes:
-        if begins(node) or any(value in found and passes(node, value) for value in node.inputs):
+        reached = () if found.isdisjoint(node.inputs) else node.inputs
+        if begins(node) or any(value in found and passes(node, value) for value in reached):
             found.update(node.outputs)
     return found
 
