@@ -1,7 +1,7 @@
 """Rules: why a node has its precision. Stages decide by these marks; people read their words.
 
-Rules of other kinds, one for each operation, are in ``duotone/jaxpr/rules/`` (how it is bound) and
-``duotone/precision/ranges/intervals.py`` (its interval).
+Two other kinds of rules exist for each operation: ``duotone/jaxpr/rules/`` says how it is bound,
+and ``duotone/precision/ranges/intervals.py`` computes its interval.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import MappingProxyType
 class Rule(enum.StrEnum):
     """The rule that decided on a node.
 
-    The value is the name that stands in records and logs.
+    The value is the name that records and logs contain.
 
     Attributes:
-        words: what the rule says, for people.
+        words: an explanation for people.
 
     Example:
         >>> str(Rule.TAINT), Rule.TAINT.words
@@ -27,7 +27,7 @@ class Rule(enum.StrEnum):
     words: str
 
     def __new__(cls, name: str, words: str) -> Rule:
-        """Makes a rule of its name and what it says."""
+        """Makes a rule from its name and its words."""
         rule = str.__new__(cls, name)
         rule._value_ = name
         rule.words = words
@@ -98,12 +98,12 @@ class Rule(enum.StrEnum):
 
     @property
     def is_decided_before(self) -> bool:
-        """True if the node had its precision before any painter: denied, pinned, or never half."""
+        """True if the node had its precision before painting: denied, pinned, or never half."""
         return self in _BEFORE_PAINTING
 
 
 WORDS: Mapping[str, str] = MappingProxyType({rule.value: rule.words for rule in Rule})
-"""The words of each rule, by name. A record of another version may name a rule not here."""
+"""The words of each rule, by name. A record of another version may name an unknown rule."""
 
 _BEFORE_PAINTING = frozenset(
     {

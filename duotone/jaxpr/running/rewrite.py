@@ -127,7 +127,7 @@ class Rewriter:
         self.mark = mark
         self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}
-        self._held = {cast.value for cast in plan.casts if cast.held}
+        self._held = {cast.value for cast in plan.casts if cast.materialized}
         self.largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
         apart = optimizations.nodes(self.graph) | casting_inside(plan, self.graph)
@@ -258,7 +258,7 @@ class Rewriter:
         with contextlib.nullcontext() if self.mark is None else self.mark(step.first):
             results = list(self._results(step, env))
         for value, (paint, array) in zip(step.outputs, results, strict=True):
-            firm = paint is Paint.HALF and value in self.recompute.firm
+            firm = paint is Paint.HALF and value in self.recompute.rounded_once
             env.write(value, paint, lax.optimization_barrier(array) if firm else array)
 
     def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
@@ -297,21 +297,21 @@ class Rewriter:
         """
         if again.holds(value):
             return
-        if value in self.recompute.roots[place]:
+        if value in self.recompute.sites[place].roots:
             halved = value in self.recompute.halved
             paint = Paint.HALF if halved else self.stored(value)
             again.write(value, paint, lax.optimization_barrier(self.read(again, value, paint)))
-        elif value in self.recompute.again[place] and value in self.recompute.products:
+        elif value in self.recompute.sites[place].recomputed and value in self.recompute.products:
             made = self.recompute.products[value]
-            self._calculate_again(again, place, made.quotient)
-            quotient = self.read(again, made.quotient, Paint.FULL)
+            self._calculate_again(again, place, made.normalized)
+            quotient = self.read(again, made.normalized, Paint.FULL)
             # A compiler knows a quotient of a value and its sum, and makes one kernel around it.
             array = quotient / jax.numpy.sum(quotient, made.axes, keepdims=True)
             if made.divisor is not None:
                 self._calculate_again(again, place, made.divisor)
                 array = array * self.read(again, made.divisor, Paint.FULL)
             again.write(value, Paint.FULL, array)
-        elif value in self.recompute.again[place]:
+        elif value in self.recompute.sites[place].recomputed:
             step = self.step_of(value)
             for operand in step.inputs:
                 self._calculate_again(again, place, operand)
