@@ -41,7 +41,7 @@ from duotone.scale.optimizer_state import (
     find,
     in_use,
     is_concrete,
-    places,
+    states_in,
     stored,
 )
 from duotone.scale.skip import (
@@ -115,10 +115,10 @@ class Wrapped:
     def init(self, params: Any) -> Any:
         """``init`` of the optimizer: refuses one inside that is wrapped already."""
         inner = self.inner.init(params)
-        if places(inner):
+        if states_in(inner):
             raise ArgumentError(
                 f"{ENABLE}: inside the optimizer there is another one that is wrapped already, at "
-                f"state.inner{places(inner)[0][0]}; the loss would be scaled twice. Wrap the "
+                f"state.inner{states_in(inner)[0][0]}; the loss would be scaled twice. Wrap the "
                 "outermost optimizer only, such as enable_mixed_precision_graph_rewrite("
                 "optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))."
             )
@@ -266,7 +266,7 @@ def refuse_other_state(state: Any) -> None:
         "Make it with opt.init(params); a state of the bare optimizer, from a checkpoint of "
         "before, goes inside: opt.init(params)._replace(inner=state)."
     )
-    if places(state):
+    if states_in(state):
         find(state, "update")  # says what is wrong with optax.MultiSteps outside
         remedy = (
             "It is the state of an optimizer around this one: call update of that one and "
