@@ -164,6 +164,8 @@ _NAMES_BY_MODULE = {
     "scale.monitor": "LossScaleMonitor",
     "devices": "Target",
 }
+_SUBMODULES = ("errors", "keras", "linen", "nnx", "onnx")
+"""Modules that a user names in full, as ``duotone.keras.explain``."""
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 
@@ -193,4 +195,4 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_SUBMODULES, "__doc__", "__version__"})

@@ -67,7 +67,7 @@ _OWN = (
     "_jax.py adapters blaming calibrating compiling cost devices exporting jaxpr "
     "policy/regions.py scale transforms"
 ).split()
-_LIBRARIES = {"site-packages", "dist-packages"}
+LIBRARIES = frozenset({"site-packages", "dist-packages"})  # in paths of installed files
 for _name in _OWN:
     _source_info.register_exclusion(str(_HERE / _name))
 
@@ -243,7 +243,7 @@ NO_SOURCE = "unknown"
 def source_line(eqn: Eqn) -> str:
     """``file:line (function)`` of the user's own code, and behind `` > `` of a library it calls."""
     frames = list(_source_info.user_frames(eqn.source_info.traceback))
-    own = next((f for f in frames if not _LIBRARIES & set(Path(f.file_name).parts)), None)
+    own = next((f for f in frames if not LIBRARIES & set(Path(f.file_name).parts)), None)
     lines = [_source_info._summarize_frame(f) for f in dict.fromkeys((own, *frames[:1])) if f]
     return " > ".join(lines) or NO_SOURCE
 

@@ -25,8 +25,37 @@ def shown(thing: object) -> str:
     dtype = getattr(thing, "dtype", None)
     if dtype is not None:
         return f"an array of {dtype}{list(getattr(thing, 'shape', ()))}"
-    kind = type(thing).__name__
-    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+    return kind_of(thing)
+
+
+def kind_of(thing: object) -> str:
+    """The class of an argument with its article: "an Optimizer".
+
+    Example:
+        >>> kind_of([]), kind_of(3)
+        ('a list', 'an int')
+    """
+    return with_article(type(thing).__name__)
+
+
+def with_article(words: str) -> str:
+    """Words with "a" or "an" before them.
+
+    Example:
+        >>> with_article("optax GradientTransformation")
+        'an optax GradientTransformation'
+    """
+    return f"{'an' if words[:1] in set('aeiouAEIOU') else 'a'} {words}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and a noun.
+
+    Example:
+        >>> plural(1, "step"), plural(1200, "step")
+        ('1 step', '1,200 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def way_out(argument: str) -> str:

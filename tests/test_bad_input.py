@@ -85,7 +85,7 @@ def test_a_dtype_that_is_no_half_type(entry: str, dtype: Any):
 
 @pytest.mark.parametrize("dtype", ["half precision", object(), "fp8"])
 def test_a_dtype_that_is_none(dtype: Any):
-    with pytest.raises(ArgumentTypeError, match=r"dtype is .*no dtype.*float16"):
+    with pytest.raises(ArgumentTypeError, match=r"dtype is .*not a dtype.*float16"):
         duotone.autocast(dense, dtype=dtype)
 
 
@@ -390,9 +390,7 @@ def _in_a_condition(s: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [_in_nondiff_argnums, _in_a_composite, _in_a_condition])
-@pytest.mark.parametrize(
-    "no_half_operand", [lambda f: f, jax.jit, lambda f: jax.grad(f, argnums=1)]
-)
+@pytest.mark.parametrize("outside", [lambda f: f, jax.jit, lambda f: jax.grad(f, argnums=1)])
 def test_other_errors_about_traced_values_are_jax_s_own(function: Any, outside: Any) -> None:
     def raised(wrapped: Any) -> Exception:
         with pytest.raises(TypeError) as found:

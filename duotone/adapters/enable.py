@@ -7,7 +7,7 @@ importing Keras: a program that passes one has imported Keras.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from duotone.adapters import ENABLE
 from duotone.errors import ArgumentError
@@ -19,7 +19,32 @@ from duotone.scale.choice import DYNAMIC
 from duotone.scale.finite import AxisName
 from duotone.scale.state import DynamicLossScale
 
+if TYPE_CHECKING:
+    import optax
 
+    from duotone.adapters.optax import MixedPrecisionOptimizer
+
+
+@overload
+def enable_mixed_precision_graph_rewrite(
+    opt: optax.GradientTransformation,
+    loss_scale: Any = ...,
+    *,
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    axis_name: AxisName | None = ...,
+    enabled: bool = ...,
+) -> MixedPrecisionOptimizer: ...
+@overload
+def enable_mixed_precision_graph_rewrite(
+    opt: Any,
+    loss_scale: Any = ...,
+    *,
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    axis_name: AxisName | None = ...,
+    enabled: bool = ...,
+) -> Any: ...
 def enable_mixed_precision_graph_rewrite(
     opt: Any,
     loss_scale: Any = "dynamic",
@@ -80,6 +105,24 @@ def enable_mixed_precision_graph_rewrite(
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True, scale=True)
 
 
+@overload
+def optimizer_from_environment(
+    opt: optax.GradientTransformation,
+    loss_scale: Any = ...,
+    *,
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    axis_name: AxisName | None = ...,
+) -> MixedPrecisionOptimizer: ...
+@overload
+def optimizer_from_environment(
+    opt: Any,
+    loss_scale: Any = ...,
+    *,
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    axis_name: AxisName | None = ...,
+) -> Any: ...
 def optimizer_from_environment(
     opt: Any,
     loss_scale: Any = "dynamic",

@@ -17,7 +17,7 @@ import optax
 
 from duotone.adapters.once import wrapped_once
 from duotone.adapters.optax import MixedPrecisionOptimizer
-from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError, kind_of
 from duotone.policy.calibration import Calibration
 from duotone.policy.policy import Policy
 from duotone.scale import (
@@ -223,7 +223,7 @@ def _make_serializable(kind: type[LossScale]) -> None:
         expected = to_dict(target)
         if set(saved) != set(expected):
             raise ArgumentError(
-                f"the saved loss scale has {sorted(saved)} and a {type(target).__name__} has "
+                f"the saved loss scale has {sorted(saved)} and {kind_of(target)} has "
                 f"{sorted(expected)}; restore it into a state with the loss scale it was saved with"
             )
         restored = {

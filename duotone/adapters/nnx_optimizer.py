@@ -32,7 +32,7 @@ from duotone.errors import ArgumentError
 from duotone.jaxpr.modules import holding, inside
 from duotone.policy.calibration import Calibration
 from duotone.policy.policy import Policy
-from duotone.policy.regions import keep_full
+from duotone.policy.regions import updating
 from duotone.scale import LossScale, ScaledGrad, select_tree
 from duotone.scale.monitor import StuckAlarm
 from duotone.scale.optimizer_state import MixedPrecisionState, find
@@ -230,7 +230,7 @@ class Optimizer(nnx.Optimizer[M]):
         else:
             grads = self._gradients(grads)
         updates, new_state = self.tx.update(grads, state, params, **nnx.as_pure(kwargs))
-        with keep_full():
+        with updating():
             params = optax.apply_updates(params, updates)
         nnx.update(model, params)
         nnx.update(self.opt_state, nnx.state(new_state, graph=self.graph))

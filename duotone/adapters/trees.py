@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 
 
 def check_differentiable(params: Any) -> None:
@@ -30,7 +30,7 @@ def check_differentiable(params: Any) -> None:
             continue
         dtype = getattr(leaf, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
-            kind = f"a {type(leaf).__name__}" if dtype is None else f"of dtype {dtype}"
+            kind = f"{kind_of(leaf)}" if dtype is None else f"of dtype {dtype}"
             raise ArgumentTypeError(
                 f"compute_gradients: leaf {_place('params', path)} is {kind}, which has no "
                 "gradient. Pass it as a further argument of loss_fn, and the floating leaves as "

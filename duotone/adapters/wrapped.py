@@ -24,7 +24,7 @@ from duotone.adapters.gradient_functions import GradientFunctions
 from duotone.adapters.trees import check_gradients, check_reduced, check_same_leaves
 from duotone.blaming.healing import Healer
 from duotone.calibrating.measure import Calibrations
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.policy.calibration import Calibration
 from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
@@ -273,5 +273,5 @@ def refuse_other_state(state: Any) -> None:
             "optax.apply_updates, or wrap the outermost optimizer."
         )
     raise ArgumentTypeError(
-        f"the state must be a MixedPrecisionState; got a {type(state).__name__}. {remedy}"
+        f"the state must be a MixedPrecisionState; got {kind_of(state)}. {remedy}"
     )

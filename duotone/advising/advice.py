@@ -20,9 +20,11 @@ class Finding:
         what: what is found, in words.
         remedy: what to do, in words.
         operation: the operation that it concerns, of several the most expensive; empty for the
-        whole step. scope: its name scope. source: the user's source line; empty if none is known.
-        count: how many operations of the program it concerns; 0 for the whole step. seconds: what
-        it costs in one call on the target, by the roofline; 0 where nothing is known
+            whole step.
+        scope: its name scope.
+        source: the user's source line; empty if none is known.
+        count: how many operations of the program it concerns; 0 for the whole step.
+        seconds: what it costs in one call on the target, by the roofline; 0 where nothing is known
             of the target's speed, or of the cost.
         bytes: what it moves in one call between kernels and memory for nothing; 0 where that is not
             known.

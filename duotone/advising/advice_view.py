@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from duotone.advising.advice import AdviceRecord, Finding
 from duotone.comparing.comparison_view import duration
+from duotone.text.columns import ending
 from duotone.text.lines import Lines
 from duotone.text.numbers import amount
 from duotone.text.source_lines import short_source
@@ -50,7 +51,7 @@ def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
         place = f"{_INDENT}at {short_source(f.source, 30) or '(no source)'}: "
         name = f"{f.scope}/{f.operation}" if f.scope else f.operation
         room = max(width - len(place) - len(more), 8)
-        yield place + (name if len(name) <= room else f"…{name[1 - room :]}") + more
+        yield place + ending(name, room) + more
     yield from textwrap.wrap(
         f"-> {f.remedy}", width, initial_indent=_INDENT, subsequent_indent=_INDENT + "   "
     )

@@ -35,7 +35,7 @@ USUAL = "h100"
 """The target where none is named and nothing is known of the device at hand: the GPU of most
 training today."""
 ESTIMATE = (
-    "Estimated from the traced program (docs/advise.md), nothing was compiled or run. What a "
+    "Estimated from the traced program, nothing was compiled or run. What a "
     "finding costs is what mending it would save at most; findings may overlap."
 )
 

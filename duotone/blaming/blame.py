@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from duotone.blaming.reference_statistics import ERRORS, FULL_TICK, LOOK, SIZE, 
 from duotone.blaming.suspects import Run, blamed
 from duotone.comparing.variants import without_duotone
 from duotone.devices import assumed
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.jaxpr.reading.signature import (
     Signature,
     describe_callable,
@@ -45,6 +46,8 @@ from duotone.policy.policy import Policy
 from duotone.text.lines import Viewed
 from duotone.transforms.autocast import autocast, check_settings, function_inside
 from duotone.transforms.mixed_function import settings_of
+
+logger = logging.getLogger("duotone")
 
 _MOST_KEPT = 4
 """Compiled programs that are kept: a step is often looked at again with other arguments."""
@@ -90,8 +93,8 @@ def blame(
         A record; print it. ``blame.verdict`` says in a word what it is.
 
     Raises:
-        ArgumentTypeError: ``step`` is not callable, ``dtype`` no dtype, ``policy`` no policy, or an
-            argument holds no data.
+        ArgumentTypeError: ``step`` is not callable, ``dtype`` not a dtype, ``policy`` no policy, or
+            an argument holds no data.
         ArgumentError: ``dtype`` is no half type; float32 neither, for nothing is half then.
 
     Example:
@@ -101,6 +104,27 @@ def blame(
         >>> found.verdict.value, found.first.operation, found.first.high, found.pins
         ('overflow', 'mul', 129600.0, ('mul', 'dot_general'))
     """
+    return look(step, args, kwargs, dtype, policy, functools.partial(logger.info, "blame: %s"))
+
+
+def look(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dtype: Any,
+    policy: Policy | None,
+    told: Callable[[str], object],
+) -> Blame:
+    """:func:`blame` that tells of each stage before it begins, as most of them compile a program.
+
+    Args:
+        step: as for :func:`blame`.
+        args: arguments of the step.
+        kwargs: its keyword arguments.
+        dtype: as for :func:`blame`.
+        policy: as for :func:`blame`.
+        told: is called with the name of each stage.
+    """
     check_callable("blame", step)
     check_settings("blame", dtype, policy)
     arrays, signature = flatten_call(describe_callable(step), args, kwargs)
@@ -108,6 +132,7 @@ def blame(
     key = (step, signature.tree, signature.statics, types, dtype, policy, assumed())
     program = _kept(key)
     if program is None:
+        told("tracing")
         _check_on(step, dtype)
         function = _rewritten(step, dtype, policy, signature, arrays)
         program = instrumented(function, signature, arrays)
@@ -115,11 +140,17 @@ def blame(
         _keep(key, program)
     else:
         _check_data(describe_callable(step), program.arguments, arrays)
+    told("the step beside float32")
     rows = program.rows(arrays)
     record = program.blamed(rows)
     if record.verdict is Verdict.FINITE:
-        record = _in_float32(program, step, signature, arrays)
-        record = record or program.blamed(rows, program.errors(arrays))
+        if program.saturates or program.is_loss:
+            told("the step without duotone")
+            reference = _in_float32(program, step, signature, arrays)
+            record = record if reference is None else reference
+        if record.verdict is Verdict.FINITE:
+            told("errors against float32")
+            record = program.blamed(rows, program.errors(arrays))
     return Blame(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
 
 
@@ -149,7 +180,7 @@ def _check_data(name: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
     for where, array in zip(names, arrays, strict=True):
         if isinstance(array, (jax.ShapeDtypeStruct, Tracer)):
             raise ArgumentTypeError(
-                f"blame({name}): {where} is a {type(array).__name__}, which holds no data; call "
+                f"blame({name}): {where} is {kind_of(array)}, which holds no data; call "
                 "blame on real arrays, outside of jax.jit and other transformations"
             )
 
@@ -186,8 +217,6 @@ def _in_float32(
     Returns:
         ``None`` if float32 is finite too.
     """
-    if not (program.saturates or program.is_loss):
-        return None
     if program.reference is None:
         function = without_duotone(function_inside(step))
         try:

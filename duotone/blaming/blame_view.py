@@ -6,20 +6,27 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from duotone.blaming.findings import BlameRecord, Suspect, Verdict
+from duotone.errors import plural
 from duotone.precision.rules import WORDS
-from duotone.text.columns import columns
+from duotone.text.columns import columns, ending
 from duotone.text.lines import Lines
 from duotone.text.source_lines import short_source
 
-_MOST = 5
-"""Lines of each ranking."""
+MOST_ROWS = 5
+"""Lines of each ranking, if nothing else is said."""
+_SOURCE, _FIGURE = 22, 8
 
 
 class BlameView(Lines):
-    """A record as a rich renderable for people."""
+    """A record as a rich renderable for people.
 
-    def __init__(self, record: BlameRecord) -> None:
-        self._record = record
+    Args:
+        record: the record.
+        rows: of each ranking.
+    """
+
+    def __init__(self, record: BlameRecord, rows: int = MOST_ROWS) -> None:
+        self._record, self._rows = record, rows
 
     def _lines(self, width: int) -> Iterator[str]:
         r = self._record
@@ -41,11 +48,13 @@ class BlameView(Lines):
                 f"{r.half_dtype} loses (0 or subnormal where float32 is normal)",
                 [(s, f"{s.underflow:.1%}") for s in r.underflows],
                 width,
+                self._rows,
             )
             yield from _ranking(
                 "error against float32, relative to its rms",
                 [(s, f"{s.error:.1e}") for s in r.errors],
                 width,
+                self._rows,
             )
 
 
@@ -59,7 +68,7 @@ def _told(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:
     fits = f"; {r.half_dtype} holds ±{r.half_largest:.5g}"
     yield from _wrapped(f"  in float32 it is from {s.low:.4g} to {s.high:.4g}{fits}", width)
     if s.nonfinite:
-        yield from _wrapped(f"  {s.nonfinite:,} elements are not finite", width)
+        yield from _wrapped(f"  not finite: {plural(s.nonfinite, 'element')}", width)
     if s.underflow and not s.nonfinite:
         yield from _wrapped(f"  {s.underflow:.1%} of its elements become 0 or subnormal", width)
     if s.rule:
@@ -82,17 +91,18 @@ def _remedy(r: BlameRecord, width: int) -> Iterator[str]:
         yield "  ])"
 
 
-def _ranking(title: str, rows: list[tuple[Suspect, str]], width: int) -> Iterator[str]:
+def _ranking(title: str, rows: list[tuple[Suspect, str]], width: int, most: int) -> Iterator[str]:
     if not rows:
         return
     yield ""
     yield title
-    for s, figure in rows[:_MOST]:
+    for s, figure in rows[:most]:
         name = f"{s.path} for {s.reader}" if s.reader else s.path
-        source = short_source(s.source.rsplit("/", 1)[-1], 22) if s.source else ""
-        yield columns(width, ("  " + name, 0), (source, 22), (figure, -8))
-    if len(rows) > _MOST:
-        yield f"  … and {len(rows) - _MOST} more"
+        name = ending(name, width - _SOURCE - _FIGURE - 4)
+        source = short_source(s.source.rsplit("/", 1)[-1], _SOURCE) if s.source else ""
+        yield columns(width, ("  " + name, 0), (source, _SOURCE), (figure, -_FIGURE))
+    if len(rows) > most:
+        yield f"  … and {len(rows) - most} more"
 
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> Iterable[str]:

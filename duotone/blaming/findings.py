@@ -1,12 +1,11 @@
-"""The record of a step that was run beside its float32 reference: what overflowed, what was lost.
-
-Views read it and compute nothing.
-"""
+"""The record of a step beside its float32 reference: what overflowed, what was lost."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import json
+import math
 from typing import Any
 
 
@@ -56,8 +55,9 @@ class Suspect:
         iteration: of the innermost loop, the first at which that was so; ``None`` outside of loops.
         underflow: share of the elements that are 0 or subnormal in half while the reference is
         normal. error: root mean square of the difference to the reference, relative to that of the
-        reference; 0 where
-            the verdict is not ``finite``, for it is not calculated then.
+        reference, or to
+            the terms of a sum that cancel so far that float32 itself knows nothing of what is left;
+            0 where the verdict is not ``finite``, for it is not calculated then.
         backward: whether it stands in the backward pass.
     """
 
@@ -99,8 +99,9 @@ class BlameRecord:
         loss_scale: the scale by which the loss was multiplied, ``None`` if no loss scale was seen.
         fitting_scale: the greatest power of two at which the backward pass fits, if one was seen.
         inputs: the arguments that hold NaN or infinity.
-        underflows: operations by the share of their elements that are lost, most first.
-        errors: operations by their error, most first; empty where not all is finite.
+        underflows: operations by the share of their elements that are lost, most first; those on
+            lines of the user's own files before those of libraries and of the optimizer's update.
+        errors: operations by their error, in the same order; empty where not all is finite.
         half_dtype: the half type.
         half_largest: its largest number.
         watched: how many operations were looked at.
@@ -126,3 +127,28 @@ class BlameRecord:
         from duotone.blaming.blame_page import blame_section
 
         return blame_section(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain data."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """:meth:`to_dict` as JSON; numbers that are not finite are ``"NaN"``, ``"Infinity"``, ….
+
+        Example:
+            >>> import jax.numpy as jnp, duotone, json
+            >>> found = duotone.blame(lambda x: x @ x @ x, jnp.full((8, 8), 3e2), dtype="float16")
+            >>> json.loads(found.to_json())["verdict"]
+            'overflow'
+        """
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Suspect):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value.value if isinstance(value, Verdict) else value

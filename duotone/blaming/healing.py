@@ -33,7 +33,7 @@ from duotone.errors import ArgumentError
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.running.inside import collection_now
 from duotone.policy.policy import Policy
-from duotone.policy.regions import keep_full
+from duotone.policy.regions import updating
 from duotone.scale.optimizer_state import MixedPrecisionState, cannot_fall
 from duotone.text.source_lines import short_source
 
@@ -117,7 +117,7 @@ class Healer:
                 "duotone.blame(step, ...) in one process and pass what it prints as "
                 "Policy(keep_full=[...])."
             )
-        with keep_full():
+        with updating():
             bad = jnp.logical_and(jnp.logical_not(finite), cannot_fall(before.loss_scale))
             if loss is not None:
                 bad = jnp.logical_or(bad, jnp.logical_not(jnp.isfinite(loss).all()))

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from duotone import _jax
+from duotone.blaming import ranking
 from duotone.blaming.findings import BlameRecord, Suspect, Verdict
-from duotone.blaming.reference_run import MOVING, Site
+from duotone.blaming.reference_run import Site
 from duotone.blaming.reference_statistics import (
     BAD,
     COUNT,
@@ -41,8 +42,6 @@ from duotone.jaxpr.running.inside import node_marked, without_marks
 from duotone.ops.traits import Trait
 from duotone.policy.regions import LOSS_SCALE, without_regions
 
-MOST = 20
-"""Operations that each ranking holds."""
 _MATTERS = 0.01
 """Share of elements that became 0 which is worth a pin."""
 Names = tuple[tuple[str, bool], ...]
@@ -137,8 +136,8 @@ def blamed(run: Run, half: str) -> BlameRecord:
         scale,
         fitting,
         inputs,
-        _ranked(run, "underflow"),
-        _ranked(run, "error"),
+        _ranked(run, ranking.shares_lost(run), is_error=False),
+        _ranked(run, ranking.errors(run), is_error=True),
         half,
         HALF_TYPES[half].largest,
         sum(site.eqn is not None for site in run.sites),
@@ -334,23 +333,17 @@ def _first_known(source: str, at: Site) -> str:
     return next((line for line in lines if line != _jax.NO_SOURCE), source)
 
 
-def _ranked(run: Run, by: str) -> tuple[Suspect, ...]:
-    """Operations by underflow or error, each once, most first."""
-    if by == "underflow":
-        size = run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
-    else:
-        size = np.array([run.error(k) for k in range(len(run.sites))])
-    moved = [k for k in run.results if k >= 0 and _moves(run.sites[k])]
-    size[moved] = 0
-    found: dict[Any, Suspect] = {}
-    for k in np.argsort(-size, kind="stable").tolist():
-        if size[k] <= 0 or len(found) == MOST:
-            break
-        one = suspect(run, k)
-        found.setdefault((one.path, one.source, one.reader, one.backward), one)
-    return tuple(found.values())
-
-
-def _moves(site: Site) -> bool:
-    """True if what makes a value only moves others."""
-    return site.eqn is not None and site.eqn.primitive.name in MOVING
+def _ranked(run: Run, sizes: np.ndarray, *, is_error: bool) -> tuple[Suspect, ...]:
+    """Operations by a figure of their sites, each once; the user's own first, most first."""
+    ranked: list[Suspect] = []
+    for group in ranking.order(run, sizes):
+        found: dict[Any, Suspect] = {}
+        for k in group:
+            if len(found) == ranking.MOST:
+                break
+            one = suspect(run, k)
+            if is_error:
+                one = dataclasses.replace(one, error=float(sizes[k]))
+            found.setdefault((one.path, one.source, one.reader, one.backward), one)
+        ranked += found.values()
+    return tuple(ranked)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from duotone.errors import ArgumentTypeError, CalibrationError
+from duotone.errors import ArgumentTypeError, CalibrationError, kind_of
 from duotone.graph.graph import HALF_TYPES, Graph
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call, for_another_run
@@ -135,7 +135,7 @@ def _elements(batches: Iterable[Any]) -> Iterator[Any]:
         return iter(batches)
     except TypeError as error:
         raise ArgumentTypeError(
-            f"calibrate: batches is a {type(batches).__name__}, which cannot be iterated over; "
+            f"calibrate: batches is {kind_of(batches)}, which cannot be iterated over; "
             "pass a list of arguments, such as [(params, images)]"
         ) from error
 

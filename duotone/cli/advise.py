@@ -5,11 +5,11 @@ Nothing is compiled or run but the module that the function stands in.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from duotone.cli.output import JsonOption, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import ChosenHalfOption, ProgramArgument, ShapesOption, load, settings
 
@@ -27,19 +27,12 @@ def advise(
     shapes: ShapesOption = None,
     dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Write all of it as JSON.", metavar="FILE")
-    ] = None,
+    json: JsonOption = None,
 ) -> None:
     """Say what makes a step slow on a device and what to do about it, most expensive first."""
-    from rich.console import Console
-
     import duotone
-    from duotone._files import write_atomically
 
     function, arguments = load(program, shapes)
     asked = settings(dtype, policy_file)
     found = duotone.advise(function, *arguments, target=target, **asked)
-    Console().print(found)
-    if json is not None:
-        write_atomically(json, found.to_json())
+    show(found, json, found.to_json)

@@ -1,24 +1,74 @@
 """``duotone blame``: which operation of a step is the first that is not finite in half, and why.
 
-The step runs once, so its arguments need data: a function without arguments returns them.
+The step runs once, so its arguments need data: a function without arguments returns them, or with
+``--shapes`` they are random numbers. What is compiled is shown on stderr.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+import typer
+
+from duotone.cli.output import JsonOption, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import ChosenHalfOption, ProgramArgument, load, settings
 
 
 def blame(
     program: ProgramArgument,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            help="The arguments, arrays of these shapes: 'f32[64,32] i32[8]'. They hold normal "
+            "random numbers, of integers 0.",
+            metavar="SHAPES",
+        ),
+    ] = None,
     dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, help="Lines of each ranking, where all is finite.")
+    ] = 5,
+    json: JsonOption = None,
 ) -> None:
     """Run a step once beside float32 and name the first operation that is not finite in half."""
     from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    import duotone
+    from duotone.blaming.blame import look
+    from duotone.blaming.blame_view import BlameView
 
-    function, arguments = load(program, None)
-    found = duotone.blame(function, *arguments, **settings(dtype, policy_file))
-    Console().print(found)
+    function, arguments = load(program, shapes)
+    if shapes is not None:
+        arguments = _filled(arguments)
+    asked = settings(dtype, policy_file)
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with progress:
+        bar = progress.add_task("tracing", total=None)
+
+        def told(stage: str) -> None:
+            progress.update(bar, description=stage if stage == "tracing" else f"compiling: {stage}")
+
+        found = look(function, arguments, {}, asked["dtype"], asked["policy"], told)
+    show(BlameView(found, rows), json, found.to_json)
+
+
+def _filled(shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arrays with data for arrays without: normal random numbers, and zeros of integers."""
+    import jax
+    import jax.numpy as jnp
+
+    keys = jax.random.split(jax.random.key(0), max(len(shapes), 1))
+    return tuple(
+        jax.random.normal(key, shape.shape, shape.dtype)
+        if jnp.issubdtype(shape.dtype, jnp.inexact)
+        else jnp.zeros(shape.shape, shape.dtype)
+        for key, shape in zip(keys, shapes, strict=True)
+    )

@@ -1,7 +1,7 @@
 """``duotone compare``: float32, as written and duotone side by side, for devices here or not.
 
-Of two ONNX models, where they part: ``duotone compare a.onnx b.onnx``. Of a function nothing
-runs but the module that the function stands in. The progress bar is on stderr.
+Of two ONNX models, where they first differ: ``duotone compare a.onnx b.onnx``. Of a function only
+its module runs. The progress bar is on stderr.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from duotone.cli import onnx_models as onnx
+from duotone.cli.output import JsonOption, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
@@ -56,9 +57,7 @@ def compare(
             metavar="N,N",
         ),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Write all of it as JSON.", metavar="FILE")
-    ] = None,
+    json: JsonOption = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +66,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Show what a function costs on several devices, or where two ONNX models part."""
+    """Show what a function costs on several devices, or where two ONNX models first differ."""
     if onnx.is_model(program):
         if second is None:
             raise ArgumentError(f"compare {program} with another model: compare a.onnx b.onnx")
@@ -81,7 +80,6 @@ def compare(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from duotone._files import write_atomically
     from duotone.comparing.compare import Plan
 
     function, arguments = load(program, shapes)
@@ -107,9 +105,7 @@ def compare(
             begun += 1
 
         seen = plan.lower(told)
-    Console().print(seen)
-    if json is not None:
-        write_atomically(json, seen.to_json())
+    show(seen, json, seen.to_json)
 
 
 def _positions(text: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duotone.cli import onnx_models as onnx
+from duotone.cli.output import JsonOption, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
@@ -40,6 +41,9 @@ MostOption = Annotated[
 ]
 
 
+_HINT = "--rows 20, --where '*/attention/*', --rule taint"
+
+
 def explain(
     program: ProgramArgument,
     shapes: ShapesOption = None,
@@ -49,23 +53,19 @@ def explain(
     where: WhereOption = None,
     rule: RuleOption = None,
     most: MostOption = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Write all of it as JSON, for duotone view.", metavar="FILE")
-    ] = None,
+    json: JsonOption = None,
     model_explorer: Annotated[
         Path | None, typer.Option(help="Write the graph for Model Explorer.", metavar="FILE")
     ] = None,
 ) -> None:
     """Show what mixed precision does to a function or ONNX model: totals, reasons, scopes."""
-    from rich.console import Console
-
     import duotone
     from duotone.devices import assuming, find_target
+    from duotone.explaining.overview import Overview
 
     one_by_one = where is not None or rule is not None or most is not None
     if onnx.is_model(program):
         from duotone.explaining.operation_rows import Rows
-        from duotone.explaining.overview import Overview
         from duotone.onnx import explain as explain_model
 
         functions = {"--shapes": shapes, "--target": target}
@@ -74,22 +74,22 @@ def explain(
         record = explain_model(
             program, dtype=options["dtype"] or "float16", policy=options["policy"]
         )
-        Console().print(Rows(record, where, rule, most) if one_by_one else Overview(record))
-        _write(record, json, model_explorer)
+        view = Rows(record, where, rule, most) if one_by_one else Overview(record, hint=_HINT)
+        show(view, json, record.to_json)
+        _write(record, model_explorer)
         return
     function, arguments = load(program, shapes)
     device = None if target is None else find_target(target).device()
     with assuming(device):
         seen = duotone.explain(function, *arguments, **settings(dtype, policy_file))
-    Console().print(seen.rows(where, rule=rule, most=most) if one_by_one else seen)
-    _write(seen, json, model_explorer)
+    view = seen.rows(where, rule=rule, most=most) if one_by_one else Overview(seen, hint=_HINT)
+    show(view, json, seen.to_json)
+    _write(seen, model_explorer)
 
 
-def _write(record: Record, json: Path | None, model_explorer: Path | None) -> None:
+def _write(record: Record, model_explorer: Path | None) -> None:
     from duotone._files import write_atomically
     from duotone.explaining.model_explorer import collection_of_record
 
-    if json is not None:
-        write_atomically(json, record.to_json())
     if model_explorer is not None:
         write_atomically(model_explorer, collection_of_record(record))

@@ -1,7 +1,8 @@
 """The ``duotone`` command: its list of commands, its help, and how errors reach a person.
 
-An error of duotone, or of the file system, is one line on stderr and exit status 2 or 1; anything
-else is a fault of duotone and keeps its traceback.
+An error of duotone, or of the file system, is one line on stderr and exit status 2 or 1. An error
+of the user's program is shown from the first line of a file of theirs on, also with status 1;
+anything else is a fault of duotone and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from duotone.cli.profile import profile
 from duotone.cli.report import report
 from duotone.cli.rewrite import rewrite
 from duotone.cli.run import run as run_script
+from duotone.cli.script import from_users_line
 from duotone.cli.version import print_version, version
 from duotone.cli.view import view
 from duotone.errors import DuotoneError
@@ -74,7 +76,7 @@ _RUN_EPILOG = """
 
   duotone run -m pkg.train                    as python -m pkg.train
 
-[bold]A policy file[/bold] (docs/policy.md)
+[bold]A policy file[/bold]
 
   deny_add = ["tanh"]
 
@@ -116,7 +118,11 @@ _BLAME_EPILOG = """
 
   duotone blame train.py:example                    example() returns (step, *arguments)
 
-  duotone blame train.py:example --dtype float16
+  duotone blame train.py:example --dtype float16 --rows 20
+
+  duotone blame model.py:apply --shapes 'f32[512,512] f32[32,512]'    random numbers
+
+  duotone blame train.py:example --json - | jq .first
 """
 
 _ADVISE_EPILOG = """
@@ -241,7 +247,6 @@ app = typer.Typer(
     epilog=_EPILOG,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command(epilog=_DEMO_EPILOG)(demo)
@@ -292,6 +297,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
         _fail(str(error), status=1)
     except DuotoneError as error:
         _fail(str(error), status=2)
+    except Exception as error:
+        if not from_users_line(error):
+            raise
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
 
 
 def _fail(message: str, status: int) -> None:

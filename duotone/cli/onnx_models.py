@@ -129,17 +129,15 @@ def say_rewritten(console: Console, done: Rewritten) -> None:
 
 
 def compare_models(first: str, second: str, data: Path | None, json: Path | None) -> None:
-    """Prints where two models part."""
+    """Prints where two models first differ."""
     from rich.console import Console
 
     from duotone import onnx
-    from duotone._files import check_writable, write_atomically
+    from duotone._files import check_writable
+    from duotone.cli.output import STANDARD_OUTPUT, show
 
-    if json is not None:
+    if json is not None and json != STANDARD_OUTPUT:
         check_writable(json)
-    console = Console()
-    with console.status("running both models"):
+    with Console(stderr=True).status("running both models"):
         seen = onnx.compare(first, second, data)
-    console.print(str(seen), highlight=False, markup=False)
-    if json is not None:
-        write_atomically(json, seen.to_json())
+    show(str(seen), json, seen.to_json)

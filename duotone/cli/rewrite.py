@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duotone.cli import onnx_models as onnx
-from duotone.cli.run import HalfTypeChoice
+from duotone.cli.run import HalfTypeChoice, half_type_option
 from duotone.cli.user_program import names
 from duotone.errors import ArgumentError
 
@@ -56,7 +56,7 @@ FeedOption = Annotated[
     str, typer.Option(help="Nodes that are fed and keep their types.", metavar="NODES")
 ]
 DtypeOption = Annotated[
-    HalfTypeChoice, typer.Option(help="float16 is for GPUs, bfloat16 for CPUs (oneDNN).")
+    HalfTypeChoice, half_type_option("float16 is for GPUs, bfloat16 for CPUs (oneDNN).")
 ]
 PainterOption = Annotated[
     PainterChoice | None,

@@ -14,12 +14,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from duotone.cli.script import check_script, execute
 from duotone.errors import ArgumentError, EnvironmentVariableError
+from duotone.policy.dtypes import canonical, near_half
 from duotone.policy.environment import PAINTER, POLICY_FILE
 from duotone.policy.switches import DTYPE, LOSS_SCALE, SWITCH, read_switches
 
@@ -38,6 +39,31 @@ class RunPainterChoice(enum.StrEnum):
 
     DUOTONE = "duotone"
     TENSORFLOW = "tensorflow"
+
+
+def _half_type(text: str) -> HalfTypeChoice:
+    """The half type that a word on the command line means; the same words as in Python."""
+    name = canonical(text)
+    if name in list(HalfTypeChoice):
+        return HalfTypeChoice(name)
+    near = near_half(text)
+    meant = f"Did you mean {near}? " if near else ""
+    raise typer.BadParameter(f"{text!r} is not a half type. {meant}It takes float16 or bfloat16.")
+
+
+def half_type_option(help: str) -> Any:
+    """The option ``--dtype``.
+
+    Args:
+        help: its line in the help.
+    """
+    return typer.Option(
+        "--dtype",
+        help=help,
+        parser=_half_type,
+        metavar="float16|bfloat16",
+        autocompletion=lambda: [choice.value for choice in HalfTypeChoice],
+    )
 
 
 LossScaleOption = Annotated[
@@ -71,7 +97,7 @@ def run(
     ] = None,
     dtype: Annotated[
         HalfTypeChoice | None,
-        typer.Option(help="The half type; by default the one that is fast on the device."),
+        half_type_option("The half type; by default the one that is fast on the device."),
     ] = None,
     loss_scale: LossScaleOption = None,
     policy_file: PolicyFileOption = None,
@@ -120,7 +146,7 @@ def _set_variables(options: Mapping[str, str | None]) -> None:
     if text is not None and not read_switches().loss_scaling:
         typer.echo(
             f"note: --loss-scale {text} has no effect: an environment variable switches loss "
-            "scaling off (docs/environment.md, Switched on from outside)",
+            "scaling off (page Environment variables of the documentation)",
             err=True,
         )
     if options[POLICY_FILE] is not None:

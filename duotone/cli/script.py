@@ -9,6 +9,7 @@ import difflib
 import importlib.util
 import runpy
 import sys
+import sysconfig
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,6 +95,34 @@ def _check_module(command: str, name: str) -> None:
             f"there is no module {name} in {sys.path[0]} or installed. "
             f"For a script write its path: duotone {command} path/to/train.py"
         )
+
+
+def from_users_line(error: BaseException) -> bool:
+    """Cuts off the frames of an error before the first one in a file of the user's.
+
+    Files of duotone, of installed libraries and of Python are not the user's. The errors that led
+    to it are cut too.
+
+    Returns:
+        Whether there is such a frame; the error is as it was if there is none.
+    """
+    frames = error.__traceback__
+    while frames is not None and _is_library(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    if frames is None:
+        return False
+    error.__traceback__ = frames
+    for before in (error.__cause__, error.__context__):
+        if before is not None:
+            from_users_line(before)
+    return True
+
+
+def _is_library(file: str) -> bool:
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    roots = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
+    return bool(installed) or file.startswith("<") or any(map(path.is_relative_to, roots))
 
 
 def _show(error: BaseException) -> None:

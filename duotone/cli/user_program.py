@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duotone.cli.run import HalfTypeChoice
+from duotone.cli.run import HalfTypeChoice, half_type_option
 from duotone.errors import ArgumentError, shown
 
 ProgramArgument = Annotated[
@@ -38,7 +38,7 @@ ShapesOption = Annotated[
 ]
 ChosenHalfOption = Annotated[
     HalfTypeChoice | None,
-    typer.Option(help="The half type; by default that of the program, or what is fast there."),
+    half_type_option("The half type; by default that of the program, or what is fast there."),
 ]
 PaintTargetOption = Annotated[
     str | None,
@@ -84,6 +84,7 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
     where, colon, name = program.rpartition(":")
     if not colon or not where or not name:
         raise ArgumentError(f"{program!r}: name a function, as in train.py:step.")
+    sys.argv = [where]  # what a script reads of its command line: it has no arguments
     found: Any = _module(where)
     for part in name.split("."):
         if not hasattr(found, part):

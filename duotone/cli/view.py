@@ -180,7 +180,11 @@ def _show_record(
     from duotone.explaining.operation_rows import Rows
     from duotone.explaining.overview import Overview
 
-    console.print(Overview(record) if where is None else Rows(record, where, most=most))
+    console.print(
+        Overview(record, hint="--nodes '*/attention/*'")
+        if where is None
+        else Rows(record, where, most=most)
+    )
     if logdir is not None:
         from duotone.explaining import tensorboard
 

@@ -52,7 +52,7 @@ def _target(rows: Sequence[ComparisonRow]) -> list[dict[str, Any]]:
         ]
         for kernel in mixed.most_expensive
     ]
-    heads = ["most expensive in duotone's program", "time", "runs", "bytes", "source"]
+    heads = ["most expensive kernels with duotone", "time", "runs", "bytes", "source"]
     return [table(title, columns, forms), table("", heads, most_expensive)]
 
 

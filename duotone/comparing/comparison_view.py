@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from duotone.comparing.comparison import DUOTONE, ComparisonRow, SideBySide
 from duotone.cost.compiled_record import Kernel
-from duotone.text.columns import columns
+from duotone.text.columns import columns, ending
 from duotone.text.lines import Lines
 from duotone.text.numbers import amount
 from duotone.text.source_lines import short_source
@@ -45,7 +45,7 @@ def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
     yield f"{first.target} ({first.device}), {made}{several}"
     bounds = ("", "") if first.exact else ("least", "most")
     heads = ("speed-up", "bytes", "memory", "half", "bounded by")
-    yield _cells(width, "", bounds[0], "time", bounds[1], *heads)
+    yield _cells(width, "", bounds[0], "time", bounds[1], *heads, is_head=True)
     for row in rows:
         yield _row(row, width)
     yield from _sent(rows, width)
@@ -55,7 +55,7 @@ def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
         yield f"largest batch, about: {', '.join(told)}"
     mixed = next(row for row in rows if row.form == DUOTONE)
     half = f" ({mixed.half})" if mixed.half else ", which finds no half type that is fast here"
-    yield f"most expensive in duotone's program{half}"
+    yield f"most expensive kernels with duotone{half}"
     for kernel in mixed.most_expensive:
         yield _kernel(kernel, mixed, width)
 
@@ -83,7 +83,7 @@ def _sent(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
     """The bytes that a device sends in each form, by kind of collective; nothing for one device."""
     if not any(row.sent for row in rows):
         return
-    yield columns(width, ("", 10), ("sends", -8))
+    yield columns(width, ("", 10), ("sends", -8), is_head=True)
     for row in rows:
         if not row.same_as:
             kinds = sorted(row.sent.items(), key=lambda kind: -kind[1])
@@ -92,7 +92,7 @@ def _sent(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
             yield columns(width, (row.form, 10), (total, -8), (told, 0))
 
 
-def _cells(width: int, *cells: str) -> str:
+def _cells(width: int, *cells: str, is_head: bool = False) -> str:
     form, least, time, most, speedup, moved, memory, half, by = cells
     return columns(
         width,
@@ -105,6 +105,7 @@ def _cells(width: int, *cells: str) -> str:
         (memory, -8),
         (half, -4),
         (by, 0),
+        is_head=is_head,
     )
 
 
@@ -116,14 +117,8 @@ def _kernel(kernel: Kernel, row: ComparisonRow, width: int) -> str:
         (duration(kernel.total_seconds) or amount(kernel.total_bytes, "B"), -8),
         (f"{kernel.runs} x", -6),
         (f"{kernel.op} {kernel.dtype}".rstrip(), 28),
-        (_source(kernel.source, width - 51), 0),
+        (ending(short_source(kernel.source), width - 51), 0),
     )
-
-
-def _source(source: str, size: int) -> str:
-    """A source line, or the end of a compiler's name stack."""
-    short = short_source(source)
-    return short if len(short) <= size else f"…{short[1 - size :]}"
 
 
 def duration(seconds: float) -> str:

@@ -238,7 +238,7 @@ def _part(listing: Listing, start: int, end: int) -> Part:
             wires.append(("inside", value - base))
         else:
             place = outside.setdefault(value, len(outside))
-            wires.append(("no_half_operand", place))
+            wires.append(("outside", place))
     results = tuple(int(v) for v in np.flatnonzero(listing.last_use[base:top] >= end))
     moving = tuple(listing.offsets.get(place) for place in range(start, end))
     equations = tuple(listing.keys[start:end].tolist())

@@ -15,10 +15,15 @@ if TYPE_CHECKING:
     from duotone.explaining.page.assemble import Sections
 
 
+_SHORT_TREE = 15
+"""Lines of the tree in a ``repr``."""
+
+
 class Explanation(Viewed, Record):
     """The effect of a painting on a function, and why: a :class:`~duotone.precision.record.Record`.
 
-    ``print`` shows an overview: totals, why what is full is full, and a tree by name scope.
+    ``print`` shows an overview: totals, why what is full is full, and a tree by name scope;
+    ``repr`` the same with a shorter tree.
     :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_html` a page
     and :meth:`to_tensorboard` and :meth:`to_model_explorer` coloured graphs. A notebook shows the
     overview too.
@@ -27,7 +32,7 @@ class Explanation(Viewed, Record):
     def rows(
         self, where: str | None = None, *, rule: str | None = None, most: int | None = None
     ) -> Rows:
-        """Operations one by one, in program order; print it.
+        """Operations one by one, in program order: a sequence that prints itself as lines.
 
         Args:
             where: a shell pattern over name scope and operation, as in a policy:
@@ -41,13 +46,16 @@ class Explanation(Viewed, Record):
         Example:
             >>> import jax, jax.numpy as jnp, duotone
             >>> seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
-            >>> [o.operation for o in seen.rows(rule="deny").operations]
+            >>> [row.operation for row in seen.rows(rule="deny")]
             ['exp']
         """
         return Rows(self, where, rule, most)
 
     def __rich__(self) -> Overview:
         return Overview(self)
+
+    def __repr__(self) -> str:
+        return repr(Overview(self, _SHORT_TREE))
 
     def to_html(self, **sections: Unpack[Sections]) -> str:
         """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
-
-from rich.console import Console, ConsoleOptions
-from rich.text import Text
+from typing import overload
 
 from duotone.errors import ArgumentError
 from duotone.precision.record import OperationRecord, Record
 from duotone.precision.rules import WORDS, Rule
-from duotone.text.columns import columns, fitted, html, plain
+from duotone.text.columns import Row, columns
+from duotone.text.lines import Lines
 from duotone.text.source_lines import short_source
 
 _STYLES = {"half": "green", "full": ""}
-_NARROWEST = 60
 _SHORT = re.compile(r"^(float|int|uint|complex|bfloat)(\d+)$")
 
 
-class Rows:
-    """Some operations of a record, in program order.
+class Rows(Lines, Sequence[OperationRecord]):
+    """Some operations of a record, in program order: a sequence of them, shown one line each.
 
     Attributes:
         operations: shown ones.
@@ -75,36 +74,36 @@ class Rows:
         self.operations = tuple(shown)
         self.hidden = len(found) - len(shown)
 
-    def __iter__(self) -> Iterator[OperationRecord]:
-        """The operations that are shown."""
-        return iter(self.operations)
+    def __len__(self) -> int:
+        """The number of operations that are shown."""
+        return len(self.operations)
 
-    def __str__(self) -> str:
-        return plain(self)
+    @overload
+    def __getitem__(self, index: int) -> OperationRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[OperationRecord]: ...
+    def __getitem__(self, index: int | slice) -> OperationRecord | Sequence[OperationRecord]:
+        """The operations that are shown, by position among them."""
+        return self.operations[index]
 
-    def _repr_html_(self) -> str:
-        return html(self)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """One line an operation, none longer than the console is wide (at least 60)."""
-        del console
-        width = max(options.max_width, _NARROWEST)
+    def _lines(self, width: int) -> Iterator[str]:
+        """One line an operation."""
         scope = None
-        yield Text(_cells(width, ("operation", "result", "in", "source", "rule")), style="bold")
+        names = ("operation", "result", "in", "source", "rule")
+        yield _cells(width, names, is_head=True, style="bold")
         for o in self.operations:
             if o.scope != scope:
                 scope = o.scope
-                yield Text(fitted(scope or "(no scope)", width), style="dim", no_wrap=True)
-            cells = _of(o, _sizes(width)[3])
-            yield Text(_cells(width, cells), style=_STYLES.get(o.paint, ""), no_wrap=True)
+                yield columns(width, (scope or "(no scope)", 0), style="dim")
+            yield _cells(width, _of(o, _sizes(width)[3]), style=_STYLES.get(o.paint, ""))
         if self.hidden:
-            yield Text(f"… and {self.hidden} with fewer bytes", style="dim")
-        yield Text()
+            yield f"… and {self.hidden} with fewer bytes"
+        yield ""
         for rule in dict.fromkeys(o.rule for o in self.operations):
             if rule in WORDS:
-                yield Text(f"{rule}: {WORDS[rule]}", style="dim")
+                yield from textwrap.wrap(f"{rule}: {WORDS[rule]}", width)
         for name, why in dict(pair for o in self.operations for pair in o.optimizations).items():
-            yield Text(f"+{name}: {why}", style="dim")
+            yield from textwrap.wrap(f"+{name}: {why}", width)
 
 
 def _path(o: OperationRecord) -> str:
@@ -128,9 +127,11 @@ def _of(o: OperationRecord, size: int) -> Sequence[str]:
     return o.operation, result, paint, short_source(file, size), because
 
 
-def _cells(width: int, cells: Sequence[str]) -> str:
+def _cells(width: int, cells: Sequence[str], is_head: bool = False, style: str = "") -> Row:
     sizes = _sizes(width)
-    return columns(width, *(("  " + cells[0], sizes[0]), *zip(cells[1:], sizes[1:], strict=True)))
+    first = ("  " + cells[0], sizes[0])
+    rest = zip(cells[1:], sizes[1:], strict=True)
+    return columns(width, first, *rest, is_head=is_head, style=style)
 
 
 def _sizes(width: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from duotone.errors import plural
 from duotone.explaining.summary_line import ASKED
 from duotone.graph.graph import HALF_TYPES, PRECISION
 from duotone.precision.record import OperationRecord, Record
@@ -28,8 +29,8 @@ MOST_LINES = 30
 _MOST_REASONS = 6
 _NUMBER = re.compile(r"\d+")
 _UNNAMED = "(no scope)"
-GLOSSARY, OPTIMIZATIONS = "docs/rules.md", "docs/optimizations.md"
-"""Where each rule and each optimization is told in full."""
+HINT = ".rows(), .rows('*/attention/*'), .rows(rule='taint')"
+"""The calls that show operations one by one in Python."""
 
 
 @dataclasses.dataclass
@@ -60,10 +61,11 @@ class Overview(Lines):
     Args:
         record: the record.
         lines: of the tree, at most.
+        hint: what shows operations one by one.
     """
 
-    def __init__(self, record: Record, lines: int = MOST_LINES) -> None:
-        self._record, self._most = record, lines
+    def __init__(self, record: Record, lines: int = MOST_LINES, hint: str = HINT) -> None:
+        self._record, self._most, self._hint = record, lines, hint
 
     def _lines(self, width: int) -> Iterator[str]:
         yield from _totals(self._record, width)
@@ -71,8 +73,7 @@ class Overview(Lines):
         yield from _reasons(self._record, width)
         yield from _tree(self._record, self._most, width)
         yield ""
-        yield "One line an operation: .rows(), .rows('*/attention/*'), .rows(rule='taint')."
-        yield f"What each rule says: {GLOSSARY}"
+        yield f"One line an operation: {self._hint}"
 
 
 def _totals(record: Record, width: int) -> Iterator[str]:
@@ -87,15 +88,15 @@ def _totals(record: Record, width: int) -> Iterator[str]:
         f"FLOPs in half: {s.flops_half_share:.1%} of {amount(s.flops_half + s.flops_full)}; bytes "
         f"{amount(moved, 'B')}, {amount(s.bytes_original, 'B')} in float32"
     )
-    yield f"{s.casts_inserted} casts inserted"
+    yield f"{plural(s.casts_inserted, 'cast')} inserted"
     if s.optimizations:
         named = ", ".join(f"{count} {name}" for name, count in sorted(s.optimizations.items()))
-        yield from textwrap.wrap(f"in another form, or not kept ({OPTIMIZATIONS}): {named}", width)
+        yield from textwrap.wrap(f"in another form, or not kept: {named}", width)
     yield from notes_of(record)
 
 
 def notes_of(record: Record) -> Iterator[str]:
-    """Lines about a record: what was left alone, and what stands in programs inside of it."""
+    """Lines about a record: what was left alone, and what was rewritten before."""
     s = record.summary
     asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
     if asked and 2 * asked >= s.allow_total:
@@ -108,7 +109,8 @@ def notes_of(record: Record) -> Iterator[str]:
             "allow list"
         )
     if s.rewritten:
-        yield f"{s.rewritten} operations stand in programs that are rewritten inside of this one"
+        of = plural(s.rewritten, "operation")
+        yield f"{of} in functions that duotone rewrote already: gradients, autocast functions"
     if s.backward:
         yield f"backward pass in jax.grad left to JAX: {s.backward}"
     if s.unlisted:
@@ -158,7 +160,9 @@ def _reasons(record: Record, width: int) -> Iterator[str]:
     reasons = reasons_of(record)
     if not reasons:
         return
-    yield columns(width, ("full by", 10), ("bytes", -5), ("because", 0), ("mostly", 22))
+    yield columns(
+        width, ("full by", 10), ("bytes", -5), ("because", 0), ("mostly", 22), is_head=True
+    )
     for r in reasons[:_MOST_REASONS]:
         share, mostly = f"{r.share:.0%}", counted(r.operations)
         yield columns(width, (r.rule, 10), (share, -5), (r.words, 0), (mostly, 22))
@@ -182,7 +186,13 @@ def counted(operations: Iterable[OperationRecord]) -> str:
 def _tree(record: Record, lines: int, width: int) -> Iterator[str]:
     """The tree by name scope."""
     yield columns(
-        width, ("scope", 0), ("half", -13), ("FLOPs", -6), ("bytes", -16), ("full by", 10)
+        width,
+        ("scope", 0),
+        ("half", -13),
+        ("FLOPs", -6),
+        ("bytes", -16),
+        ("full by", 10),
+        is_head=True,
     )
     for depth, branch in _opened(branches_of(record.operations), lines):
         operations = branch.operations

@@ -147,7 +147,7 @@ def export(
         ArgumentError: the folder is not empty; no such format or platform; a position without an
             array with axes; settings for a function that has its weights, or that an ONNX model
             has no place for; the function cannot be exported, or its pytrees not written.
-        ArgumentTypeError: ``fn`` is not callable, ``dtype`` no dtype, ``policy`` no policy.
+        ArgumentTypeError: ``fn`` is not callable, ``dtype`` not a dtype, ``policy`` no policy.
         UnknownTargetError: no such target.
         MissingExtraError: ``format="onnx"`` without jax2onnx, ``"saved_model"`` without
             TensorFlow.

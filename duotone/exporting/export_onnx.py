@@ -161,7 +161,7 @@ def _check_pins(name: str, seen: Record) -> None:
         ArgumentError: by a scope, a region or a precision.
     """
     for one in seen.operations:
-        if one.rule == Rule.PINNED or one.fixed.startswith(PRECISION):
+        if one.rule in (Rule.PINNED, Rule.UPDATE) or one.fixed.startswith(PRECISION):
             raise ArgumentError(
                 f"export: {one.operation} of {name} ({one.source}) is kept {one.paint} by a scope, "
                 "a region or a precision of yours, and an ONNX model has none of these. Export the "

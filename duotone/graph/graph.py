@@ -179,6 +179,7 @@ NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 
 
 SWITCHED_OFF = "off"  # the region of what is to stay as it is written
+UPDATE = "update"  # the region of loss scales and optimizers, which stay float32
 PRECISION = "the user asked for precision"
 """How :attr:`Node.fixed` begins where a precision other than JAX's default was asked for."""
 
@@ -221,7 +222,8 @@ class Node:
         half_outputs: for each output, whether it may come back in half.
         body: index of the body in which it runs.
         scope: name scope, components joined by ``/``; empty outside any.
-        region: the region of the user's code: ``"full"``, ``"half"``, ``"off"`` or empty.
+        region: the region of the user's code: ``"full"``, ``"half"``, :data:`UPDATE`,
+            :data:`SWITCHED_OFF` or empty.
         source: an object whose ``str`` is the user's source line.
         flops: floating point operations of one execution.
         fixed: why it cannot be half, or an empty string.

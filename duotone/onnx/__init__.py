@@ -2,7 +2,7 @@
 
 :func:`rewrite` takes a model, or the file of one, and gives back a copy in mixed precision with the
 record of every decision; :func:`explain` paints without writing, :func:`view` shows the record;
-:func:`compare` runs two models in ONNX Runtime and tells where they part; :func:`calibrate`
+:func:`compare` runs two models in ONNX Runtime and tells where they first differ; :func:`calibrate`
 measures the ranges of a model's values. They need the ``onnx`` package (``pip install
 'duotone[onnx]'``), those that run a model ``onnxruntime``, and no JAX.
 

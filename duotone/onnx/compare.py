@@ -1,6 +1,6 @@
-"""Compare: two models on the same inputs, per result and per node: where they part.
+"""Compare: two models on the same inputs, per result and per node: where they first differ.
 
-Both run in ONNX Runtime on the CPU with its optimisations off, so that every value that both have
+Both run in ONNX Runtime on the CPU with its optimisations off, so that every value of the same name
 by one name is there to be compared. That provider calculates most operations of half operands in
 float32 and rounds the result to half.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from duotone.errors import ArgumentError
+from duotone.errors import ArgumentError, plural
 from duotone.onnx import files, running
 
 PARTED = 16.0
@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def parts(self) -> ValueDifference | None:
-        """The first value where the two part."""
+        """The first value where the two first differ."""
         found = (v for v in (*self.nodes, *self.outputs) if v.ulp > PARTED or v.saturated)
         return next(found, None)
 
@@ -70,25 +70,25 @@ class Difference:
         return json.dumps(dataclasses.asdict(self))
 
     def __str__(self) -> str:
-        """Results first, then where the two part."""
+        """Results first, then where the two first differ."""
         lines = [f"{'result':<32} {'error':>10} {'ULP':>8} {'saturated':>10}"]
         for value in self.outputs:
             row = f"{value.error:>10.2e} {value.ulp:>8.1f} {value.saturated:>10}"
             lines.append(f"{value.name:<32} {row}")
-        lines.append(f"values inside that both have: {len(self.nodes)}")
+        lines.append(f"compared inside, values of the same name: {len(self.nodes)}")
         parts = self.parts
         if parts is None:
-            lines.append(f"they part nowhere (no value by more than {PARTED:.0f} steps of float16)")
+            lines.append(f"no value differs by more than {PARTED:.0f} steps of float16")
         else:
             lines.append(
-                f"they part at {parts.name} ({parts.operation}): error {parts.error:.2e}, "
-                f"{parts.saturated} elements saturated"
+                f"they first differ at {parts.name} ({parts.operation}): error {parts.error:.2e}, "
+                f"{plural(parts.saturated, 'element')} saturated"
             )
         return "\n".join(lines)
 
 
 def compare(first: Any, second: Any, data: Any = None, *, seed: int = 0) -> Difference:
-    """Runs two models on the same inputs and tells where they part.
+    """Runs two models on the same inputs and tells where they first differ.
 
     Args:
         first: the path of a model, or an ``onnx.ModelProto``: the reference.

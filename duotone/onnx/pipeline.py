@@ -148,7 +148,7 @@ def _say_ignored(policy: Policy) -> None:
     if fields:
         logger.warning(
             "ignored for an ONNX model, from the policy or the environment (DUOTONE_..., its "
-            "policy file): %s. docs/environment.md says what holds there.",
+            "policy file): %s. Environment variables, in the documentation, has what holds.",
             ", ".join(fields),
         )
 

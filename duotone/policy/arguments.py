@@ -14,7 +14,7 @@ import jax
 from duotone.errors import ArgumentError, ArgumentTypeError, shown, way_out
 from duotone.graph.graph import HALF_TYPES, HalfType
 from duotone.policy.calibration import Calibration
-from duotone.policy.dtypes import OFF, canonical
+from duotone.policy.dtypes import OFF, canonical, near_half
 from duotone.policy.policy import Policy
 
 _HANDS_ON = ("cast_params", "explain")
@@ -72,14 +72,16 @@ def half_named(name: str, dtype: Any) -> HalfType | None:
     """The half type that ``dtype`` says, or ``None`` for float32: mixed precision is off.
 
     Raises:
-        ArgumentTypeError: it is no dtype.
+        ArgumentTypeError: it is not a dtype.
         ArgumentError: it is neither a half type nor float32.
     """
     try:
         found = jax.numpy.dtype(canonical(dtype) if isinstance(dtype, str) else dtype).name
     except TypeError as error:
+        near = near_half(dtype) if isinstance(dtype, str) else ""
+        meant = f"did you mean {near!r}? Else " if near else ""
         raise ArgumentTypeError(
-            f"{name}: dtype is {shown(dtype)}, which is no dtype; pass jnp.float16 or "
+            f"{name}: dtype is {shown(dtype)}, which is not a dtype; {meant}pass jnp.float16 or "
             f"jnp.bfloat16{_else(name, 'dtype')}"
         ) from error
     if found == OFF:

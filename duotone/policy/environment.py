@@ -163,7 +163,7 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
         (near,) = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.0)
         logger.warning(
             "environment variable %s: duotone has none of this name; the nearest is %s, and "
-            "docs/environment.md lists all.",
+            "the page Environment variables of the documentation lists all.",
             name,
             near,
         )

@@ -16,12 +16,14 @@ from collections.abc import Iterator, Sequence
 import jax
 
 LOSS_SCALE = "duotone.loss_scale"
-"""The region in which a loss is scaled: what stands in it is full."""
+"""The region in which a loss is scaled, in float32."""
+_UPDATE = "duotone.update"
 _SWITCHED_OFF = "duotone.switched_off"
 _MARKERS = {
     "duotone.keep_full": "full",
     "duotone.keep_half": "half",
-    LOSS_SCALE: "full",
+    _UPDATE: "update",
+    LOSS_SCALE: "update",
     _SWITCHED_OFF: "off",
 }
 
@@ -61,8 +63,18 @@ def keep_half() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scaling_loss() -> Iterator[None]:
-    """As :func:`keep_full`, for what multiplies a loss by its scale: ``blame`` looks for it."""
+    """As :func:`updating`, for what multiplies a loss by its scale: ``blame`` looks for it."""
     with jax.named_scope(LOSS_SCALE):
+        yield
+
+
+@contextlib.contextmanager
+def updating() -> Iterator[None]:
+    """Keeps duotone's own code around a gradient in float32: loss scales, checks, optimizers.
+
+    Records tell it from what the user keeps full: its rule is ``update``, not ``pinned``.
+    """
+    with jax.named_scope(_UPDATE):
         yield
 
 
@@ -78,7 +90,7 @@ def switched_off() -> Iterator[None]:
 
 
 def region_of(scopes: Sequence[str]) -> str:
-    """The region that a node is in: ``"full"``, ``"half"``, ``"off"`` or ``""``.
+    """The region of a node: ``"full"``, ``"half"``, ``"off"``, ``"update"`` (full too) or ``""``.
 
     Args:
         scopes: name scopes, outermost first. The innermost region decides, unless one is switched

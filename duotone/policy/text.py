@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from duotone.errors import plural
+
 if TYPE_CHECKING:
     from duotone.policy.policy import Policy
 
@@ -61,5 +63,5 @@ def _phrases(policy: Policy, lists: Sequence[str]) -> list[str]:
     if policy.log_decisions:
         phrases.append("logs decisions")
     if policy.heal:
-        phrases.append(f"heals what overflows in {policy.heal} steps in a row")
+        phrases.append(f"heals what overflows in {plural(policy.heal, 'step')} in a row")
     return phrases

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +23,21 @@ from duotone.precision.removable import REMOVABLE
 
 StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 """Name patterns and bounds, as a policy keeps them."""
+
+
+class Names(Protocol):
+    """Several names: a list, tuple or set of strings. One string is flagged by a type checker.
+
+    Of a string ``3 in "abc"`` is an error, so its ``__contains__`` takes no object.
+    """
+
+    def __contains__(self, name: object, /) -> bool:
+        """True if this is one of the names."""
+        ...
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        ...
 
 
 class Origin(NamedTuple):

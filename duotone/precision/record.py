@@ -152,8 +152,8 @@ class Record:
         summary: totals.
     """
 
-    operations: tuple[OperationRecord, ...]
-    casts: tuple[CastRecord, ...]
+    operations: tuple[OperationRecord, ...] = dataclasses.field(repr=False)
+    casts: tuple[CastRecord, ...] = dataclasses.field(repr=False)
     summary: Summary
 
     def to_json(self, *, indent: int | None = None) -> str:

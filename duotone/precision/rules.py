@@ -88,6 +88,7 @@ class Rule(enum.StrEnum):
     FIXED = "fixed", "cannot be half"
     INTEGER = "integer", "no float32 operand or result: integers, or half as it was written"
     PINNED = "pinned", "the user decided"
+    UPDATE = "update", "the optimizer's update, the loss scale and their checks stay float32"
     OFF = "off", "mixed precision is switched off"
     TENSORFLOW = "tensorflow", "TensorFlow's passes decided"
     REWRITTEN = "rewritten", "made of a rewritten program by a transformation; read from its types"
@@ -104,6 +105,7 @@ WORDS: Mapping[str, str] = MappingProxyType({rule.value: rule.words for rule in 
 _BEFORE_PAINTING = frozenset(
     {
         Rule.PINNED,
+        Rule.UPDATE,
         Rule.FIXED,
         Rule.UNLISTED,
         Rule.INTEGER,

@@ -95,7 +95,13 @@ def _efficiency(record: ProfileRecord) -> str:
 def _head(title: str, width: int, cores: bool, *more: tuple[str, int]) -> Iterator[str]:
     yield ""
     yield columns(
-        width, (title, 0), ("share", -6), ("time", -8), ("calls", -7), *_last(cores, *more)
+        width,
+        (title, 0),
+        ("share", -6),
+        ("time", -8),
+        ("calls", -7),
+        *_last(cores, *more),
+        is_head=True,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 from duotone.scale.configuration import check_scale, with_names_of_tensorflow
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
 
@@ -153,4 +153,4 @@ def _shown(loss_scale: Any) -> str:
         return f"an array of {loss_scale.dtype}{list(getattr(loss_scale, 'shape', ()))}"
     if isinstance(loss_scale, bool | type):
         return repr(loss_scale)
-    return f"a {type(loss_scale).__name__}"
+    return f"{kind_of(loss_scale)}"

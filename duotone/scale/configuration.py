@@ -64,7 +64,7 @@ def _check_number(name: str, number: Any) -> float:
     raise ArgumentTypeError(
         f"{name} must be a number that is known when the loss scale is made, such as 2.0**15; got "
         f"{number!r} of type {type(number).__name__}. Convert an array with float(x); to go on "
-        "from a saved loss scale, restore its arrays into a new one (docs/loss-scaling.md)."
+        "from a saved loss scale, restore its arrays into a new one."
     )
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from duotone.errors import ArgumentTypeError
-from duotone.policy.regions import keep_full
+from duotone.policy.regions import updating
 from duotone.scale.leaves import is_inexact
 
 AxisName = str | Sequence[str]
@@ -51,7 +51,7 @@ def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
         False
     """
     axes = check_axis_name(axis_name)
-    with keep_full():
+    with updating():
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if is_inexact(leaf)]
         finite = reduce(jnp.logical_and, checks) if checks else jnp.asarray(True)
         return _agree(finite, _varying_axes(finite) if axes is None else axes)

@@ -18,7 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from duotone.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from duotone.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MissingExtraError,
+    kind_of,
+    plural,
+    with_article,
+)
 from duotone.scale.optimizer_state import MixedPrecisionState, Reading, check, find, read
 
 logger = logging.getLogger("duotone")
@@ -54,14 +61,15 @@ class StuckAlarm:
             return
         self._rung = True
         logger.warning(
-            "%d steps in a row were skipped with the loss scale at its smallest, %g: the gradients "
+            "%s in a row %s skipped with the loss scale at its smallest, %g: the gradients "
             "are not finite for a reason that scaling cannot mend, and nothing is learnt. %s"
             "duotone.blame(step, ...) with the arguments of one step names the operation. "
             "Look for NaN in the inputs and parameters; run the step without duotone; read "
             "duotone.explain(step, ...) with the arguments of one step, which shows what is half "
             "in it and why, also inside of what the optimizer rewrites; and keep suspicious parts "
             "in float32 with duotone.keep_full().",
-            reading.stuck,
+            plural(reading.stuck, "step"),
+            "was" if reading.stuck == 1 else "were",
             reading.loss_scale,
             self._ask(),
         )
@@ -126,11 +134,12 @@ class LossScaleMonitor:
         warn_after: int | None = None,
     ) -> None:
         if optimizer is not None and not isinstance(getattr(optimizer, "alarm", None), StuckAlarm):
+            module = type(optimizer).__module__.partition(".")[0]
             raise ArgumentTypeError(
                 "LossScaleMonitor: optimizer must be what enable_mixed_precision_graph_rewrite "
                 "returned (of an Optax or a Keras optimizer), a duotone.nnx.Optimizer, or None; "
-                f"got a {type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}, "
-                "which has no loss scale."
+                f"got {with_article(f'{module} {type(optimizer).__name__}')}, which has no loss "
+                "scale."
             )
         self._every = _positive("every", every)
         self._alarm: StuckAlarm = StuckAlarm() if optimizer is None else optimizer.alarm
@@ -180,10 +189,10 @@ class LossScaleMonitor:
         changed = before is None or before.loss_scale != reading.loss_scale
         if changed or skipped:
             logger.info(
-                "step %d: loss scale %g, %d steps skipped since the last line, %d in all",
+                "step %d: loss scale %g, %s skipped since the last line, %d in all",
                 step,
                 reading.loss_scale,
-                skipped,
+                plural(skipped, "step"),
                 reading.skipped_steps,
             )
 
@@ -222,7 +231,7 @@ def _scalar_writer(
             return getattr(writer, method), getattr(writer, "flush", None)
     raise ArgumentTypeError(
         "LossScaleMonitor: writer must have add_scalar(tag, value, step) or scalar(tag, value, "
-        f"step), as TensorBoard's writers have; got a {type(writer).__name__}."
+        f"step), as TensorBoard's writers have; got {kind_of(writer)}."
     )
 
 

@@ -18,8 +18,8 @@ import optax
 from jax.core import Tracer
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.policy.regions import keep_full
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
+from duotone.policy.regions import updating
 from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
 from duotone.scale.leaves import is_inexact
 from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale
@@ -92,7 +92,7 @@ def advance(
     if loss is not None:
         loss_scale = loss_scale.fitted_to(loss, finite, state.last_finite)
     loss_scale = loss_scale.adjust(finite)
-    with keep_full():
+    with updating():
         unmoved = jnp.logical_not(loss_scale.value < state.loss_scale.value)
         stuck = jnp.where(finite, 0, state.stuck + unmoved.astype(jnp.int32))
     return MixedPrecisionState(inner, loss_scale, finite, stuck)
@@ -104,7 +104,7 @@ def cannot_fall(loss_scale: LossScale) -> jax.Array:
     Args:
         loss_scale: any loss scale; a dynamic one can fall until its floor.
     """
-    with keep_full():
+    with updating():
         lower = loss_scale.adjust(jnp.asarray(False)).value
         return jnp.logical_not(lower < loss_scale.value)
 
@@ -314,5 +314,5 @@ def _as_float32(number: float) -> float:
 
 def _shown(state: Any) -> str:
     if isinstance(state, LossScale):
-        return f"a {type(state).__name__} alone"
-    return f"a {type(state).__name__}"
+        return f"{kind_of(state)} alone"
+    return f"{kind_of(state)}"

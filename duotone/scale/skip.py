@@ -38,8 +38,8 @@ from jax import lax
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone.errors import ArgumentError, ArgumentTypeError
-from duotone.policy.regions import keep_full
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
+from duotone.policy.regions import updating
 from duotone.scale.finite import AxisName, all_finite, check_axis_name, unfollowed_axes
 from duotone.scale.gradient import ScaledGrad
 from duotone.scale.leaves import is_inexact, to_full
@@ -101,8 +101,8 @@ def skip_nonfinite(
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         if not isinstance(state, SkipState):
             raise ArgumentTypeError(
-                "skip_nonfinite: the state must be a SkipState, as its init(params) gives; got a "
-                f"{type(state).__name__}. The state of the bare optimizer goes inside: "
+                "skip_nonfinite: the state must be a SkipState, as its init(params) gives; got "
+                f"{kind_of(state)}. The state of the bare optimizer goes inside: "
                 "tx.init(params)._replace(inner=state)."
             )
         grads, finite = checked_gradients(updates, axes, "skip_nonfinite")
@@ -156,14 +156,14 @@ def _takes_any_keyword(function: Any) -> bool:
 def _not_an_optimizer(inner: Any) -> str:
     name = getattr(inner, "__name__", None)
     if hasattr(inner, "tx"):  # a Flax TrainState or NNX optimizer
-        shown, remedy = f"a {type(inner).__name__}", "Wrap the Optax optimizer that you make it of."
+        shown, remedy = f"{kind_of(inner)}", "Wrap the Optax optimizer that you make it of."
     elif isinstance(inner, str):
         shown, remedy = repr(inner), f"Make the optimizer first, such as optax.{inner}(1e-3)."
     elif callable(inner) and name is not None:
         shown = f"the function {name}"
         remedy = f"Call it first, as in {name}(1e-3), and pass the optimizer that it makes."
     else:
-        shown, remedy = f"a {type(inner).__name__}", "Pass an optimizer, such as optax.adam(1e-3)."
+        shown, remedy = f"{kind_of(inner)}", "Pass an optimizer, such as optax.adam(1e-3)."
     return f"the optimizer must have init and update, like Optax optimizers; got {shown}. {remedy}"
 
 
@@ -306,7 +306,7 @@ def _any_half(tree: Any) -> bool:
 
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
     """``run()`` if `finite` is true, else ``keep(like)``; ``like`` has the types of ``run()``."""
-    with keep_full():
+    with updating():
         if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()
             return select_tree(finite, done, keep(done))

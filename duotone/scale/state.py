@@ -30,7 +30,7 @@ import numpy as np
 from jax import lax
 
 from duotone.errors import ArgumentError
-from duotone.policy.regions import keep_full, scaling_loss
+from duotone.policy.regions import scaling_loss, updating
 from duotone.scale.configuration import (
     check_factor,
     check_interval,
@@ -91,7 +91,7 @@ class LossScale(abc.ABC):
             The unscaled tree; half leaves as float32, because a true gradient may be too small for
             the half type of the scaled one; all others in their own dtype.
         """
-        with keep_full():
+        with updating():
             return divide(tree, self.value)
 
     @abc.abstractmethod
@@ -213,7 +213,7 @@ class DynamicLossScale(LossScale):
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Divides the scale after a step that was not finite; multiplies it after good steps."""
         finite = check_predicate(grads_finite, "grads_finite")
-        with keep_full():
+        with updating():
             scale = jnp.asarray(self.value, jnp.float32)
             counts = _counted(self, finite)
             good = counts["good_steps"]
@@ -248,7 +248,7 @@ class DynamicLossScale(LossScale):
             1024.0
         """
         finite = check_predicate(grads_finite, "grads_finite")
-        with keep_full():
+        with updating():
             size = jnp.abs(jnp.asarray(loss, jnp.float32)) / ORDINARY_LOSS
             above = jnp.maximum(log2_above(size), 0)
             first = (self.good_steps == 0) & (self.skipped == 0) & (self.value == self.initial)
@@ -264,7 +264,7 @@ class DynamicLossScale(LossScale):
         kind = jnp.finfo(dtype)
         if _holds_any_scale(kind):
             return self
-        with keep_full():
+        with updating():
             value = jnp.clip(self.value, *powers_held_by(kind))
             # XLA may remove a pair of casts. Then the gradients would be divided by another number
             # than the one that multiplied the loss.
@@ -353,12 +353,12 @@ class NoLossScale(LossScale):
 
     def scale(self, tree: Any) -> Any:
         """Casts half leaves to float32, like the other loss scales, and changes nothing else."""
-        with keep_full():
+        with updating():
             return to_full(tree)
 
     def unscale(self, tree: Any) -> Any:
         """Casts half leaves to float32, like the other loss scales, and changes nothing else."""
-        with keep_full():
+        with updating():
             return to_full(tree)
 
     def adjust(self, grads_finite: Any) -> NoLossScale:

@@ -1,22 +1,39 @@
-"""Lines of columns that never wrap."""
+"""Lines of columns that never wrap, as text and as rows of an HTML table."""
 
 from __future__ import annotations
 
+import html
 import io
+import itertools
 import shutil
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
 
-_NOTEBOOK = 100
+
+class Row(str):
+    """A line of text that is a row of a table.
+
+    Attributes:
+        cells: the texts, not cut, and their widths; a negative width aligns right.
+        is_head: whether it names the columns.
+        style: of the whole line, as Rich calls it.
+    """
+
+    cells: tuple[tuple[str, int], ...]
+    is_head: bool
+    style: str
 
 
-def columns(width: int, *cells: tuple[str, int]) -> str:
+def columns(width: int, *cells: tuple[str, int], is_head: bool = False, style: str = "") -> Row:
     """One line of cells, each with its width; what is too long ends in an ellipsis.
 
     Args:
         width: of the line.
         cells: texts and widths; a negative width aligns right, that of 0 takes what is left.
+        is_head: whether the cells name the columns.
+        style: of the line, as Rich calls it.
 
     Example:
         >>> columns(16, ("layer_norm", 0), ("12", -4), ("deny", 4))
@@ -29,7 +46,9 @@ def columns(width: int, *cells: tuple[str, int]) -> str:
         text.rjust(-size) if size < 0 else text.ljust(size)
         for text, size in zip(shown, sizes, strict=True)
     )
-    return " ".join(padded).rstrip()
+    row = Row(" ".join(padded).rstrip())
+    row.cells, row.is_head, row.style = cells, is_head, style
+    return row
 
 
 def fitted(text: str, width: int) -> str:
@@ -42,6 +61,16 @@ def fitted(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
 
 
+def ending(text: str, width: int) -> str:
+    """A text that begins with an ellipsis where it is longer than ``width``: for names.
+
+    Example:
+        >>> ending("block_0/attention/dot_general", 15)
+        '…on/dot_general'
+    """
+    return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
 def plain(view: Any) -> str:
     """A rich renderable as plain text, as wide as the terminal."""
     width = shutil.get_terminal_size().columns
@@ -51,8 +80,33 @@ def plain(view: Any) -> str:
     return console.file.getvalue().rstrip("\n")
 
 
-def html(view: Any) -> str:
-    """A rich renderable as a fragment of HTML, for notebooks."""
-    console = Console(file=io.StringIO(), width=_NOTEBOOK, record=True)
-    console.print(view)
-    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+def table_html(lines: Iterable[str]) -> str:
+    """Lines as a fragment of HTML: rows next to each other are a table, other lines are text.
+
+    Example:
+        >>> table_html([columns(8, ("a<b", 4))])
+        '<table><tr><td style="text-align: left">a&lt;b</td></tr></table>'
+    """
+    parts: list[str] = []
+    for is_table, group in itertools.groupby(lines, lambda line: isinstance(line, Row)):
+        if is_table:
+            rows = "".join(_row_html(line) for line in group if isinstance(line, Row))
+            parts.append(f"<table>{rows}</table>")
+        else:
+            text = html.escape("\n".join(group).strip("\n"))
+            parts.append(f'<div style="white-space: pre-wrap">{text}</div>' if text else "")
+    return "".join(parts)
+
+
+def _row_html(row: Row) -> str:
+    tag = "th" if row.is_head else "td"
+    style = f' style="color: {row.style}"' if row.style.isalpha() else ""
+    return f"<tr{style}>{''.join(_cells_html(row, tag))}</tr>"
+
+
+def _cells_html(row: Row, tag: str) -> Iterator[str]:
+    for text, size in row.cells:
+        indent = f"; padding-left: {len(text) - len(text.lstrip())}em" if text[:1] == " " else ""
+        side = "right" if size < 0 else "left"
+        text = html.escape(text.strip())
+        yield f'<{tag} style="text-align: {side}{indent}">{text}</{tag}>'

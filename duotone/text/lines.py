@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from typing import Any
 
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from duotone.text.columns import fitted, html, plain
+from duotone.text.columns import Row, fitted, plain, table_html
 
 _NARROWEST = 60
+_NOTEBOOK = 100
+"""Characters of a line of text in a notebook; rows of a table are not cut there."""
+MOST_LINES = 40
+"""Lines of a ``repr``."""
 
 
 class Lines(abc.ABC):
     """A rich renderable that is lines of text.
+
+    ``print`` shows all of them, a ``repr`` the first :data:`MOST_LINES`, a notebook tables.
 
     Attributes:
         widest: characters of a line at most; ``None`` for as many as the console has.
     """
 
     widest: int | None = None
+
+    def __str__(self) -> str:
+        return plain(self)
+
+    def __repr__(self) -> str:
+        lines = str(self).splitlines()
+        if len(lines) > MOST_LINES:
+            rest = len(lines) - MOST_LINES + 1
+            lines[MOST_LINES - 1 :] = [f"… {rest} more lines: print(…) shows all of them"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return table_html(self._lines(min(self.widest or _NOTEBOOK, _NOTEBOOK)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The lines, none longer than the console is wide (at least 60 characters)."""
@@ -30,7 +48,8 @@ class Lines(abc.ABC):
         if self.widest is not None:
             width = min(width, self.widest)
         for line in self._lines(width):
-            yield Text(fitted(line, width), no_wrap=True)
+            style = line.style if isinstance(line, Row) else ""
+            yield Text(fitted(line, width), style=style, no_wrap=True)
 
     @abc.abstractmethod
     def _lines(self, width: int) -> Iterator[str]:
@@ -38,14 +57,17 @@ class Lines(abc.ABC):
 
 
 class Viewed(abc.ABC):
-    """A record that ``print``, Rich and notebooks show through its view."""
+    """A record that ``print``, ``repr``, Rich and notebooks show through its view."""
 
     @abc.abstractmethod
-    def __rich__(self) -> Any:
+    def __rich__(self) -> Lines:
         """The view."""
 
     def __str__(self) -> str:
-        return plain(self.__rich__())
+        return str(self.__rich__())
+
+    def __repr__(self) -> str:
+        return repr(self.__rich__())
 
     def _repr_html_(self) -> str:
-        return html(self.__rich__())
+        return self.__rich__()._repr_html_()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from duotone.text.columns import ending
+
 _PLACE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)?(?: \((?P<function>.*)\))?$")
 _PARTS = 2
 """Parts of a path outside of the current folder that are shown."""
@@ -34,7 +36,7 @@ def short_source(source: str, width: int = 0) -> str:
         elif file.is_absolute():
             file = Path(*file.parts[-_PARTS:])
         short = f"{file}:{found['line']}"
-    return f"…{short[1 - width :]}" if 0 < width < len(short) else short
+    return ending(short, width) if width else short
 
 
 def short_function(source: str) -> str:

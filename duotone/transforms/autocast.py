@@ -119,7 +119,7 @@ def autocast(
 
     Raises:
         ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
-            no dtype, ``policy`` is no policy, ``calibration`` no calibration, ``weights`` holds
+            not a dtype, ``policy`` is no policy, ``calibration`` no calibration, ``weights`` holds
             shapes in place of arrays.
         ArgumentError: ``dtype`` is neither a half type nor float32, or not that of the cast
             weights; ``weights`` holds no array.
@@ -337,7 +337,7 @@ def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
         ``"float16"``, ``"bfloat16"``, or ``None`` where functions stay as they are.
 
     Raises:
-        ArgumentTypeError: ``dtype`` is no dtype.
+        ArgumentTypeError: ``dtype`` is not a dtype.
         ArgumentError: ``dtype`` is no half type; float32 neither, for there is nothing to ask for.
     """
     if dtype is not None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of, shown
 from duotone.policy.arguments import (
     check_calibration,
     check_callable,
@@ -256,7 +256,7 @@ def _check_call(name: str, argnums: int | tuple[int, ...], args: tuple[Any, ...]
     first = 0 in (argnums if isinstance(argnums, tuple) else (argnums,))
     if args and first and isinstance(args[0], LossScale):
         raise ArgumentTypeError(
-            f"{name}: the first argument of the call is a {type(args[0]).__name__}. A loss scale "
+            f"{name}: the first argument of the call is {kind_of(args[0])}. A loss scale "
             f"is named where the function is made: {name}(fun, scale=loss_scale)(params, ...)."
         )
     check_reach(f"{name}: argnums", argnums, len(args))

@@ -140,7 +140,7 @@ def as_pair(optimizer: Any) -> Any:
 OUTSIDE = {
     "chain": lambda tx: optax.chain(optax.add_decayed_weights(0.1), tx),
     "chain, then more": lambda tx: optax.chain(tx, optax.scale(0.5)),
-    "named_chain": lambda tx: optax.named_chain(("full_readers", tx), ("scale", optax.scale(0.5))),
+    "named_chain": lambda tx: optax.named_chain(("inner", tx), ("scale", optax.scale(0.5))),
     "masked": lambda tx: optax.chain(optax.masked(tx, MASK)),
     "multi_transform": lambda tx: optax.multi_transform({"one": tx, "two": optax.sgd(0.1)}, LABELS),
     "inject_hyperparams": lambda tx: optax.inject_hyperparams(

@@ -131,9 +131,7 @@ def test_a_monitor_that_knows_the_optimizer_shows_the_scale_in_use(caplog: Any) 
     tx, state = trained("bfloat16", None, [overflowing(BATCHES[0]), BATCHES[1]])
     with caplog.at_level("INFO", logger="duotone"):
         duotone.LossScaleMonitor(tx)(state, 1)
-    assert caplog.messages == [
-        "step 1: loss scale 1, 1 steps skipped since the last line, 1 in all"
-    ]
+    assert caplog.messages == ["step 1: loss scale 1, 1 step skipped since the last line, 1 in all"]
 
 
 def test_an_nnx_optimizer_has_one_tree_too() -> None:

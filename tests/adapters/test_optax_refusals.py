@@ -122,7 +122,7 @@ def test_other_settings_are_checked_where_they_are_given():
     ("leaf", "says"),
     [
         (jnp.arange(3), r"params\['n'\] is of dtype int32"),
-        (3, r"params\['n'\] is a int"),
+        (3, r"params\['n'\] is an int"),
         ("relu", r"params\['n'\] is a str"),
         (jax.random.key(0), r"params\['n'\] is of dtype key"),
     ],
@@ -169,7 +169,7 @@ def test_a_gradient_of_another_shape():
         tx.apply_gradients(grads, PARAMS, tx.init(PARAMS))
 
 
-@pytest.mark.parametrize("full_readers", [optax.sgd(0.1), optax.adam(0.1)])
+@pytest.mark.parametrize("inner", [optax.sgd(0.1), optax.adam(0.1)])
 @pytest.mark.parametrize("method", ["update", "apply_gradients"])
 def test_gradients_of_each_example_that_nothing_reduces(inner, method):
     tx = enable(inner, dtype="float16")
@@ -276,7 +276,7 @@ def test_accumulation_around_it(method):
         (lambda tx: optax.multi_transform({"one": tx, "two": optax.sgd(0.1)}, LABELS), "'two'"),
         (lambda tx: optax.chain(optax.trace(0.9), tx), "TraceState"),
         (
-            lambda tx: optax.named_chain(("trace", optax.trace(0.9)), ("full_readers", tx)),
+            lambda tx: optax.named_chain(("trace", optax.trace(0.9)), ("inner", tx)),
             "TraceState",
         ),
         (lambda tx: optax.chain(optax.clip(1.0), optax.chain(optax.ema(0.9), tx)), "EmaState"),

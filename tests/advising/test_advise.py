@@ -35,7 +35,7 @@ def test_a_planted_fault_comes_first(name):
     assert first.kind == fault.kind
     assert fault.word in first.what + first.remedy
     if first.operation:
-        assert "tests/advice/" in first.source
+        assert "tests/advising/" in first.source
     if first.share is not None:
         assert 0 < first.share <= 1
         if first.kind != "sharding":  # its figures are those of one device
@@ -231,7 +231,8 @@ def test_data_and_views():
         lines = str(advised(fault.step(), **fault.options)).splitlines()
         assert max(map(len, lines)) <= 80
         assert sum(line.startswith("1. ") for line in lines) == 1
-    assert found._repr_html_().startswith("<pre>")
+    assert found._repr_html_().startswith("<div")
+    assert len(repr(found).splitlines()) <= 40
     with pytest.raises(AttributeError):
         found.findings = ()  # pyright: ignore[reportAttributeAccessIssue]
 

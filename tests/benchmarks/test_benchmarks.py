@@ -111,7 +111,7 @@ def test_every_stage_of_the_pipeline_is_clocked():
     functions = {
         name
         for name, f in vars(pipeline).items()
-        if inspect.isfunction(f) and f.__module__.startswith("duotone.graph")
+        if inspect.isfunction(f) and f.__module__.startswith(("duotone.graph", "duotone.precision"))
     }
     assert functions == set(_stages._NAMES) - {"build", "assumptions"}
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import duotone
+from duotone.blaming.blame import look
 from duotone.errors import ArgumentError, ArgumentTypeError
 
 RNG = np.random.default_rng(0)
@@ -458,3 +461,58 @@ def test_a_saturated_constant_that_is_infinite_in_float32():
     for step in (masked, fast):
         assert duotone.blame(step, EYE, ROWS, dtype="float16").verdict == "float32"
         assert duotone.blame(step, EYE, ROWS + 1.0, dtype="float16").verdict == "finite"
+
+
+def of_biases(params, x):
+    """A bias before a mean is taken off, and one behind it: of the first, the gradient is 0."""
+    with jax.named_scope("centred"):
+        h = x @ params["w"] + params["useless"][:, None]
+        h = h - h.mean(1, keepdims=True)
+    with jax.named_scope("head"):
+        return jnp.mean(jnp.tanh(h) ** 2)
+
+
+def test_a_sum_that_is_0_is_judged_by_its_terms():
+    """Catches: an error of 1e6 for the gradient of a bias that changes nothing, and all of Adam
+    after it, in front of the user's own operations."""
+    opt = duotone.enable_mixed_precision_graph_rewrite(optax.adam(1e-3), dtype="bfloat16")
+    params = {"w": normal(16, 32, scale=0.3), "useless": normal(64)}
+
+    def step(params, state, x):
+        return opt.minimize(of_biases, params, state, x)
+
+    told = []
+    arguments = (params, opt.init(params), normal(64, 16))
+    found = look(step, arguments, {}, None, None, told.append)
+    print(found)
+    assert found.verdict == "finite"
+    assert told == ["tracing", "the step beside float32", "errors against float32"]
+    assert found.errors[0].error < 0.5
+    users = ["optax" not in s.source and s.operation != "cond" for s in found.errors]
+    assert sorted(users, reverse=True) == users
+    assert users.count(True) >= 5
+    assert any("optax" in s.source for s in found.errors)
+    assert all(s.error < 1.0 for s in found.errors)
+
+
+def test_a_difference_that_half_loses_is_not_forgiven():
+    """What cancels, but not to float32's rounding: the error is all of the result, and said so."""
+
+    def difference(a, w):
+        with jax.named_scope("products"):
+            return a @ w - a
+
+    w = jnp.eye(16) * (1 + 2.0**-9)
+    found = duotone.blame(difference, normal(16, 16), w, dtype="bfloat16")
+    assert found.verdict == "finite"
+    assert max(s.error for s in found.errors if s.operation == "sub") > 0.5
+
+
+def test_the_record_is_data():
+    found = duotone.blame(overflowing, *[normal(16, 16, scale=200.0)] * 2, dtype="float16")
+    data = json.loads(found.to_json())
+    assert data["verdict"] == "overflow"
+    assert data["first"]["operation"] == found.first.operation
+    assert data["first"]["shape"] == [16, 16]
+    bad = duotone.blame(lambda x: jnp.log(x) @ x, -jnp.ones((8, 8)), dtype="float16")
+    assert json.loads(bad.to_json())["first"]["low"] == "NaN"

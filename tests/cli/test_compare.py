@@ -59,7 +59,7 @@ def test_targets_side_by_side(program: Path, tmp_path: Path) -> None:
 def test_shapes_and_a_half_type(program: Path) -> None:
     shapes = ("--shapes", "f32[1024,1024] f32[512,1024]")
     text = output(f"{program}:step", *shapes, "--targets", "t4", "--dtype", "bfloat16", "--bound")
-    assert "most expensive in duotone's program (bfloat16)" in text
+    assert "most expensive kernels with duotone (bfloat16)" in text
 
 
 def test_it_compiles_where_it_can(program: Path) -> None:

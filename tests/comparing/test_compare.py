@@ -228,7 +228,9 @@ def test_data_and_views():
     assert "h100 (NVIDIA H100 80GB HBM3), estimated" in lines
     assert sum(line.startswith("as written the same as float32") for line in lines) == 4
     assert sum("dot_general bf16×bf16" in line for line in lines) >= 4
-    assert seen._repr_html_().startswith("<pre>")
+    assert seen._repr_html_().startswith("<div")
+    assert "<th " in seen._repr_html_()
+    assert len(repr(seen).splitlines()) <= 40
     with pytest.raises(AttributeError):
         seen.rows = ()  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ArgumentError, match="there are 'h100', 'a100', 'rtx4090', 'b200'"):

@@ -153,7 +153,7 @@ def test_the_end_of_the_process_awaits_the_background() -> None:
 import threading
 import jax, numpy as np
 import duotone
-from duotone.compiling import background
+from duotone.compiling import background_compile
 
 go, compile = threading.Event(), jax.stages.Lowered.compile
 def held(lowered):

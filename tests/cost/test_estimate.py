@@ -149,7 +149,7 @@ def test_layers_on_one_line_are_one_kernel_with_their_runs():
 
     seen = estimated(layers, X).estimate
     assert sorted((k.op, k.runs) for k in seen.kernels) == [("dot_general", 4), ("sin", 4)]
-    assert "test_bound.py" in seen.kernels[0].source
+    assert "test_estimate.py" in seen.kernels[0].source
 
 
 def test_a_rewritten_program_inside_is_half_in_the_estimate():

@@ -176,10 +176,10 @@ ENTRY %main () -> (s32[], s32[], s32[]) {
 def test_constants_are_followed_through_loops_fusions_and_copies(kept):
     text = NESTED.replace("KEPT", kept)
     assert trips(text, "outer") == 5
-    assert trips(text, "full_readers") == 7
+    assert trips(text, "inner") == 7
 
 
 def test_what_a_loop_around_changes_is_no_constant():
     text = NESTED.replace("KEPT", "%more")
     assert trips(text, "outer") == 5
-    assert trips(text, "full_readers") is None
+    assert trips(text, "inner") is None

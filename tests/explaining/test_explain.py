@@ -249,7 +249,7 @@ def test_an_empty_function() -> None:
         (3, {}, ArgumentTypeError, "explain: fn is 3, which is not callable"),
         (_model, {"dtype": "float64"}, ArgumentError, "explain: dtype is float64"),
         (_model, {"dtype": "float8_e4m3fn"}, ArgumentError, "not a half type"),
-        (_model, {"dtype": "half-ish"}, ArgumentTypeError, "which is no dtype"),
+        (_model, {"dtype": "half-ish"}, ArgumentTypeError, "which is not a dtype"),
         (_model, {"policy": "fast"}, ArgumentTypeError, r"pass a duotone\.Policy"),
         (
             _model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import jax
@@ -14,7 +15,8 @@ from rich.console import Console
 import duotone
 from duotone.explaining.overview import MOST_LINES, Overview, branches_of
 from duotone.precision.record import OperationRecord, Record, make_record
-from duotone.text.columns import columns, html, plain
+from duotone.text.columns import columns, plain
+from duotone.text.lines import MOST_LINES as MOST_REPR_LINES
 from tests.graph.tiny import FLOAT16, Tiny
 
 
@@ -69,10 +71,7 @@ def test_optimizations_are_counted() -> None:
     other = dataclasses.replace(
         seen, summary=dataclasses.replace(seen.summary, optimizations=counted)
     )
-    assert (
-        shown(other)[3]
-        == "in another form, or not kept (docs/optimizations.md): 1 held, 3 residuals"
-    )
+    assert shown(other)[3] == "in another form, or not kept: 1 held, 3 residuals"
     assert "1 held, 3 residuals" in " ".join(shown(other, 60)[3:5])  # on two lines, not cut off
 
 
@@ -158,14 +157,58 @@ def test_nothing_at_all() -> None:
 def test_a_notebook_shows_it_too() -> None:
     seen = duotone.explain(lambda x: jnp.exp(x @ x), jnp.ones((8, 8)), dtype="float16")
     fragment = seen._repr_html_()
-    assert fragment.startswith("<pre>")
     assert "operations in half" in fragment
-    assert "exp" in seen.rows()._repr_html_()
+    heads = re.findall(r"<th [^>]*>([^<]*)</th>", fragment)
+    assert heads[:4] == ["full by", "bytes", "because", "mostly"]
+    assert heads[4:] == ["scope", "half", "FLOPs", "bytes", "full by"]
+    assert fragment.count("<tr>") >= 2 + 2
+    rows = seen.rows()._repr_html_()
+    assert '<tr style="color: green"><td style="text-align: left; padding-left: 2em">dot' in rows
+
+
+def test_a_notebook_shows_names_as_they_are() -> None:
+    assert "a&lt;b&gt;" in Overview(record("a<b>"))._repr_html_()
+    long = "/".join(["a_scope_with_a_long_name"] * 6)
+    assert long.split("/")[0] in Overview(record(long))._repr_html_()
+
+
+def deep(layers: list[jax.Array], x: jax.Array) -> jax.Array:
+    for number, layer in enumerate(layers):
+        with jax.named_scope("abcdefgh"[number % 8] + f"_{number // 8}" + "x" * number):
+            x = jax.nn.softmax(x @ layer) + jnp.tanh(x)
+    return (x**2).mean()
+
+
+def test_the_repr_is_short() -> None:
+    """Catches: the repr of a dataclass, 800,000 characters of it for a small language model."""
+    layers = [jnp.ones((8, 8))] * 40
+    seen = duotone.explain(jax.grad(deep), layers, jnp.ones((12, 8)), dtype="bfloat16")
+    lines = repr(seen).splitlines()
+    assert len(lines) <= MOST_REPR_LINES
+    assert "operations in half" in lines[0]
+    assert ".rows(" in lines[-1]
+    assert len(str(seen).splitlines()) > len(lines)
+    bare = repr(Record(seen.operations, seen.casts, seen.summary))
+    assert len(bare) < 2000
+    assert bare.startswith("Record(summary=")
+
+
+def test_rows_are_a_sequence_that_shows_itself() -> None:
+    layers = [jnp.ones((8, 8))] * 40
+    seen = duotone.explain(jax.grad(deep), layers, jnp.ones((12, 8)), dtype="bfloat16")
+    rows = seen.rows()
+    assert len(rows) == len(seen.operations)
+    assert rows[0] == seen.operations[0]
+    assert list(rows[-2:]) == list(seen.operations[-2:])
+    lines = repr(rows).splitlines()
+    assert len(lines) == MOST_REPR_LINES
+    assert "operation" in lines[0]
+    left = len(str(rows).splitlines()) - MOST_REPR_LINES + 1
+    assert lines[-1] == f"… {left} more lines: print(…) shows all of them"
 
 
 def test_text_has_no_escapes() -> None:
     assert "\x1b" not in plain(Overview(record("block")))
-    assert "<pre>" in html(Overview(record("block")))
 
 
 def test_columns_fill_a_line() -> None:

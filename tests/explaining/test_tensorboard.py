@@ -64,7 +64,7 @@ def test_functions_are_coloured_and_large_constants_left_out(tmp_path):
     _, after = map(_read, write_tensorboard(tmp_path, graph, rewrite(graph)))
     (function,) = after.library.function
     devices = {node.name: node.device for node in function.node_def}
-    assert (devices["deny"], devices["full_readers"]) == ("full (float32)", "half (float16)")
+    assert (devices["deny"], devices["inner"]) == ("full (float32)", "half (float16)")
     assert "value" not in graphs.node_named(after, "big").attr
     assert len(after.SerializeToString()) < 4000
 

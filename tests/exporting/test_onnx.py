@@ -76,7 +76,7 @@ def test_the_model_is_half_described_and_read_again(tmp_path, stand_in):
     assert 0 < seen["difference"] < 1e-3
     told = {prop.key: prop.value for prop in onnx.load(folder / MODEL).metadata_props}
     assert told["duotone.duotone"] == duotone.__version__
-    assert told["duotone.policy.policy"] == "policy: all defaults"
+    assert told["duotone.policy"] == "policy: all defaults"
     assert "differs by" in repr(made)
     more = np.concatenate([X, X])
     (scores,) = duotone.read_export(folder).call(more).values()

@@ -30,7 +30,7 @@ def test_a_copy_is_the_equation() -> None:
 
 def test_a_copy_stands_in_the_scopes_around_it() -> None:
     def inner(x):
-        with jax.named_scope("full_readers"):
+        with jax.named_scope("inner"):
             return jnp.sin(x)
 
     (eqn,) = jax.make_jaxpr(inner)(X).eqns
@@ -40,7 +40,7 @@ def test_a_copy_stands_in_the_scopes_around_it() -> None:
             return _jax.bind_again(eqn, [x])
 
     (copied,) = jax.make_jaxpr(outer)(X).eqns
-    assert _jax.scope_names(copied.source_info.name_stack) == ("outer", "full_readers")
+    assert _jax.scope_names(copied.source_info.name_stack) == ("outer", "inner")
 
 
 @pytest.mark.parametrize("other", [1.0, X.astype(jnp.bfloat16), X[0]])

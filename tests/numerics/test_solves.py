@@ -303,7 +303,7 @@ def test_results_are_as_good_as_float32s(name: str, half: str) -> None:
 # The rules ask no half type; bfloat16 shows more of what one of them misses.
 @pytest.mark.parametrize("half", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "no_half_operand",
+    "outside",
     [
         pytest.param(True, id="grad of"),
         pytest.param(False, id="autocast of", marks=pytest.mark.slow),

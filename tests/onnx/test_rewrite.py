@@ -289,7 +289,7 @@ def broken(**changes):
             made.graph.initializer[0].raw_data = b"1234"
         elif key == "type":
             made.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(16, np.int64), "b"))
-        elif key == "position":
+        elif key == "place":
             tensor = made.graph.initializer[0]
             tensor.ClearField("float_data")
             tensor.ClearField("raw_data")

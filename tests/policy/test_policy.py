@@ -316,7 +316,7 @@ def test_replace_with_a_name_that_is_no_field():
     [
         ({"keep_ful": ["a"]}, "no field 'keep_ful': did you mean 'keep_full'"),
         ({"deny": ["exp"]}, "did you mean 'deny_add'"),
-        ({"precision": 1}, "no field 'precision': it has painter, level"),
+        ({"colour": 1}, "no field 'colour': it has painter, level"),
     ],
 )
 def test_a_misspelt_field_is_named_with_the_nearest(fields: Any, says: str) -> None:

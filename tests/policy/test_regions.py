@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import duotone
 from duotone import Policy, keep_full, keep_half
 from duotone.errors import PolicyError
-from duotone.policy.regions import region_of, without_regions
+from duotone.policy.regions import LOSS_SCALE, marker_of, region_of, without_regions
 
 X, W = np.ones((4, 8), np.float32), np.ones((8, 8), np.float32)
 _REGIONS = {"full": keep_full, "half": keep_half}
@@ -87,7 +88,7 @@ def test_the_innermost_region_decides() -> None:
 
 def test_regions_and_name_scopes_do_not_disturb_each_other() -> None:
     def model(x: Any, w: Any) -> Any:
-        with jax.named_scope("outer"), keep_full(), jax.named_scope("full_readers"):
+        with jax.named_scope("outer"), keep_full(), jax.named_scope("inner"):
             return x @ w
 
     seen = duotone.explain(model, X, W, dtype="float16")
@@ -133,3 +134,25 @@ def test_regions_among_scopes() -> None:
     assert region_of(scopes[:3]) == "full"
     assert region_of(("a", "keep_full")) == ""
     assert without_regions(scopes) == ("a", "b", "c")
+
+
+def test_duotones_own_code_is_not_called_the_users() -> None:
+    """Catches: an optimizer's update that is full "because the user decided"."""
+    opt = duotone.enable_mixed_precision_graph_rewrite(optax.adam(1e-3), dtype="float16")
+    params = jnp.ones((8, 8))
+
+    def step(params: Any, state: Any, x: Any) -> Any:
+        def loss(params: Any) -> Any:
+            with keep_full():
+                return jnp.tanh(x @ params).sum()
+
+        return opt.minimize(loss, params, state)
+
+    seen = duotone.explain(step, params, opt.init(params), X)
+    assert {o.operation for o in seen.rows(rule="pinned")} >= {"dot_general", "tanh"}
+    own = {o.operation for o in seen.rows(rule="update")}
+    assert {"mul", "sqrt", "is_finite"} <= own
+    assert "the optimizer's update, the loss scale" in str(seen)
+    assert region_of(("a", "duotone.update", "b")) == region_of((LOSS_SCALE,)) == "update"
+    (marker,) = marker_of("update")
+    assert region_of((marker,)) == "update"

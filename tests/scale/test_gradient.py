@@ -173,7 +173,7 @@ def test_scaling_is_a_full_region():
     scopes = {e.primitive.name: str(e.source_info.name_stack) for e in jaxpr.eqns}
     assert "duotone.loss_scale" in scopes["mul"]
     for name in ("div", "is_finite", "reduce_and"):
-        assert "duotone.keep_full" in scopes[name], name
+        assert "duotone.update" in scopes[name], name
 
 
 # ---- the new function is a good citizen

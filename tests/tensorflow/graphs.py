@@ -50,11 +50,11 @@ def add_function(graph: Any, name: str, calls: str = "") -> Any:
     function.signature.input_arg.add(name="a", type=FLOAT)
     function.signature.output_arg.add(name="r", type=FLOAT)
     if calls:
-        function.node_def.add(name="full_readers", op=calls, input=["a"])
+        function.node_def.add(name="inner", op=calls, input=["a"])
         function.ret["r"] = "inner:r:0"
     else:
         add(function.node_def, "deny", "Exp", "a")
-        add(function.node_def, "full_readers", "MatMul", "deny:y:0", "a")
+        add(function.node_def, "inner", "MatMul", "deny:y:0", "a")
         function.ret["r"] = "inner:product:0"
     return function
 

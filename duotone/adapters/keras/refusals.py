@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from duotone.errors import ArgumentError, ArgumentTypeError
+from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
 
 
 def check_backend() -> None:
@@ -42,7 +42,7 @@ def check_optimizer(optimizer: Any) -> None:
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise ArgumentError(
-            f"the optimizer {optimizer.name!r} is a {type(optimizer).__name__}, which scales the "
+            f"the optimizer {optimizer.name!r} is {kind_of(optimizer)}, which scales the "
             "loss already; pass its inner optimizer (.inner_optimizer) instead"
         )
     if optimizer.loss_scale_factor is not None:

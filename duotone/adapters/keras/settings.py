@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from duotone.adapters import ENABLE
-from duotone.errors import ArgumentTypeError
+from duotone.errors import ArgumentTypeError, kind_of
 from duotone.policy.policy import Policy
 from duotone.scale import DynamicLossScale, FixedLossScale, LossScale, NoLossScale, choice
 from duotone.scale.configuration import MAX_SCALE, MIN_SCALE
@@ -51,7 +51,7 @@ def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
         return None
     if isinstance(checked, LossScale) and type(checked) not in _LOSS_SCALES.values():
         raise ArgumentTypeError(
-            f"loss_scale is a {type(checked).__name__}; a Keras optimizer keeps its state in Keras "
+            f"loss_scale is {kind_of(checked)}; a Keras optimizer keeps its state in Keras "
             "variables and its settings in the model's config, which it can do for "
             "DynamicLossScale, FixedLossScale and NoLossScale only. Use one of these, or train "
             "with duotone.value_and_grad(..., scale=...) and a loop of your own."

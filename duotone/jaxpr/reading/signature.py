@@ -21,7 +21,7 @@ import numpy as np
 from jax.core import Tracer
 
 from duotone import _jax
-from duotone.errors import ArgumentTypeError, LeakedTracerError, OutputError
+from duotone.errors import ArgumentTypeError, LeakedTracerError, OutputError, kind_of
 
 _NUMERIC_KINDS = "biufcV"
 
@@ -144,7 +144,7 @@ def flatten_call(
     if bad >= 0:
         path = _jax.argument_registry.flatten_with_path((args, kwargs))[0][bad][0]
         raise ArgumentTypeError(
-            f"{name}: {describe_argument(path)} is a {type(leaves[bad]).__name__}, which is no "
+            f"{name}: {describe_argument(path)} is {kind_of(leaves[bad])}, which is no "
             "array but converts to one, so it would be frozen into the program; pass its array "
             "instead (for a Keras or Flax variable, its `.value`)"
         )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import PolicyError
-from duotone.graph.graph import SWITCHED_OFF, Graph, HalfType, Node, Paint
+from duotone.graph.graph import SWITCHED_OFF, UPDATE, Graph, HalfType, Node, Paint
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.lists import OpLists
@@ -165,7 +165,9 @@ def _pin_finder(pins: Pins) -> Callable[[Node], tuple[Paint, str] | None]:
             return Paint.FULL, "an autocast or gradient inside that is switched off"
         path = f"{node.scope}/{node.op}" if node.scope else node.op
         hits = [(paint, f"pattern {text!r}") for rule, text, paint in compiled if rule.match(path)]
-        if node.region:
+        if node.region == UPDATE:
+            hits.append((Paint.FULL, "duotone (an optimizer or a loss scale)"))
+        elif node.region:
             hits.append((Paint[node.region.upper()], f"region keep_{node.region}()"))
         if len({paint for paint, _ in hits}) > 1:
             full = next(reason for paint, reason in hits if paint is Paint.FULL)

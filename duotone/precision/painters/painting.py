@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Container, Sequence
 
 from duotone.errors import RewriteError
-from duotone.graph.graph import Boundary, Graph, Node, Paint
+from duotone.graph.graph import UPDATE, Boundary, Graph, Node, Paint
 from duotone.ops.entries import Entry, Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
@@ -66,6 +66,9 @@ class Canvas:
             self.rules[node.index] = Rule.FIXED if node.fixed else Rule.INTEGER
         elif node.fixed:
             self.rules[node.index] = Rule.FIXED
+        elif node.region == UPDATE:
+            self.paint(node.index, Paint.FULL, Rule.UPDATE)
+            return False
         elif found.pin is not None:
             self.paint(node.index, found.pin, Rule.PINNED, found.pinned_by)
             return False

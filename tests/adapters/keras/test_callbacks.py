@@ -189,7 +189,7 @@ def test_the_monitor_takes_the_optimizer(caplog):
         monitor(model.optimizer, 1)
     assert [r.getMessage() for r in caplog.records if "loss scale" in r.getMessage()] == [
         "step 0: loss scale 32768, 0 steps skipped since the last line, 0 in all",
-        "step 1: loss scale 16384, 1 steps skipped since the last line, 1 in all",
+        "step 1: loss scale 16384, 1 step skipped since the last line, 1 in all",
     ]
 
 

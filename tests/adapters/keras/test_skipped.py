@@ -39,7 +39,7 @@ def state_of(model):
 
 
 @pytest.mark.parametrize(
-    ("full_readers", "jit_compile"), [*((inner, True) for inner in INNER), ("accumulation", False)]
+    ("inner", "jit_compile"), [*((inner, True) for inner in INNER), ("accumulation", False)]
 )
 def test_a_skipped_step_changes_no_bit(inner, jit_compile):
     """Variables, slots, iterations, moving averages, accumulators and BatchNormalization."""

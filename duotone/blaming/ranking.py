@@ -1,0 +1,115 @@
+"""The rankings of ``blame``: which sites lose most to half, where nothing overflows.
+
+::
+
+    error       relative to the float32 reference
+    negligible  the reference of a sum is as small as float32's own rounding of its terms: the true
+                sum is 0 (the gradient of a bias before a softmax, or of a mean), so the error is
+                relative to the terms; what only such sums lead to is not ranked
+    order       lines of the user's files, then libraries and the optimizer's update; most first
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from duotone import _jax
+from duotone.blaming.reference_run import MOVING, Site
+from duotone.blaming.reference_statistics import COUNT, ERROR, SIZE, UNDERFLOW
+from duotone.graph.graph import UPDATE
+from duotone.ops.entries import names_with
+from duotone.ops.jax import TRAITS
+from duotone.ops.traits import Trait
+from duotone.policy.regions import region_of
+
+if TYPE_CHECKING:
+    from duotone.blaming.suspects import Run
+
+MOST = 20
+"""Operations of each group that a ranking holds."""
+_SUMS = names_with(TRAITS, Trait.ADDS, Trait.SUBTRACTS, Trait.SUMS)
+_DOTS = names_with(TRAITS, Trait.CONTRACTS)
+_ROUNDING = 4 * 2.0**-24
+"""The rounding error of a float32 sum, relative to a term, for each term."""
+_ALL_IS_LOST = 0.05
+"""The error from which on a value that follows from negligible sums has nothing of its own."""
+
+
+def shares_lost(run: Run) -> np.ndarray:
+    """For each site, the share of elements that are 0 or subnormal in half alone."""
+    return run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
+
+
+def errors(run: Run) -> np.ndarray:
+    """For each site, its error, relative to what judges it; 0 where it is not ranked."""
+    found = np.array([run.error(k) for k in range(len(run.sites))])
+    wrong = found > 0
+    negligible = set[int]()
+    for k, site in enumerate(run.sites):
+        reads = [read for read in site.reads if read >= 0]
+        if found[k] and (terms := _terms(run, site, reads)):
+            number = _number(run, k, reads)
+            if run.reference(k) <= _ROUNDING * number * terms:
+                off = math.sqrt(run.rows[k, ERROR] / max(run.rows[k, COUNT], 1))
+                found[k] = off / terms
+                negligible.add(k)
+        mistaken = [read for read in reads if wrong[read] or read in negligible]
+        unknown = not run.rows[k, SIZE]  # squares too small for float32
+        if (found[k] >= _ALL_IS_LOST or unknown) and negligible.issuperset(mistaken) and mistaken:
+            found[k] = 0.0
+            negligible.add(k)
+    return found
+
+
+def _terms(run: Run, site: Site, reads: list[int]) -> float:
+    """The greatest magnitude of the terms that a site adds up; 0 if it adds up nothing."""
+    name = "" if site.eqn is None else site.eqn.primitive.name
+    if name in _SUMS:
+        return max(map(run.reference, reads), default=0.0)
+    return math.prod(map(run.reference, reads)) if name in _DOTS and len(reads) == 2 else 0.0
+
+
+def _number(run: Run, k: int, reads: list[int]) -> float:
+    """About how many terms each element of a sum has."""
+    counts = [float(run.rows[read, COUNT]) for read in reads]
+    result = max(float(run.rows[k, COUNT]), 1.0)
+    if len(reads) == 2 and run.sites[k].eqn.primitive.name in _DOTS:
+        return max(math.sqrt(counts[0] * counts[1] / result), 1.0)
+    return max(max(counts, default=1.0) / result, 1.0)
+
+
+def order(run: Run, sizes: np.ndarray) -> list[list[int]]:
+    """Sites in two groups, the user's own and others, those with the greatest sizes first.
+
+    Args:
+        run: the run.
+        sizes: of each site; what moves values only to a result, and sizes of 0, are left out.
+    """
+    moved = {k for k in run.results if k >= 0 and _moves(run.sites[k])}
+    groups: list[list[int]] = [[], []]
+    for k in np.argsort(-sizes, kind="stable").tolist():
+        if sizes[k] <= 0:
+            break
+        if k not in moved:
+            groups[not _is_users(run.sites[k])].append(k)
+    return groups
+
+
+def _is_users(site: Site) -> bool:
+    """True if a line of the user's own files makes a value, outside of an optimizer's update."""
+    if site.eqn is None:
+        return True
+    if region_of([name for name, by in site.names if not by]) == UPDATE:
+        return False
+    lines = (_jax.source_line(eqn) for eqn in (site.eqn, *reversed(site.around)))
+    first = next((line for line in lines if line != _jax.NO_SOURCE), "")
+    return not _jax.LIBRARIES & set(Path(first.partition(" > ")[0]).parts)
+
+
+def _moves(site: Site) -> bool:
+    """True if what makes a value only moves others."""
+    return site.eqn is not None and site.eqn.primitive.name in MOVING

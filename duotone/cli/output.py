@@ -1,0 +1,40 @@
+"""Where the result of a command goes: a table on standard output, JSON in a file or there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+STANDARD_OUTPUT = Path("-")
+JsonOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write all of it as JSON; - is standard output, without the table.", metavar="FILE"
+    ),
+]
+
+
+def show(view: Any, json: Path | None, to_json: Callable[[], str]) -> None:
+    """Prints a result, and writes it as JSON.
+
+    Args:
+        view: what Rich prints; a string as it is.
+        json: the file; ``-`` for standard output, where nothing else is printed then.
+        to_json: makes the JSON.
+
+    Raises:
+        WriteError: the file system refuses the file.
+    """
+    from rich.console import Console
+
+    from duotone._files import write_atomically
+
+    if json == STANDARD_OUTPUT:
+        typer.echo(to_json())
+        return
+    Console().print(view, highlight=not isinstance(view, str), markup=not isinstance(view, str))
+    if json is not None:
+        write_atomically(json, to_json())
