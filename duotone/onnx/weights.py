@@ -1,7 +1,7 @@
-"""Weights: elements of constant tensors, piece by piece, their magnitudes, and the same in half.
+"""Weights: the elements of constant tensors, their magnitudes, and their conversion to half.
 
-A tensor holds its elements itself or names a place in a file beside the model (*external data*, for
-models above 2 GB). Either way they are read in pieces and never all at once.
+A tensor contains its elements, or refers to a file in the model's folder (*external data*, for
+models above 2 GB). Either way they are read in pieces, never all at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from duotone.graph.graph import HalfType, Magnitude, bytes_of
 from duotone.onnx.protos import DTYPES, FLOAT, NUMBERS, ONNX, TensorProto, dtype_of
 
 PIECE = 2**22
-"""Elements that are in memory at a time."""
+"""The largest number of elements in memory at a time."""
 _HALF_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """True if the elements are in a file beside the model."""
+    """True if the elements are external data."""
     return tensor.data_location == ONNX.TensorProto.EXTERNAL
 
 
@@ -37,11 +37,11 @@ def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     """The file, offset and length in bytes of external data.
 
     Args:
-        tensor: with external data.
-        folder: of the model; ``None`` for a model that is no file.
+        tensor: a tensor with external data.
+        folder: the folder of the model; ``None`` for a model without a file.
 
     Raises:
-        OnnxError: there is no such place.
+        OnnxError: the file or the range does not exist.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     where = entries.get("location", "")
@@ -85,10 +85,10 @@ def bytes_in(tensor: TensorProto) -> int:
 
 
 def check(tensor: TensorProto, folder: Path | None) -> None:
-    """Raises unless a tensor has as many elements as its shape says.
+    """Raises unless a tensor has as many elements as its shape.
 
     Raises:
-        OnnxError: it has fewer or more, or its place does not exist.
+        OnnxError: it has fewer or more, or its external data does not exist.
     """
     if tensor.data_type not in DTYPES:
         raise OnnxError(f"tensor {tensor.name!r} has the element type {tensor.data_type}: none.")
@@ -132,7 +132,7 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
 
 
 def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
-    """How large the elements of a float32 tensor are; a scalar's is that of its number."""
+    """The magnitude of the elements of a float32 tensor."""
     largest, low, high = 0.0, math.inf, -math.inf
     for piece in pieces(tensor, folder):
         sizes = np.abs(piece)
@@ -140,19 +140,19 @@ def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
         with np.errstate(invalid="ignore"):
             low = min(low, float(np.fmin.reduce(piece)))
             high = max(high, float(np.fmax.reduce(piece)))
-    if low > high:  # no elements, or NaN alone
+    if low > high:  # no elements, or only NaN
         low, high = -math.inf, math.inf
     return Magnitude(largest or math.inf, largest, low, high)
 
 
 def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:
-    """The elements of a float32 tensor in half; what is too large becomes the largest number."""
+    """The elements of a float32 tensor in half; too large numbers are saturated."""
     for piece in pieces(tensor, folder):
         yield in_half(piece, half).tobytes()
 
 
 def in_half(array: Any, half: HalfType) -> Any:
-    """Elements in half; infinities stay, finite ones that are too large are saturated."""
+    """Elements in half; infinities stay, too large finite numbers are saturated."""
     with np.errstate(over="ignore", invalid="ignore"):
         clipped = np.clip(array, -half.largest, half.largest)
         kept = np.where(np.isinf(array), array, clipped)
@@ -160,7 +160,7 @@ def in_half(array: Any, half: HalfType) -> Any:
 
 
 def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> TensorProto:
-    """A float32 tensor in half, its elements inside."""
+    """A float32 tensor in half, with its elements in the tensor."""
     made = ONNX.TensorProto()
     made.name = tensor.name
     made.doc_string = tensor.doc_string
@@ -171,7 +171,7 @@ def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> 
 
 
 def as_tensor(node: Any) -> TensorProto | None:
-    """The float32 tensor that a ``Constant`` node holds; ``None`` for any other."""
+    """The float32 tensor of a ``Constant`` node; ``None`` for any other."""
     for found in node.attribute:
         if found.name == "value" and found.t.data_type == FLOAT:
             return found.t
