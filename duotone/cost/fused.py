@@ -1,17 +1,17 @@
 """From the record of a traced program to the kernels that a compiler would probably make of it.
 
-A model of fusion, not a compiler: what follows element by element, moves elements or repeats them
-is calculated inside of the kernel that reads it, unless it must be in memory. In memory is::
+This is a model of fusion, not a compiler. Fusible operations work element by element, move elements
+or repeat them. They are computed inside the kernel that reads them, unless their result must be in
+memory. These values are in memory::
 
-    what any other operation makes: dots, convolutions, reductions, gathers, scatters, sorts, …
-    of the rest (fusible):
-        what an operation reads that fuses nothing into itself (dots, …), as that reads it
-        what crosses the boundary of a loop, or leaves the program
-        what its readers would calculate again for more bytes than one copy costs
+    results of all other operations: dots, convolutions, reductions, gathers, scatters, sorts, …
+    results of fusible operations:
+        that an operation reads which fuses no producers (dots, …), in the precision it reads
+        that cross the boundary of a loop, or leave the program
+        whose recomputation in every reader would move more bytes than one stored copy
 
-Each value in memory is made by one kernel, which reads those values in memory that it follows from.
-A cast runs inside of such a kernel too, but for one of an argument, or of the result of a dot, that
-a dot reads.
+Each value in memory is made by one kernel, which reads the values in memory that it follows from. A
+cast is part of such a kernel too, unless a dot reads the cast of an argument or of a dot's result.
 """
 
 from __future__ import annotations
