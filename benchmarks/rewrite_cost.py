@@ -27,7 +27,7 @@ from benchmarks.models import Case, gpt2_small, small_transformer, unrolled_net
 
 QUESTION = "What does painting cost at compile time, and does it grow linearly?"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-PAINTING = ("build", "classify", "ranges", "paint", "plan", "check")
+PAINTING = ("build", "classify", "ranges", "amend", "paint", "plan", "check")
 _FRAMES, _PERIOD = 10, 150
 """Frames by which a round stands deeper than the one before; as many as fill a piece of CPython's
 stack begin anew."""

@@ -22,6 +22,10 @@ from benchmarks.fuzzing.steps import STEPS, Step
 
 _LARGEST = 20_000
 """Elements of a value."""
+_ROWS, _COLUMNS = (5, 8, 8, 9, 10, 12, 14, 16), (6, 8, 10, 12, 16, 18, 24, 32)
+"""Sides of a program's matrices. Most fill a matrix instruction (:mod:`duotone.graph.products`),
+else their dots would be float32 and nothing would be judged; one in eight does not."""
+_LONG_ROWS, _LONG_COLUMNS = 64, 128
 _LONG = 0.07
 """Share of the axes that are long."""
 _TRIES = 30
@@ -181,7 +185,7 @@ class _Builder:
         self.likely /= self.likely.sum()
 
     def build(self) -> Program:
-        rows, columns = self._size((3, 4, 5, 8), 64), self._size((4, 6, 8, 16), 128)
+        rows, columns = self._size(_ROWS, _LONG_ROWS), self._size(_COLUMNS, _LONG_COLUMNS)
         for kind in self.random.choice(_KINDS, 2):
             self._input((rows, columns), str(kind))
         if self.random.random() < 0.3:

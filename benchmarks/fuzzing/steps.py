@@ -182,7 +182,7 @@ rounded argument: {x}.astype(jnp.bfloat16).astype(jnp.float32)
 
 _MATRIX = """
 dot: {m} @ {w} | w F F
-projection: {m} @ {w} | w F 6
+projection: {m} @ {w} | w F 12
 dense: {m} @ {w} + {b} | w F F, b F
 dense tanh: jnp.tanh({m} @ {w} + {b}) | w F F, b F
 gram: {m} @ {m}.T / {m}.shape[1]
@@ -195,12 +195,12 @@ matrix vector: {m} @ {v} | v F
 vector matrix: {v} @ {m} | v T
 outer: jnp.outer({m}[0], {m}[:, 0])
 tensor dot: jnp.tensordot({m}, {n}, 2) * jnp.ones(3)
-low rank: ({m} @ {w}) @ {w}.T | w F 2
+low rank: ({m} @ {w}) @ {w}.T | w F 8
 triangle: jnp.tril({m} @ {n}.T) @ {n}
 trace: jnp.trace({m} @ {n}.T) * {m}
-embedding: {e}[{i} % 5] * 0.5 + {m} | e 5 F, i int T
-embedding sum: {e}[{i} % 5].sum(0) + {m} | e 5 F, i int T
-one hot: jax.nn.one_hot({i} % 5, 5) @ {e} + {m} | e 5 F, i int T
+embedding: {e}[{i} % 9] * 0.5 + {m} | e 9 F, i int T
+embedding sum: {e}[{i} % 9].sum(0) + {m} | e 9 F, i int T
+one hot: jax.nn.one_hot({i} % 9, 9) @ {e} + {m} | e 9 F, i int T
 gather rows: {m}[{i} % {m}.shape[0]] | i int T
 scatter rows: jnp.zeros_like({m}).at[{i} % {m}.shape[0]].add({m}) | i int T
 scatter max: {n}.at[{i} % {m}.shape[0]].max({m}) | i int T
@@ -219,8 +219,8 @@ rotary: rotary({m})
 mlp: mlp({m}, {w}, {b}, {u}) | w F 2F, b 2F, u 2F F
 gated mlp: gated_mlp({m}, {w}, {v}, {u}) | w F 2F, v F 2F, u 2F F
 residual mlp: {m} + mlp(layer_norm({m}, {g}, 0.0), {w}, {b}, {u}) | g one F, w F 2F, b 2F, u 2F F
-moe: moe({m}, {r}, {e}) | r F 4, e 4 F F
-switch moe: switch_moe({m}, {r}, {e}) | r F 4, e 4 F F
+moe: moe({m}, {r}, {e}) | r F 8, e 8 F F
+switch moe: switch_moe({m}, {r}, {e}) | r F 8, e 8 F F
 rnn: rnn({m}, {u}, {w}) | u F F, w F F
 lstm: lstm({m}, {u}, {w}, {b}) | u F 4F, w F 4F, b 4F
 gru: gru({m}, {u}, {w}) | u F 3F, w F 3F
@@ -264,15 +264,15 @@ implicit: implicit({m}, {w}) | w F F
 weight norm: {m} @ ({w} / jnp.linalg.norm({w}, axis=0) * {g}) | w F F, g one F
 spectral norm: spectral_norm({m}, {w}) | w F F
 custom gradient: clipped_gradient({m}) @ {w} | w F F
-perceiver: perceiver({m}, {q}, {w}) | q 3 F, w F F
+perceiver: perceiver({m}, {q}, {w}) | q 8 F, w F F
 squeeze excite: {m} * jax.nn.sigmoid(jnp.mean({m}, 0) @ {w}) | w F F
-factorisation machine: factorisation_machine({m}, {w}) | w F 3
+factorisation machine: factorisation_machine({m}, {w}) | w F 8
 energy: energy({m})
 potential: potential({m})
 kalman: kalman({m}, {w}) | w F F
 forward algorithm: forward_algorithm({m}, {w}) | w F F
 adam: adam({m}, {n}, {w}) | w F F
-mixture: mixture({m}, {e}) | e 3 F
+mixture: mixture({m}, {e}) | e 8 F
 upsample: jax.image.resize({m}, (2 * {m}.shape[0], {m}.shape[1]), "linear")
 normalised forward algorithm: forward_scores({m}, {w}) | w F F
 convolution: convolution({m}, {w}) | w 3 F F
@@ -289,7 +289,7 @@ kl divergence: kl_divergence({m}, {n})
 huber: huber({m}, {n})
 segments: segments({m}, {i}) | i int T
 graph convolution: graph_convolution({m}, {w}, {i}) | w F F, i int T
-vector quantised: vector_quantised({m}, {e}) | e 5 F
+vector quantised: vector_quantised({m}, {e}) | e 8 F
 sinkhorn: sinkhorn({m}, {n})
 fourier features: fourier_features({m}, {w}) | w F F
 straight through: straight_through({m})

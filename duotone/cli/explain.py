@@ -31,6 +31,10 @@ WhereOption = Annotated[
         help="Operations one by one, of these name scopes: '*/attention/*'.", metavar="PATTERN"
     ),
 ]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(help="Only the operations that differ on this device, and why.", metavar="TARGET"),
+]
 RuleOption = Annotated[
     str | None,
     typer.Option(help="Operations one by one, of this rule: taint.", metavar="RULE"),
@@ -50,6 +54,7 @@ def explain(
     dtype: ChosenHalfOption = None,
     target: PaintTargetOption = None,
     policy_file: PolicyFileOption = None,
+    against: AgainstOption = None,
     where: WhereOption = None,
     rule: RuleOption = None,
     most: MostOption = None,
@@ -60,7 +65,6 @@ def explain(
 ) -> None:
     """Show what mixed precision does to a function or ONNX model: totals, reasons, scopes."""
     import duotone
-    from duotone.devices import assuming, find_target
     from duotone.explaining.overview import Overview
 
     one_by_one = where is not None or rule is not None or most is not None
@@ -68,7 +72,7 @@ def explain(
         from duotone.explaining.operation_rows import Rows
         from duotone.onnx import explain as explain_model
 
-        functions = {"--shapes": shapes, "--target": target}
+        functions = {"--shapes": shapes, "--target": target, "--against": against}
         onnx.check_options(Path(program), functions, ["JAX functions"])
         options = settings(dtype, policy_file)
         record = explain_model(
@@ -79,9 +83,13 @@ def explain(
         _write(record, model_explorer)
         return
     function, arguments = load(program, shapes)
-    device = None if target is None else find_target(target).device()
-    with assuming(device):
-        seen = duotone.explain(function, *arguments, **settings(dtype, policy_file))
+    options = settings(dtype, policy_file)
+    seen = duotone.explain(function, *arguments, **options, target=target)
+    if against is not None:
+        other = duotone.explain(function, *arguments, **options, target=against)
+        found = seen.difference(other, (target or "here", against))
+        show(found, json, found.to_json)
+        return
     view = seen.rows(where, rule=rule, most=most) if one_by_one else Overview(seen, hint=_HINT)
     show(view, json, seen.to_json)
     _write(seen, model_explorer)

@@ -92,6 +92,8 @@ _EXPLAIN_EPILOG = """
 
   duotone explain train.py:example --target h100    as for a device that is not here
 
+  duotone explain train.py:example --target h200 --against v5e      what differs, and why
+
   duotone explain train.py:example --where '*/attention/*'
 
   duotone explain train.py:example --rule taint --rows 20

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from duotone._files import write_atomically
+from duotone.explaining.difference import Difference, difference
 from duotone.explaining.operation_rows import Rows
 from duotone.explaining.overview import Overview
 from duotone.precision.record import Record
@@ -56,6 +57,25 @@ class Explanation(Viewed, Record):
 
     def __repr__(self) -> str:
         return repr(Overview(self, _SHORT_TREE))
+
+    def difference(self, other: Record, names: tuple[str, str] = ("here", "there")) -> Difference:
+        """The operations that another record of the same program treats differently, and why.
+
+        Args:
+            other: of the same function and arguments, for another device, dtype or policy.
+            names: of this record and the other, for the text.
+
+        Raises:
+            ArgumentError: the other record is of another program.
+
+        Example:
+            >>> import jax.numpy as jnp, duotone
+            >>> fn, x = lambda x: jnp.exp(x @ x), jnp.ones((8, 8))
+            >>> here = duotone.explain(fn, x, target="h200")
+            >>> here.difference(duotone.explain(fn, x, target="cpu"), ("h200", "cpu")).total
+            2
+        """
+        return difference(self, other, names)
 
     def to_html(self, **sections: Unpack[Sections]) -> str:
         """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.

@@ -55,7 +55,7 @@ class Rows(Lines, Sequence[OperationRecord]):
             found = [o for o in found if o.rule == rule]
         if where is not None:
             matches = re.compile(fnmatch.translate(where)).match
-            found = [o for o in found if matches(_path(o))]
+            found = [o for o in found if matches(path_of(o))]
             if not found:
                 scopes = sorted({o.scope.split("/")[0] for o in record.operations if o.scope})
                 begin = (
@@ -106,7 +106,8 @@ class Rows(Lines, Sequence[OperationRecord]):
             yield from textwrap.wrap(f"+{name}: {why}", width)
 
 
-def _path(o: OperationRecord) -> str:
+def path_of(o: OperationRecord) -> str:
+    """The name scope and name of an operation: ``layer/attention/dot_general``."""
     return f"{o.scope}/{o.operation}" if o.scope else o.operation
 
 
@@ -116,15 +117,22 @@ def result_of(o: OperationRecord) -> str:
     return f"{dtype}[{','.join(o.shape)}]"
 
 
-def _of(o: OperationRecord, size: int) -> Sequence[str]:
-    result = result_of(o)
-    paint = o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
+def precision_of(o: OperationRecord) -> str:
+    """The precision of an operation: ``half``, ``full``, or ``full>half`` if it stores another."""
+    return o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
+
+
+def because_of(o: OperationRecord) -> str:
+    """The rule of an operation, its optimizations, and what is particular to it."""
     detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
     because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
     marks = "".join(f" +{name}" for name, _ in o.optimizations)
-    because = because.replace(o.rule, o.rule + marks, 1)
+    return because.replace(o.rule, o.rule + marks, 1)
+
+
+def _of(o: OperationRecord, size: int) -> Sequence[str]:
     file = short_source(o.source).rsplit("/", 1)[-1]
-    return o.operation, result, paint, short_source(file, size), because
+    return o.operation, result_of(o), precision_of(o), short_source(file, size), because_of(o)
 
 
 def _cells(width: int, cells: Sequence[str], is_head: bool = False, style: str = "") -> Row:

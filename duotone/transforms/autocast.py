@@ -14,6 +14,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 import jax
 
 from duotone.devices import assumed
+from duotone.devices.assumed import assuming
+from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.explaining.explanation import Explanation
 from duotone.graph.graph import HALF_TYPES
@@ -220,6 +222,7 @@ def explain(
     policy: Policy | None = None,
     calibration: Calibration | None = None,
     weights: Any = None,
+    target: str | Target | None = None,
     **kwargs: Any,
 ) -> Explanation:
     """Says what :func:`autocast` would do to a function, operation by operation, and why.
@@ -236,7 +239,9 @@ def explain(
         policy: as for :func:`autocast`.
         calibration: as for :func:`autocast`.
         weights: as for :func:`autocast`.
-        **kwargs: its keyword arguments. For a function that has one of the four names above itself,
+        target: the device to explain for, present or not: ``"h200"``, ``"v5e"``, ``"cpu"`` (see
+            ``docs/targets.md``); ``None`` for the default device here.
+        **kwargs: its keyword arguments. For a function that has one of the five names above itself,
             pass ``functools.partial(fn, policy=...)``.
 
     Returns:
@@ -244,6 +249,7 @@ def explain(
 
     Raises:
         ArgumentTypeError, ArgumentError: as for :func:`autocast`.
+        UnknownTargetError: no such target is known.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -256,6 +262,17 @@ def explain(
     check_callable("explain", fn)
     check_settings("explain", dtype, policy)
     check_calibration("explain", calibration)
+    if target is not None:
+        with assuming(find_target(target).device()):
+            return explain(
+                fn,
+                *args,
+                dtype=dtype,
+                policy=policy,
+                calibration=calibration,
+                weights=weights,
+                **kwargs,
+            )
     if weights is not None:
         policy = without_heal(policy)
         fn, dtype, policy = autocast(fn, dtype=dtype, policy=policy, weights=weights), None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_operations_one_by_one(program: Path) -> None:
 def test_a_device_that_is_not_here(program: Path) -> None:
     arguments = (f"{program}:step", "--shapes", "f32[16,16] f32[4,16]")
     assert "1 of 1 on the allow list" in output(*arguments, "--target", "h100")
+
+
+def test_only_what_differs_on_another_device(program: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["explain", f"{program}:example", "--target", "h200", "--against", "cpu"]
+    )
+    assert result.exit_code == 0, result.output
+    first, *rest = result.output.splitlines()
+    assert re.fullmatch(r"\d+ operations differ of \d+ between h200 and cpu.*", first)
+    assert "h200: half, allow" in result.output
+    assert any(line.startswith("cpu: full") for line in rest)
+    assert "net/attention/dot_general" in result.output
 
 
 def test_json_is_for_view(program: Path, tmp_path: Path) -> None:

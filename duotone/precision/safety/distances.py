@@ -29,6 +29,8 @@ _REASON = "part of a squared distance: it is subtracted from the squares of its 
 _AGAIN = "multiplies what follows from squared distances with the same points: it may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
+_ADDS, _CONTRACTS = Trait.ADDS, Trait.CONTRACTS  # bound once: these are hot
+_SUMS = frozenset({Trait.SUMS, Trait.ADDS})
 
 
 def keep_distances(classes: Classes, background: Background) -> Classes:
@@ -47,7 +49,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     for node in graph.nodes:
         if is_dot(node, classes) and len(node.inputs) == 2 and search.is_of_distances(node):
             reasons |= dict.fromkeys(search.gradients(node), _AGAIN) | {node.index: _REASON}
-        for dot in search.moments(node) if Trait.ADDS in node.traits else ():
+        for dot in search.moments(node) if _ADDS in node.traits else ():
             reasons |= dict.fromkeys(search.gradients(dot), _AGAIN) | {dot.index: _MOMENT}
     return classes.with_denied(reasons, Rule.DISTANCE)
 
@@ -70,7 +72,7 @@ class _Search(Dots):
             value = queue.pop()
             for reader, slot in self.graph.consumers[value]:
                 node = self.graph.nodes[reader]
-                if Trait.ADDS in node.traits and len(node.inputs) == 2:
+                if _ADDS in node.traits and len(node.inputs) == 2:
                     found.append(node.inputs[1 - slot])
                     queue += self._new(node.outputs, seen)
                 elif self.keeps(node):
@@ -85,11 +87,11 @@ class _Search(Dots):
             if producer < 0:
                 continue
             node = self.graph.nodes[producer]
-            if Trait.CONTRACTS in node.traits and len(set(node.inputs)) == 1:
+            if _CONTRACTS in node.traits and len(set(node.inputs)) == 1:
                 found.add(self.origin(node.inputs[0]))
-            elif len(node.inputs) == 1 and not node.traits.isdisjoint({Trait.SUMS, Trait.ADDS}):
+            elif len(node.inputs) == 1 and not node.traits.isdisjoint(_SUMS):
                 found |= self._base(node.inputs[0])
-            elif Trait.ADDS in node.traits or self.keeps(node):
+            elif _ADDS in node.traits or self.keeps(node):
                 queue += self._new(node.inputs, seen)
         return found
 

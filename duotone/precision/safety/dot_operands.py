@@ -8,10 +8,14 @@ from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes
 from duotone.precision.safety.terms import scales
 
+_CONTRACTS = Trait.CONTRACTS  # bound once: these are hot
+_PASSES = frozenset({Trait.COMMUTES, Trait.UNDESCRIBED})
+_LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
+
 
 def is_dot(node: Node, classes: Classes) -> bool:
     """True for allow operations, and for dots that are too short to be one."""
-    return classes.nodes[node.index].kind is Kind.ALLOW or Trait.CONTRACTS in node.traits
+    return classes.nodes[node.index].kind is Kind.ALLOW or _CONTRACTS in node.traits
 
 
 class Dots:
@@ -65,7 +69,6 @@ class Dots:
         if scales(node):
             values = (self.graph.values[v] for v in node.inputs)
             return any(value.size == 1 or value.constant is not None for value in values)
-        real = [v for v in node.inputs if self.graph.values[v].paintable]
-        loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
-        passes = not node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED})
-        return passes and len(real) == 1 and not loop
+        if node.traits.isdisjoint(_PASSES) or not node.traits.isdisjoint(_LOOPS):
+            return False
+        return sum(self.graph.values[v].paintable for v in node.inputs) == 1

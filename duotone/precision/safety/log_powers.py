@@ -104,8 +104,12 @@ def _before_roots(dots: Dots) -> set[int]:
     return found
 
 
+_ROOTS = Trait.ROOTS  # bound once: these are hot
+_RECIPROCAL = frozenset({Trait.RAISES, Trait.POLE})
+
+
 def _is_root(node: Node) -> bool:
-    return Trait.ROOTS in node.traits or node.traits >= {Trait.RAISES, Trait.POLE}
+    return _ROOTS in node.traits or node.traits >= _RECIPROCAL
 
 
 _ARITHMETIC = frozenset(

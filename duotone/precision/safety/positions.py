@@ -39,6 +39,14 @@ from duotone.precision.rules import Rule
 from duotone.precision.safety.terms import following
 
 _INTEGERS = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
+# Bound once: these are hot.
+_COMMUTES, _CONVERTS, _COUNTS, _ROUNDS = (
+    Trait.COMMUTES,
+    Trait.CONVERTS,
+    Trait.COUNTS,
+    Trait.ROUNDS,
+)
+_FROM_INTEGERS = frozenset({Trait.CONVERTS, Trait.UNDESCRIBED})
 _KEEP_COUNTS = frozenset(
     {
         Trait.COMMUTES,
@@ -139,9 +147,9 @@ class _Counts:
     def _is_new(self, node: Node) -> bool:
         """True if a node counts, or makes numbers of integers, as an unknown operation may."""
         read = [self._values[v].dtype for v in node.inputs]
-        if not node.traits.isdisjoint({Trait.CONVERTS, Trait.UNDESCRIBED}):
+        if not node.traits.isdisjoint(_FROM_INTEGERS):
             return bool(read) and all(dtype in _INTEGERS for dtype in read)
-        return Trait.COUNTS in node.traits
+        return _COUNTS in node.traits
 
     def _normalizes(self, node: Node) -> bool:
         """True if a node makes integers small: pixels divided by 255, or by their deviation."""
@@ -160,9 +168,9 @@ class _Counts:
         return interval is not None and -most <= interval[0] <= interval[1] <= most
 
     def _is_flag(self, node: Node, numbers: Sequence[int]) -> bool:
-        if Trait.CONVERTS in node.traits and node.inputs:
+        if _CONVERTS in node.traits and node.inputs:
             return self._values[node.inputs[0]].dtype == "bool"
-        moves = Trait.COMMUTES in node.traits and bool(node.inputs)
+        moves = _COMMUTES in node.traits and bool(node.inputs)
         return moves and self.flags.issuperset(numbers)
 
 
@@ -189,8 +197,8 @@ def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int
 
 def _rounds(node: Node, graph: Graph) -> bool:
     made = graph.values[node.outputs[0]].dtype if node.outputs else ""
-    converts = Trait.CONVERTS in node.traits and made.startswith(("int", "uint"))
-    return converts or Trait.ROUNDS in node.traits
+    converts = _CONVERTS in node.traits and made.startswith(("int", "uint"))
+    return converts or _ROUNDS in node.traits
 
 
 def _angles(graph: Graph, classes: Classes) -> set[int]:

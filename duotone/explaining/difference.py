@@ -1,0 +1,121 @@
+"""The operations that two records of one program treat differently, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from duotone.errors import ArgumentError
+from duotone.explaining.operation_rows import because_of, path_of, precision_of, result_of
+from duotone.precision.record import OperationRecord, Record
+from duotone.text.columns import columns
+from duotone.text.lines import Lines, Viewed
+from duotone.text.source_lines import short_source
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OperationDifference:
+    """One operation that two records treat differently.
+
+    Attributes:
+        here: the operation in the first record.
+        there: the same operation in the second.
+    """
+
+    here: OperationRecord
+    there: OperationRecord
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Difference(Viewed):
+    """The difference of two records of one program; ``print`` shows it.
+
+    Attributes:
+        names: of the two records, such as devices or dtypes.
+        half_dtypes: of the two records.
+        operations: those whose precision, rule or optimizations differ, in program order.
+        total: operations of the program.
+    """
+
+    names: tuple[str, str]
+    half_dtypes: tuple[str, str]
+    operations: tuple[OperationDifference, ...]
+    total: int
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The difference as JSON."""
+        data: dict[str, Any] = dataclasses.asdict(self)
+        return json.dumps(data, indent=indent)
+
+    def __rich__(self) -> _View:
+        return _View(self)
+
+
+def difference(here: Record, there: Record, names: tuple[str, str]) -> Difference:
+    """Compares two records of one program, operation by operation.
+
+    Args:
+        here: the first record.
+        there: the second record.
+        names: of the two, for people.
+
+    Returns:
+        The operations whose precision, rule or optimizations differ.
+
+    Raises:
+        ArgumentError: the records are of two programs.
+    """
+    pairs = list(zip(here.operations, there.operations, strict=False))
+    odd = next((pair for pair in pairs if _operation(pair[0]) != _operation(pair[1])), None)
+    if odd is not None or len(here.operations) != len(there.operations):
+        counts = f"{len(here.operations)} and {len(there.operations)} operations"
+        first = f"; they first differ at {path_of(odd[0])} and {path_of(odd[1])}" if odd else ""
+        raise ArgumentError(
+            f"difference: the records are of two programs, with {counts}{first}. Explain one "
+            "function twice, with arguments of the same shapes and dtypes."
+        )
+    changed = (OperationDifference(*pair) for pair in pairs if _choice(pair[0]) != _choice(pair[1]))
+    dtypes = (here.summary.half_dtype, there.summary.half_dtype)
+    return Difference(names, dtypes, tuple(changed), len(pairs))
+
+
+def _operation(o: OperationRecord) -> tuple[Any, ...]:
+    return o.operation, o.scope, o.shape, o.dtype
+
+
+def _choice(o: OperationRecord) -> tuple[Any, ...]:
+    return o.paint, o.stored, o.rule, tuple(name for name, _ in o.optimizations)
+
+
+class _View(Lines):
+    """One line an operation; operations with the same reasons stand under one heading."""
+
+    def __init__(self, seen: Difference) -> None:
+        self.seen = seen
+
+    def _lines(self, width: int) -> Iterator[str]:
+        seen, (here, there) = self.seen, self.seen.names
+        dtypes = "" if len(set(seen.half_dtypes)) == 1 else f" ({' and '.join(seen.half_dtypes)})"
+        count = len(seen.operations)
+        if not count:
+            yield f"All {seen.total:,} operations are the same on {here} and {there}{dtypes}."
+            return
+        differ = "1 operation differs" if count == 1 else f"{count:,} operations differ"
+        yield f"{differ} of {seen.total:,} between {here} and {there}{dtypes}"
+        groups: dict[tuple[str, str], list[OperationRecord]] = {}
+        for pair in seen.operations:
+            groups.setdefault((_told(pair.here), _told(pair.there)), []).append(pair.here)
+        for (first, second), operations in groups.items():
+            yield ""
+            yield f"{here}: {first}"
+            yield f"{there}: {second}"
+            for o in operations:
+                file = short_source(o.source).rsplit("/", 1)[-1]
+                cells = (f"  {path_of(o)}", 0), (result_of(o), 20), (short_source(file, 24), 24)
+                yield columns(width, *cells)
+
+
+def _told(o: OperationRecord) -> str:
+    return f"{precision_of(o)}, {because_of(o)}"

@@ -1,0 +1,64 @@
+"""``explained.difference``: which operations differ between two records of a program, and why."""
+
+from __future__ import annotations
+
+import json
+
+import jax.numpy as jnp
+import pytest
+
+import duotone
+from duotone import Policy, explain
+from duotone.errors import ArgumentError
+
+X = jnp.ones((16, 16))
+
+
+def exponential(x):
+    return jnp.exp(x @ x)
+
+
+def test_only_what_differs_is_told_with_both_reasons() -> None:
+    here = explain(exponential, X, dtype="float16")
+    there = explain(exponential, X, dtype="float16", policy=Policy(keep_full=["*dot_general"]))
+    found = here.difference(there, ("default", "pinned"))
+    (pair,) = found.operations
+    assert (pair.here.operation, pair.here.rule, pair.there.rule) == (
+        "dot_general",
+        "allow",
+        "pinned",
+    )
+    text = str(found)
+    assert text.startswith("1 operation differs of 2 between default and pinned")
+    assert "default: half, allow" in text
+    assert "pinned: full, pinned" in text
+    assert json.loads(found.to_json())["operations"][0]["there"]["paint"] == "full"
+
+
+def test_devices_differ_where_duotone_chose_the_type() -> None:
+    gpu, cpu = (explain(exponential, X, target=name) for name in ("h200", "cpu"))
+    dot, exp = gpu.difference(cpu).operations
+    assert (dot.here.paint, dot.there.paint) == ("half", "full")
+    assert {dot.there.rule, exp.there.rule} <= {"small", "device"}
+
+
+def test_two_half_types_are_named() -> None:
+    found = explain(exponential, X, dtype="float16").difference(
+        explain(exponential, X, dtype="bfloat16")
+    )
+    assert not found.operations
+    assert str(found) == "All 2 operations are the same on here and there (float16 and bfloat16)."
+
+
+def test_records_of_two_programs_are_refused() -> None:
+    here = explain(exponential, X, dtype="float16")
+    there = explain(lambda x: jnp.sin(x @ x), X, dtype="float16")
+    with pytest.raises(ArgumentError, match="first differ at exp and sin"):
+        here.difference(there)
+    with pytest.raises(ArgumentError, match="2 and 1 operations"):
+        here.difference(explain(lambda x: x @ x, X, dtype="float16"))
+
+
+def test_a_target_that_nobody_knows() -> None:
+    with pytest.raises(duotone.DuotoneError, match="h200"):
+        explain(exponential, X, target="h2000")
