@@ -1,8 +1,7 @@
-"""Do two trees belong together? Gradients and parameters, a state and the optimizer that made it.
+"""Checks that two trees match: gradients and parameters, or a state and its optimizer.
 
-Called by ``optax``. Trees are compared by the names of their leaves and not by their node types: a
-``FrozenDict`` of gradients belongs to a ``dict`` of parameters, and a gradient of None to a leaf
-that is not trained.
+Trees are compared by the names of their leaves, not by their node types: a ``FrozenDict`` of
+gradients matches a ``dict`` of parameters, and a gradient of None matches an untrained leaf.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
 
     Args:
         grads: a tree of gradients.
-        params: the parameters, or None where nothing is known.
+        params: the parameters, or None if they are unknown.
         who: the method that was called, for the error.
 
     Returns:
-        How many gradients each leaf holds, one behind the other along a first axis, as optimizers
-        for differential privacy take them; None where a leaf holds one, as nearly always.
+        The number of gradients in each leaf, stacked along a first axis as for differential
+        privacy; None if each leaf is one gradient, the usual case.
 
     Raises:
         ArgumentError: names the first leaf.
@@ -82,9 +81,9 @@ def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
     """Refuses an optimizer that makes one update out of each of several gradients.
 
     Args:
-        updates: what it returned, or its shapes.
+        updates: the optimizer's updates, or their shapes.
         params: the parameters.
-        examples: as :func:`check_gradients` gave it.
+        examples: the result of :func:`check_gradients`.
         who: the method that was called, for the error.
 
     Raises:
@@ -126,14 +125,14 @@ def check_every_gradient(grads: Any, params: Any) -> None:
 
 
 def check_same_leaves(expected: Any, inner: Any) -> None:
-    """Refuses an optimizer state whose leaves are not those that ``init`` makes.
+    """Refuses an optimizer state with other leaves than ``init`` makes.
 
     Args:
         expected: the state that ``init`` makes, as arrays or shapes.
         inner: the state that was given.
 
     Raises:
-        ArgumentError: names the first leaf that one has and the other has not.
+        ArgumentError: names the first leaf that only one of them has.
     """
     mine, theirs = (
         {keystr(path): None for path, _ in tree_leaves_with_path(tree)}
