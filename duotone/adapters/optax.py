@@ -282,7 +282,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         Raises:
             ArgumentError: the optimizer rewrites nothing, or names axes of ``pmap``.
             ArgumentTypeError: as for :meth:`compute_gradients`; called inside ``jax.jit``.
-            CalibrationError: the batch holds NaN.
+            CalibrationError: the batch contains NaN.
 
         Example:
             >>> import jax.numpy as jnp, optax

@@ -50,7 +50,7 @@ def measured(source: files.Source, data: Any) -> dict[str, Measured]:
         for name in inputs:
             if given[name].size and not np.isfinite(given[name]).any():
                 raise CalibrationError(
-                    f"the input {name!r} to calibrate with holds no finite number; give data that "
+                    f"the input {name!r} to calibrate with has no finite number; give data that "
                     "the model is used with."
                 )
         values = dict(zip(names, running.run(opened, names, given), strict=True))

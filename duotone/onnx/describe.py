@@ -132,11 +132,11 @@ def _fixed(
     if node.domain == "ai.onnx.ml":
         return "its attributes are float32"
     if op == "Attention" and len(node.output) > 3 and node.output[3]:
-        return "hands on its scores, which a mask makes larger than half"
+        return "returns its scores, which a mask makes larger than half"
     if "DequantizeLinear" in makers:
         return "reads what was dequantised: part of a quantised operation"
     if op in BY_ATTRIBUTE and op != "Cast":
-        return "an attribute says its type"
+        return "an attribute gives its type"
     if op == "BatchNormalization" and attribute(node, "training_mode"):
         return "calculates statistics for training"
     ins = {value.dtype for value in operands if value is not None}

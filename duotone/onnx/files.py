@@ -130,7 +130,7 @@ def check_model(source: Source) -> None:
     """
     model = source.model
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise OnnxError("it holds no graph: the file is empty, cut off, or something else.")
+        raise OnnxError("it has no graph: the file is empty, cut off, or something else.")
     newest = ONNX.defs.onnx_opset_version()
     versions = {opset.domain: opset.version for opset in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", 0))

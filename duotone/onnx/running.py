@@ -151,13 +151,13 @@ def _read_file(path: Path) -> dict[str, Any]:
             found = np.load(file, allow_pickle=False)
             if not isinstance(found, np.ndarray):
                 return {name: found[name] for name in found.files}
-        problem, cause = "it holds one array without a name", None
+        problem, cause = "it has one array without a name", None
     except FileNotFoundError as error:
         problem, cause = "there is no such file", error
     except IsADirectoryError as error:
         problem, cause = "it is a folder", error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        problem, cause = "it is damaged, or holds what are no numbers", error
+        problem, cause = "it is damaged, or its contents are no numbers", error
     raise ArgumentError(
         f"{path} is no .npz file of arrays by input name: {problem}. numpy.savez writes one: "
         "numpy.savez('inputs.npz', x=array)."

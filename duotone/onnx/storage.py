@@ -41,7 +41,7 @@ class Storage:
         if not weights.is_external(tensor):
             return tensor
         read = functools.partial(_bytes, tensor, self._folder)
-        _, _, length = weights.place(tensor, self._folder)
+        _, _, length = weights.data_range(tensor, self._folder)
         return self._external(tensor, tensor.data_type, length, read)
 
     def halved(self, tensor: TensorProto, half: HalfType) -> TensorProto:
@@ -80,7 +80,7 @@ class Storage:
 
 
 def _bytes(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
-    path, offset, length = weights.place(tensor, folder)
+    path, offset, length = weights.data_range(tensor, folder)
     with path.open("rb") as file:
         file.seek(offset)
         while length > 0:

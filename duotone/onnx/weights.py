@@ -33,7 +33,7 @@ def count(tensor: TensorProto) -> int:
     return math.prod(tensor.dims)
 
 
-def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
+def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     """The file, offset and length in bytes of external data.
 
     Args:
@@ -47,8 +47,8 @@ def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     where = entries.get("location", "")
     if folder is None:
         raise OnnxError(
-            f"tensor {tensor.name!r} is in the file {where!r} beside the model: give the path of "
-            "the model, not the model."
+            f"tensor {tensor.name!r} is in the file {where!r} in the folder of the model: give the "
+            "path of the model, not the model."
         )
     path = folder / where
     if not where or Path(where).is_absolute() or ".." in Path(where).parts:
@@ -59,18 +59,20 @@ def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     if folder.resolve() not in path.resolve().parents or not path.is_file():
         raise OnnxError(
             f"tensor {tensor.name!r} says that it is in {where!r}, and there is no such file "
-            f"in {folder}: put it beside the model."
+            f"in {folder}: put it in the folder of the model."
         )
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or bytes_in(tensor))
     except ValueError as error:
-        raise OnnxError(f"tensor {tensor.name!r}: its place is no number: {error}.") from error
+        raise OnnxError(
+            f"tensor {tensor.name!r}: its offset or length is no number: {error}."
+        ) from error
     size = path.stat().st_size
     if offset < 0 or length < 0 or offset + length > size or length != bytes_in(tensor):
         raise OnnxError(
-            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape and is said to be "
-            f"the {length} bytes at {offset} of {where!r}, which has {size}."
+            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape, but its external "
+            f"data is {length} bytes at {offset} of {where!r}, which has {size}."
         )
     return path, offset, length
 
@@ -95,17 +97,17 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
     if any(size < 0 for size in tensor.dims):
         raise OnnxError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}.")
     if is_external(tensor):
-        place(tensor, folder)
+        data_range(tensor, folder)
     elif tensor.HasField("raw_data") and len(tensor.raw_data) != bytes_in(tensor):
         raise OnnxError(
-            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape, and holds "
+            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape, but has "
             f"{len(tensor.raw_data)}: the file was cut off or damaged."
         )
     elif tensor.data_type == FLOAT and not tensor.HasField("raw_data"):
         if len(tensor.float_data) == count(tensor):
             return
         raise OnnxError(
-            f"tensor {tensor.name!r} has {count(tensor)} elements by its shape, and holds "
+            f"tensor {tensor.name!r} has {count(tensor)} elements by its shape, but has "
             f"{len(tensor.float_data)}: the file was cut off or damaged."
         )
 
@@ -113,7 +115,7 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
 def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
     """The elements of a float32 tensor, in arrays of at most :data:`PIECE`."""
     if is_external(tensor):
-        path, offset, length = place(tensor, folder)
+        path, offset, length = data_range(tensor, folder)
         with path.open("rb") as file:
             file.seek(offset)
             while length > 0:

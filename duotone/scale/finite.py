@@ -25,7 +25,7 @@ AxisName = str | Sequence[str]
 
 
 def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
-    """True if no floating or complex leaf of a tree holds an infinity or NaN.
+    """True if no floating or complex leaf of a tree has an infinity or NaN.
 
     One pass over each leaf in its own dtype, without a cast or a copy.
 
