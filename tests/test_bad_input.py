@@ -165,7 +165,7 @@ def test_an_own_primitive_in_the_program_is_a_known_name():
 
 def test_one_string_for_a_list():
     with pytest.raises(PolicyTypeError, match=r"deny_add='exp'.*deny_add=\['exp'\]"):
-        duotone.Policy(deny_add="exp")
+        duotone.Policy(deny_add="exp")  # pyright: ignore[reportArgumentType]
     assert duotone.Policy(deny_add=["exp"]).deny_add == {"exp"}
 
 

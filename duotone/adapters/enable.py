@@ -7,7 +7,7 @@ importing Keras: a program that passes one has imported Keras.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from duotone.adapters import ENABLE
 from duotone.errors import ArgumentError
@@ -24,7 +24,26 @@ if TYPE_CHECKING:
 
     from duotone.adapters.optax import MixedPrecisionOptimizer
 
+    class _Keras(Protocol):
+        """A Keras optimizer; Keras has no types of its own."""
 
+        def build(self, variables: Any) -> Any: ...
+        def apply_gradients(self, grads_and_vars: Any) -> Any: ...
+
+    class _WrappedKeras(Protocol):  # first: a type checker takes it where it knows nothing
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@overload
+def enable_mixed_precision_graph_rewrite(
+    opt: _Keras,
+    loss_scale: Any = ...,
+    *,
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    axis_name: AxisName | None = ...,
+    enabled: bool = ...,
+) -> _WrappedKeras: ...
 @overload
 def enable_mixed_precision_graph_rewrite(
     opt: optax.GradientTransformation,
@@ -105,6 +124,15 @@ def enable_mixed_precision_graph_rewrite(
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, rewrite=True, scale=True)
 
 
+@overload
+def optimizer_from_environment(
+    opt: _Keras,
+    loss_scale: Any = ...,
+    *,
+    dtype: Any = ...,
+    policy: Policy | None = ...,
+    axis_name: AxisName | None = ...,
+) -> _WrappedKeras: ...
 @overload
 def optimizer_from_environment(
     opt: optax.GradientTransformation,

@@ -110,6 +110,10 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
     # does so with modules that contain an optimizer). Everything else is found from `init`.
     __slots__ = ()
 
+    # Optax's states are any trees of arrays to a type checker; this one's has names.
+    init: Callable[[Any], Any]  # pyright: ignore[reportIncompatibleVariableOverride]
+    update: Callable[..., tuple[Any, Any]]  # pyright: ignore[reportIncompatibleVariableOverride]
+
     @property
     def _wrapped(self) -> Wrapped:
         owner = getattr(self.init, "__self__", None)
@@ -342,7 +346,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         self._wrapped.pending = False
         return self._wrapped.find(state, "unscale").loss_scale.unscale(grads)
 
-    def metrics(self, state: Any) -> dict[str, float | int | bool | str]:
+    def metrics(self, state: Any) -> dict[str, Any]:
         """The numbers of a state, for logs; waits for the device.
 
         Warns once (logger ``"duotone"``) if many consecutive steps were skipped at the smallest

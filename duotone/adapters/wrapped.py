@@ -23,6 +23,7 @@ from duotone.adapters.trees import check_gradients, check_reduced, check_same_le
 from duotone.blaming.healing import Healer
 from duotone.calibrating.measure import Calibrations
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
+from duotone.jaxpr.modules import nnx_object_in
 from duotone.policy.calibration import Calibration
 from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
@@ -39,6 +40,7 @@ from duotone.scale.optimizer_state import (
     find,
     in_use,
     is_concrete,
+    refuse_accumulation_around,
     states_in,
     stored,
 )
@@ -111,7 +113,13 @@ class Wrapped:
         return Wrapped, self.settings  # copies keep only the measurements
 
     def init(self, params: Any) -> Any:
-        """``init`` of the optimizer; refuses an inner optimizer that is wrapped already."""
+        """``init`` of the optimizer; refuses NNX models and optimizers that are wrapped already."""
+        if (found := nnx_object_in(params)) is not None:
+            raise ArgumentTypeError(
+                f"init: params hold a Flax NNX object ({type(found[1]).__name__}), which is "
+                "changed in place. Use duotone.nnx.Optimizer(model, optax.adam(1e-3)), which holds "
+                "its state; or pass what nnx.state(model, nnx.Param) gives."
+            )
         inner = self.inner.init(params)
         if states_in(inner):
             raise ArgumentError(
@@ -183,6 +191,7 @@ class Wrapped:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         """``update`` of the optimizer, from unscaled gradients or a :class:`ScaledGrad`."""
+        refuse_accumulation_around()
         return self._step(guarded_update, updates, state, params, extra)
 
     def apply(self, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> Any:

@@ -47,7 +47,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_auto_jit",
         r"-1|0|1|2|fusible|single-gpu\(-?\d\)",
-        "JAX always compiles everything inside jax.jit as a whole, and nothing outside",
+        "code inside jax.jit is always compiled whole, code outside never",
     ),
     TensorFlowFlag(
         "tf_xla_min_cluster_size",

@@ -279,3 +279,23 @@ def _stand_in(method: Any) -> Callable[..., Any]:
 _STAND_IN = next(
     code for code in _stand_in.__code__.co_consts if getattr(code, "co_name", "") == "named"
 )
+
+
+_NNX_STATES = ("State", "FlatState", "GraphState", "NodeStates")
+"""Classes of ``flax.nnx`` that hold variables by value: what ``nnx.split`` gives."""
+
+
+def nnx_object_in(tree: Any) -> tuple[Any, Any] | None:
+    """The path and object of the first NNX object in a tree; what ``nnx.split`` gives is none."""
+    nnx, mutable = sys.modules.get("flax.nnx"), nnx_classes()
+    if not mutable:
+        return None
+    stops = (*mutable, *(getattr(nnx, state) for state in _NNX_STATES if hasattr(nnx, state)))
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda n: isinstance(n, stops))
+    return next(((path, leaf) for path, leaf in leaves if isinstance(leaf, mutable)), None)
+
+
+def nnx_classes() -> tuple[type, ...]:
+    """The classes of NNX objects; none where NNX was not imported."""
+    nnx = sys.modules.get("flax.nnx")
+    return tuple(getattr(nnx, name) for name in ("Pytree", "Variable") if hasattr(nnx, name))

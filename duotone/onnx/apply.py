@@ -88,7 +88,7 @@ class Writer:
         self._name_constants()
         self._name_casts()
         self.casts = [
-            Cast(value, to, body, tuple(readers), free=False, exact=False, held="")
+            Cast(value, to, body, tuple(readers), free=False, exact=False, materialized="")
             for (value, to, body), readers in self._demands.readers.items()
         ]
 

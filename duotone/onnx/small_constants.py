@@ -15,7 +15,7 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
 from duotone.precision.classify.lists import OpLists
-from duotone.precision.ranges.cancellation import CLOSELY, looked_at_closely
+from duotone.precision.ranges.cancellation import SENSITIVE, find_sensitive
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.rules import Rule
 
@@ -35,7 +35,7 @@ def allow_small_addends(graph: Graph, classes: Classes, ranges: Ranges, lists: O
     denied = [n for n in graph.nodes if _is_denied_for_a_small_one(graph, n, classes)]
     if not denied:
         return classes
-    close = looked_at_closely(graph, classes, ranges, CLOSELY)
+    close = find_sensitive(graph, classes, ranges, SENSITIVE)
     changed: dict[int, NodeClass] = {}
     for node in denied:
         entry = lists.get(node.op, node.list_key)

@@ -39,10 +39,15 @@ run skips none there: falling from 2**24 takes 24 skipped steps, and at the floo
 longer be the cause."""
 
 
-class StuckAlarm:
-    """Warns once if many consecutive steps are skipped at the smallest scale.
+_OFTEN = 10
+"""By how many times the skipped steps have grown when they are counted in a line again."""
 
-    It also warns once, earlier, if steps with good steps between them are skipped there.
+
+class StuckAlarm:
+    """The warnings of an optimizer: steps that are skipped, and losses that are not finite.
+
+    It warns once if many consecutive steps are skipped at the smallest scale. It also warns once,
+    earlier, of losses that are not finite, or of skipped steps with good steps between them.
 
     Args:
         warn_after: the number of consecutive skipped steps.
@@ -53,6 +58,7 @@ class StuckAlarm:
         self.warn_after = warn_after
         self._ask = ask
         self._rung = self._warned_of_some = False
+        self._counted = 0
 
     def check(self, reading: Reading) -> None:
         """Warns if the limit is reached and it has not warned before."""
@@ -74,9 +80,45 @@ class StuckAlarm:
             self._ask(),
         )
 
-    def told_of_some(self) -> None:
-        """Marks the warning about some skipped steps as logged elsewhere, so it is not repeated."""
+    @property
+    def said(self) -> bool:
+        """True if it has warned of some skipped steps or losses: it does not do so again."""
+        return self._warned_of_some
+
+    def count(self, skipped: int, loss_scale: float) -> None:
+        """Says that steps were skipped: of the first, and when they are ten times as many.
+
+        Args:
+            skipped: how many, all together.
+            loss_scale: the one in use now.
+        """
+        if not skipped or skipped < _OFTEN * self._counted:
+            return
+        self._counted = skipped
+        logger.warning(
+            "%s skipped, because gradients were not finite: weights stayed as they were, and the "
+            "loss scale is now %g. A few are normal while a loss scale comes down to what fits; "
+            "optimizer.metrics() counts them.",
+            plural(skipped, "step"),
+            loss_scale,
+        )
+
+    def lost(self, batches: int) -> None:
+        """Warns of losses that are not finite, unless it warned of skipped steps before.
+
+        Args:
+            batches: how many batches had such a loss.
+        """
+        if not batches or self._warned_of_some:
+            return
         self._warned_of_some = True
+        logger.warning(
+            "the loss of %s in this epoch was not finite. The loss scale is not the reason, and "
+            "float32 may not be finite there either. %sduotone.keras.blame(model, x, y) with such "
+            "a batch says whether it is.",
+            f"{batches} batch{'' if batches == 1 else 'es'}",
+            self._ask(),
+        )
 
     def _warn_of_some(self, reading: Reading) -> None:
         if self._rung or self._warned_of_some or reading.skipped_steps < SKIPPED_IN_VAIN:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -195,12 +196,24 @@ def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
 def _refuse_inside_accumulation(state: Any, who: str) -> None:
     around = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.MultiStepsState))
     if any(isinstance(leaf, optax.MultiStepsState) and states_in(leaf) for leaf in around):
-        raise ArgumentError(
-            f"{who}: optax.MultiSteps is outside of the mixed-precision optimizer, so one bad "
-            "micro-batch makes the whole accumulated sum NaN, and the loss scale is adjusted once "
-            "in k steps. Wrap it instead: enable_mixed_precision_graph_rewrite("
-            "optax.MultiSteps(tx, k))."
-        )
+        raise _accumulation_around(who)
+
+
+def refuse_accumulation_around() -> None:
+    """Raises if ``optax.MultiSteps`` calls ``update``, which passes only the inner state."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is optax.MultiSteps.update.__code__:
+            raise _accumulation_around("update")
+        frame = frame.f_back
+
+
+def _accumulation_around(who: str) -> ArgumentError:
+    return ArgumentError(
+        f"{who}: optax.MultiSteps is outside of the mixed-precision optimizer, so one bad "
+        "micro-batch makes the whole accumulated sum NaN, and the loss scale is adjusted once in k "
+        "steps. Wrap it instead: enable_mixed_precision_graph_rewrite(optax.MultiSteps(tx, k))."
+    )
 
 
 def _unprotected(state: Any) -> str:

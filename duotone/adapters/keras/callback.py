@@ -64,7 +64,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         LossScaleMonitor(warn_after=warn_after, writer=writer)  # checks the arguments now
         self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
         self._monitors: dict[str, LossScaleMonitor] = {}
-        self._shown = self._warned = False
+        self._shown = False
         self._not_finite: Any = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -92,7 +92,8 @@ class LossScaleCallback(keras.callbacks.Callback):
         """Counts losses that are not finite; after the first step, prints how the step runs."""
         del batch
         loss = (logs or {}).get("loss")
-        if loss is not None and not self._warned:  # on the device, without waiting for it
+        alarm = getattr(getattr(self.model, "optimizer", None), "alarm", None)
+        if loss is not None and not (alarm and alarm.said):  # on the device, without waiting for it
             self._not_finite = self._not_finite + jnp.sum(~jnp.isfinite(loss))
         if self._shown:
             return
@@ -105,8 +106,8 @@ class LossScaleCallback(keras.callbacks.Callback):
         """Adds to the logs, and logs changes."""
         del epoch
         optimizers = list(wrapped_optimizers(self.model))
-        if not self._warned and len(optimizers) == 1 and optimizers[0].half is not None:
-            self._warn_of_losses(optimizers[0])
+        if len(optimizers) == 1 and optimizers[0].half is not None:
+            optimizers[0].alarm.lost(int(self._not_finite))
         for optimizer in optimizers:
             metrics = optimizer.metrics()
             prefix = f"{optimizer.name}_" if len(optimizers) > 1 else ""
@@ -120,21 +121,6 @@ class LossScaleCallback(keras.callbacks.Callback):
         del logs
         for monitor in self._monitors.values():
             monitor.close()
-
-    def _warn_of_losses(self, optimizer: Any) -> None:
-        """Warns if losses of this epoch were not finite; asks for blame of the next such step."""
-        count = int(self._not_finite)
-        if not count:
-            return
-        self._warned = True
-        optimizer.alarm.told_of_some()
-        logger.warning(
-            "the loss of %d batches in this epoch was not finite. The loss scale is not the "
-            "reason, and float32 may not be finite there either. %sduotone.keras.blame(model, x, "
-            "y) with such a batch says whether it is.",
-            count,
-            "" if optimizer.healer.after else optimizer.healer.ask(optimizer.half),
-        )
 
     def _monitor(self, optimizer: Any, count: int) -> LossScaleMonitor:
         logdir = self._logdir

@@ -20,6 +20,7 @@ from typing import Any
 
 import keras
 
+from duotone.adapters.keras.counting import counting
 from duotone.adapters.keras.plans import plan_of
 from duotone.adapters.keras.steps import STEPS, wrap_steps
 
@@ -60,6 +61,10 @@ def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
                 _warn_of_own_steps(self)
                 for kind in type(self).__mro__:
                     wrap_steps(kind)
+            method(self, force=force)
+            if function == "train_function" and plan_of(self) is not None:
+                self.train_function = counting(self, self.train_function)
+            return None
         return method(self, force=force)
 
     setattr(make, _WRAPPED, True)

@@ -232,7 +232,7 @@ class Builder:
         scattered = name == "scatter-add"
         indices = self._integers.find(inputs[1]) if scattered else None
         attributes = attributes_of(eqn, indices)
-        moves = attributes.get("small_constants") in (0.0, 1.0) and self._is_zero(inputs[0])
+        moves = attributes.get("updates") in (0.0, 1.0) and self._is_zero(inputs[0])
         outputs = self._add(
             eqn,
             name,

@@ -20,13 +20,12 @@ import jax
 from jax.core import Tracer
 
 from duotone.errors import ArgumentTypeError, LeakedTracerError
+from duotone.jaxpr.modules import nnx_classes, nnx_object_in
 
 _USE = (
     "Use duotone.nnx.autocast(...) instead of duotone.autocast(...), duotone.nnx.explain(...) "
     "instead of duotone.explain(...)"
 )
-_NNX_STATES = ("State", "FlatState", "GraphState", "NodeStates")
-"""Classes of ``flax.nnx`` that contain variables by value: ``nnx.split`` returns them."""
 
 
 def refuse_nnx_objects(
@@ -48,25 +47,19 @@ def refuse_nnx_objects(
     Raises:
         ArgumentTypeError: there is an NNX object.
     """
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None or not hasattr(nnx, "Pytree") or not hasattr(nnx, "Variable"):
-        return
-    mutable = (nnx.Pytree, nnx.Variable)
-    stops = (*mutable, *(getattr(nnx, state) for state in _NNX_STATES if hasattr(nnx, state)))
+    mutable = nnx_classes()
     owner = getattr(function, "__self__", function)
     if isinstance(owner, mutable):
         raise ArgumentTypeError(
             f"{name}: the function is {_of_nnx(owner)}: its parameters would be frozen into the "
             f"program, and its changes would be lost. {_USE}"
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(
-        call, is_leaf=lambda node: isinstance(node, stops)
-    ):
-        if isinstance(leaf, mutable):
-            raise ArgumentTypeError(
-                f"{name}: {describe(path)} is {_of_nnx(leaf)}: the function's changes to it "
-                f"would be lost. {_USE}; or pass the results of nnx.split(...)"
-            )
+    if (found := nnx_object_in(call)) is not None:
+        path, leaf = found
+        raise ArgumentTypeError(
+            f"{name}: {describe(path)} is {_of_nnx(leaf)}: the function's changes to it "
+            f"would be lost. {_USE}; or pass the results of nnx.split(...)"
+        )
 
 
 def _of_nnx(thing: Any) -> str:

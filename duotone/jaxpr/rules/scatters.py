@@ -28,7 +28,7 @@ def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str
     found: dict[str, Attribute] = {}
     count = None if indices is None else small_constants(eqn, indices)
     if count is not None:
-        found["small_constants"] = float(count)
+        found["updates"] = float(count)
     if all(_is_plain(var) for var in eqn.invars) and _adds_once(eqn):
         found["once"] = 1.0
     return found

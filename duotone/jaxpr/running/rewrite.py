@@ -128,7 +128,7 @@ class Rewriter:
         self.mark = mark
         self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}
-        self._materialized = {cast.value for cast in plan.casts if cast.held}
+        self._materialized = {cast.value for cast in plan.casts if cast.materialized}
         self.largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
         apart = optimizations.nodes(self.graph) | casting_inside(plan, self.graph)
@@ -259,7 +259,7 @@ class Rewriter:
         with contextlib.nullcontext() if self.mark is None else self.mark(step.first):
             results = list(self._results(step, env))
         for value, (paint, array) in zip(step.outputs, results, strict=True):
-            rounded_once = paint is Paint.HALF and value in self.recompute.firm
+            rounded_once = paint is Paint.HALF and value in self.recompute.rounded_once
             env.write(value, paint, lax.optimization_barrier(array) if rounded_once else array)
 
     def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
@@ -298,21 +298,21 @@ class Rewriter:
         """
         if env.holds(value):
             return
-        if value in self.recompute.roots[site]:
+        if value in self.recompute.sites[site].roots:
             halved = value in self.recompute.halved
             paint = Paint.HALF if halved else self.stored(value)
             env.write(value, paint, lax.optimization_barrier(self.read(env, value, paint)))
-        elif value in self.recompute.again[site] and value in self.recompute.products:
+        elif value in self.recompute.sites[site].recomputed and value in self.recompute.products:
             made = self.recompute.products[value]
-            self._recompute_value(env, site, made.quotient)
-            normalized = self.read(env, made.quotient, Paint.FULL)
+            self._recompute_value(env, site, made.normalized)
+            normalized = self.read(env, made.normalized, Paint.FULL)
             # Compilers recognize a value divided by its sum, and build one kernel around it.
             array = normalized / jax.numpy.sum(normalized, made.axes, keepdims=True)
             if made.divisor is not None:
                 self._recompute_value(env, site, made.divisor)
                 array = array * self.read(env, made.divisor, Paint.FULL)
             env.write(value, Paint.FULL, array)
-        elif value in self.recompute.again[site]:
+        elif value in self.recompute.sites[site].recomputed:
             step = self.step_of(value)
             for operand in step.inputs:
                 self._recompute_value(env, site, operand)
