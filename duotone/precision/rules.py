@@ -36,62 +36,65 @@ class Rule(enum.StrEnum):
     ALLOW = "allow", "on the allow list: takes half operands and accumulates in float32"
     WIDE = (
         "wide",
-        "on the allow list; all its readers read it full, so its result is never rounded",
+        "on the allow list; all readers of the result are full, so it is never rounded",
     )
     UNROUNDED = (
         "unrounded",
-        "on the allow list; its float32 sums cancel where rounded ones would not",
+        "on the allow list; its float32 result cancels where a rounded one would not",
     )
     DENY = "deny", "on the deny list: computes in float32"
     CONSTANT = "constant", "computes with a constant that half cannot represent"
     SOLVE = (
         "solve",
-        "leads to a factorisation or a solve, or reads its result, with no dot in between",
+        "leads to a factorization or a solve, or reads its result, with no dot in between",
     )
-    ITERATION = "iteration", "in a loop that repeatedly multiplies a state with matrices"
-    DISTANCE = "distance", "part of a squared distance: a small difference of large terms"
+    ITERATION = "iteration", "in a loop that repeatedly multiplies its state with matrices"
+    DISTANCE = "distance", "part of a squared distance: large terms nearly cancel"
     CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
     POSITION = "position", "a position or a count, or leads to one: its absolute error counts"
     LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"
     CANCELLATION = (
         "cancellation",
-        "a logarithm, a division or the like reads its distance from its limit",
+        "a logarithm or a division, for example, reads how close it is to its limit",
     )
-    OVERFLOW = "overflow", "a value that it reads or makes does not fit half"
-    UNDERFLOW = "underflow", "most of its measured values are below the normal numbers of half"
+    OVERFLOW = "overflow", "its result or an operand does not fit half"
+    UNDERFLOW = "underflow", "most of its measured values are below the normal range of half"
     RANGE = (
         "range",
         "computes in float32 and stores half: its range fits and loses nothing that matters",
     )
-    SMALL = "small", "an allow operation too small to gain from half on this device"
-    DEVICE = "device", "gains nothing from half on this device"
+    SMALL = "small", "an allow operation too small to be faster in half on this device"
+    DEVICE = "device", "not faster in half on this device"
     TAINT = "taint", "a denied value reaches it along a dominant operand"
     DOWNSTREAM = "downstream", "its dominant operand is half and nothing denied reaches it"
-    MIXED = "mixed", "stores half like its dominant operand, computes full like another operand"
+    MIXED = "mixed", "stores half like its dominant operand, computes full like another one"
     OPERAND = (
         "operand",
-        "computes full, stores half: dots read it in half, and other readers only add it up",
+        "computes full, stores half: dots read it in half, and all other readers only sum it",
     )
     FULL_READERS = (
         "full_readers",
-        "all its readers compute full, and storing it saves nothing, so half would only round",
+        "all readers compute full: it is rarely stored, so half would only round",
     )
     UPSTREAM = (
         "upstream",
-        "all its readers read it in half, and the cast costs no more before it",
+        "all readers of its result are half, and a cast before it costs no more",
     )
-    WEIGHTS = "weights", "only moves weights, which are cast once for all before any call"
-    CUT = "cut", "either precision is right here; with this one fewer values are cast"
+    WEIGHTS = "weights", "only moves weights, which are cast once, before any call"
+    CUT = "cut", "either precision is right here; this one casts fewer values"
     STATE = "state", "reaches an output of the function with no allow operation after it"
     NO_HALF_OPERAND = "no_half_operand", "no dominant operand is half"
-    UNLISTED = "unlisted", "on no list: left as it is"
+    UNLISTED = "unlisted", "on no list: unchanged"
     FIXED = "fixed", "cannot be half"
-    INTEGER = "integer", "no float32 operand or result: integers, or half as it was written"
+    INTEGER = "integer", "no float32 operand or result: integers, or half in the original program"
     PINNED = "pinned", "the user decided"
     UPDATE = "update", "the optimizer's update, the loss scale and their checks stay float32"
     OFF = "off", "mixed precision is switched off"
     TENSORFLOW = "tensorflow", "TensorFlow's passes decided"
-    REWRITTEN = "rewritten", "a transformation made it from a rewritten program; its types decide"
+    REWRITTEN = (
+        "rewritten",
+        "a transformation made it from a rewritten program; read from its types",
+    )
 
     @property
     def is_decided_before(self) -> bool:
