@@ -76,7 +76,7 @@ def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> roa
 
 
 def rewriter(attention: Attention, dtype: str = "bfloat16", *removed: str) -> Any:
-    return jax.jit(road.rewriter_of(painted(attention, dtype, *removed), POLICY))
+    return jax.jit(road.rewriter_of(painted(attention, dtype, *removed)))
 
 
 def again(found: road.Painted) -> list[str]:

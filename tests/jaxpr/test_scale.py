@@ -100,7 +100,7 @@ def painted(
 
 def run(function: Callable[..., Any], dtype: str = "bfloat16", policy: Policy = POLICY) -> Any:
     """The results of the program for a GPU, compiled for the device at hand."""
-    return jax.jit(road.rewriter_of(painted(function, dtype, policy), policy))(W, X)
+    return jax.jit(road.rewriter_of(painted(function, dtype, policy)))(W, X)
 
 
 def products(function: Callable[..., Any], dtype: str = "bfloat16", **changes: Any) -> Any:

@@ -27,7 +27,7 @@ def carried_out(function: Any, *args: Any, device: str = "gpu") -> tuple[Any, An
     """What is taken out of which sum, the program, its results."""
     jaxpr = jax.make_jaxpr(function)(*args)
     painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=TABLE[device])
-    rewriter = rewriter_of(painted, Policy())
+    rewriter = rewriter_of(painted)
     return _factors(painted), jax.make_jaxpr(rewriter)(*args), rewriter(*args)
 
 
