@@ -22,19 +22,16 @@ from duotone.devices.table import DeviceForms, current_forms
 from duotone.errors import RewriteError
 from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint
 from duotone.jaxpr import dumps
-from duotone.jaxpr.nesting import custom, nested  # noqa: F401  (register the forms)
+from duotone.jaxpr.nesting import custom, nested
+from duotone.jaxpr.painted import ALONE, Painted, Site
 from duotone.jaxpr.policy_of_program import check_names, resolved_for, warn_of_idle_patterns
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.program import Built
-from duotone.jaxpr.rules import half_rules  # noqa: F401  (likewise)
+from duotone.jaxpr.rules import half_rules
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy.policy import Policy
-from duotone.precision.casts.cast_plan import CastPlan
-from duotone.precision.classify.classes import Classes
 from duotone.precision.classify.profitability import NOTHING_GAINS
-from duotone.precision.optimize.optimizations import Optimizations
-from duotone.precision.painters.painting import Painting
 from duotone.precision.pipeline import Capabilities, Decisions, decide, leave_full
 from duotone.precision.ranges.intervals import INTERVAL_RULES
 from duotone.precision.ranges.measurements import assumptions_of
@@ -51,55 +48,8 @@ CAPABILITIES = Capabilities(
 )
 """JAX programs: XLA fuses casts, and the author wrote the constants."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Site:
-    """The way a program is called, and where it stands.
-
-    Attributes:
-        given: how each argument arrives; ``None`` if all are full.
-        boundaries: how each result must leave; ``None`` if all are full.
-        arguments: the user's name of each argument, by which the policy states ranges; ``None`` for
-            a program that is only part of the user's function, or a policy that says nothing about
-            values.
-        weights: how many of the first arguments are the same at every call; those that are read in
-            half only are to be given in half, see :attr:`Painted.given`.
-        scopes: the name scopes around the program, outermost first.
-    """
-
-    given: Sequence[Paint] | None = None
-    boundaries: Sequence[Boundary] | None = None
-    arguments: Sequence[str] | None = None
-    weights: int = 0
-    scopes: tuple[str, ...] = ()
-
-
-ALONE = Site()
-"""A whole program: its arguments and results are full."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Painted:
-    """The values of all stages of one program, up to the cast plan."""
-
-    built: Built
-    classes: Classes
-    painting: Painting
-    plan: CastPlan
-    optimizations: Optimizations
-    resolved: Resolved
-    forms: DeviceForms
-
-    @property
-    def half(self) -> HalfType:
-        """The half type."""
-        return self.resolved.half
-
-    @property
-    def given(self) -> tuple[Paint, ...]:
-        """The precision in which each argument is to be given."""
-        graph = self.built.graph
-        return tuple(graph.values[value].given for value in graph.inputs)
+_HANDLERS = {**half_rules.HANDLERS, **nested.HANDLERS, **custom.HANDLERS}
+"""By ``Step.kind``: what rewrites a painted step."""
 
 
 def paint_jaxpr(
@@ -160,17 +110,8 @@ def rewriter_of(painted: Painted) -> Rewriter:
         return rewriter_of(_paint_built(inner, painted.resolved, painted.forms, site))
 
     collection = collection_now()
-    return Rewriter(
-        painted.built,
-        painted.painting,
-        painted.plan,
-        painted.half.name,
-        repaint,
-        painted.optimizations,
-        painted.forms.dots,
-        dict(painted.forms.math),
-        None if collection is None else collection.marker_of(painted),
-    )
+    mark = None if collection is None else collection.marker_of(painted)
+    return Rewriter(painted, _HANDLERS, repaint, mark)
 
 
 def paint_for_device(

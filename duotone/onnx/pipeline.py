@@ -20,10 +20,10 @@ from pathlib import Path
 
 from duotone.errors import ArgumentError, OnnxError, PolicyError
 from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node
-from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
 from duotone.onnx.names import OF_JAX, onnx_names
+from duotone.onnx.nested import NESTED
 from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
@@ -165,9 +165,13 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     resolved = _resolved(model, policy, half)
     opted = frozenset().union(*(onnx_names(getattr(policy, f"{name}_add")) for name in LISTS))
     avoided = without_half(settings.provider, half.name)
-    reader = Reader(model, half, folder, avoided, opted, fold_inputs=settings.fold_inputs)
-    hints = Hints(model.graph, inferred(model))
-    built = reader.read(model.graph, hints, keep_io=settings.keep_io)
+    reader = Reader(model, half, folder, NESTED, avoided, opted)
+    built = reader.read(
+        model.graph,
+        Hints(model.graph, inferred(model)),
+        keep_io=settings.keep_io,
+        fold_inputs=settings.fold_inputs,
+    )
     _say_defaults(built)
     _say_idle_patterns(built, resolved.pins)
     found = decide(

@@ -19,7 +19,8 @@ from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.explaining.explanation import Explanation
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.pipeline import Site, paint_for_device, paint_full
+from duotone.jaxpr.painted import Site
+from duotone.jaxpr.pipeline import paint_for_device, paint_full
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
 from duotone.jaxpr.records import halves_inside, record_of

@@ -29,7 +29,8 @@ from duotone.devices.half_type import device_in_words, saves_no_time
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
-from duotone.jaxpr.pipeline import Painted, Site, lower, paint_for_device
+from duotone.jaxpr.painted import Painted, Site
+from duotone.jaxpr.pipeline import lower, paint_for_device
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running.backward import with_backward

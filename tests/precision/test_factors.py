@@ -11,7 +11,8 @@ import pytest
 
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.pipeline import Painted, paint_jaxpr, rewriter_of
+from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.policy.policy import Policy
 from duotone.precision.optimize.optimization import Optimization
 from tests.jaxpr.programs import named

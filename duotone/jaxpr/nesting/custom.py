@@ -15,7 +15,7 @@ costs nothing more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,13 +24,12 @@ from duotone import _jax
 from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
-from duotone.jaxpr.running.rewrite import Env, Rewriter, handles
+from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter
 from duotone.policy.regions import marker_of, without_regions
 
 _LEAVE = {Paint.FULL: Boundary.FULL, Paint.HALF: Boundary.HALF}
 
 
-@handles("custom_jvp")
 def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
     wants, operands, function = transparent(r, step, env)
     given = [r.stored(value) for value in step.inputs]
@@ -61,7 +60,6 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, rewritten(*operands), strict=True)
 
 
-@handles("custom_vjp")
 def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
     wants, operands, function = transparent(r, step, env)
     given = [r.stored(value) for value in step.inputs]
@@ -216,3 +214,10 @@ def _cotangents(eqn: _jax.Eqn, real: Sequence[Any]) -> list[Any]:
         else jax.numpy.zeros(var.aval.shape, bool).astype(jax.dtypes.float0)
         for var in eqn.outvars
     ]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "custom_jvp": _custom_jvp,
+    "custom_vjp": _custom_vjp,
+}
+"""By ``Step.kind``."""

@@ -61,9 +61,14 @@ class SourceLine:
 
 
 class Builder:
-    """Collects nodes, values and bodies."""
+    """Collects nodes, values and bodies.
 
-    def __init__(self) -> None:
+    Args:
+        nested: reads an equation with nested programs, by primitive name.
+    """
+
+    def __init__(self, nested: Mapping[str, NestedBuilder]) -> None:
+        self._nested = nested
         self.nodes: list[Node] = []
         self.values: list[Value] = []
         self.bodies: list[Body] = []
@@ -221,7 +226,7 @@ class Builder:
         self, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
     ) -> Step:
         """One equation: nested if a function knows it, else a leaf."""
-        nested = NESTED.get(eqn.primitive.name)
+        nested = self._nested.get(eqn.primitive.name)
         if nested is not None:
             step = nested(self, eqn, inputs, body, scopes)
             if step is not None:
@@ -350,6 +355,3 @@ def _scalar_magnitude(number: Any) -> Magnitude | None:
 NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]
 """Takes the builder, an equation, its operands, the body it is in and the name scopes around it;
 returns its step, or ``None`` to have it left alone."""
-
-NESTED: dict[str, NestedBuilder] = {}
-"""By primitive name; filled by :mod:`duotone.jaxpr.reading.scopes`."""

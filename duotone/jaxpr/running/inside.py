@@ -32,7 +32,7 @@ class Entry:
     """One rewritten program.
 
     Attributes:
-        painted: what the road made of it; see :class:`duotone.jaxpr.pipeline.Painted`.
+        painted: what the road made of it; see :class:`duotone.jaxpr.painted.Painted`.
         jaxpr: the rewritten program.
     """
 
