@@ -12,7 +12,7 @@ from duotone.devices.table import DeviceForms
 from duotone.graph.graph import Graph, HalfType
 from duotone.ops.jax import ENTRIES
 from duotone.policy.policy import Policy
-from duotone.policy.resolve import resolve
+from duotone.policy.resolve import edited_lists, resolve
 from duotone.precision.classify.classes import Pins
 from duotone.precision.ranges import nearest, path_of, paths_of
 from duotone.precision.resolved import Resolved
@@ -35,7 +35,7 @@ def resolved_for(policy: Policy, half: HalfType, forms: DeviceForms) -> Resolved
     return resolve(
         policy,
         half,
-        ENTRIES,
+        edited_lists(policy, half, ENTRIES),
         profitability=forms.profitability,
         optimizations=forms.optimizations,
     )

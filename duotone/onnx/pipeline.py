@@ -33,7 +33,7 @@ from duotone.onnx.weights import count, is_external
 from duotone.ops.onnx import ENTRIES
 from duotone.ops.traits import Trait
 from duotone.policy.policy import LISTS, Policy
-from duotone.policy.resolve import resolve
+from duotone.policy.resolve import edited_lists, resolve
 from duotone.precision.classify.classes import Classes, NodeNames, Pins
 from duotone.precision.painters import PAINTERS
 from duotone.precision.painters.painting import Painting
@@ -278,7 +278,7 @@ def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
     used = {operation(node) for node in model.graph.node}
     own = {schema.name for schema in ONNX.defs.get_all_schemas()}
     policy.check_names(used | own | {entry.op for entry in ENTRIES} | OF_JAX.keys(), _SHOWS_NAMES)
-    return resolve(policy, half, ENTRIES, rename=onnx_names)
+    return resolve(policy, half, edited_lists(policy, half, ENTRIES, onnx_names))
 
 
 def names_of(built: Built, node: Node) -> tuple[str, ...]:

@@ -30,9 +30,8 @@ Rename = Callable[[frozenset[str]], Iterable[str]]
 def resolve(
     policy: Policy,
     half: HalfType,
-    entries: Iterable[Entry],
+    lists: OpLists,
     *,
-    rename: Rename = frozenset,
     profitability: Profitability = EVERYTHING,
     optimizations: frozenset[str] = frozenset(),
 ) -> Resolved:
@@ -41,8 +40,7 @@ def resolve(
     Args:
         policy: merged with the environment.
         half: the half type.
-        entries: the rows of the front end's table of operations.
-        rename: brings the names in list edits to those of the table.
+        lists: the front end's lists for it, with the policy's level and edits.
         profitability: what gains from half on the device.
         optimizations: names of the device's optimizations.
 
@@ -52,7 +50,7 @@ def resolve(
     by_rules = policy.painter == "duotone" and policy.level is None
     return Resolved(
         half,
-        edited_lists(policy, half, tuple(entries), rename),
+        lists,
         pins=Pins(policy.keep_full, policy.keep_half),
         painter=policy.painter,
         level=policy.level,
@@ -81,7 +79,7 @@ def edited_lists(
         policy: merged with the environment.
         half: the half type.
         entries: the rows of the front end's table.
-        rename: as for :func:`resolve`.
+        rename: brings the names in list edits to those of the table.
     """
     added = {Kind(name): frozenset(rename(getattr(policy, f"{name}_add"))) for name in LISTS}
     removed = {Kind(name): frozenset(rename(getattr(policy, f"{name}_remove"))) for name in LISTS}

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from duotone.errors import PolicyError
-from duotone.graph.graph import HALF_TYPES, Paint
+from duotone.graph.graph import Paint
 from duotone.policy.policy import Policy
-from duotone.policy.resolve import resolve
+from duotone.policy.resolve import edited_lists, resolve
 from duotone.precision.painters import PAINTERS
 from duotone.precision.pipeline import Capabilities, Decisions, decide, leave_full
 from duotone.precision.ranges.find import Assumptions
 from duotone.precision.ranges.intervals import INTERVAL_RULES
+from duotone.precision.resolved import Resolved
 from duotone.precision.rules import Rule
 from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
 from tests.graph.tiny import ENTRIES, FLOAT16, Tiny
@@ -37,9 +38,12 @@ PLAIN = dataclasses.replace(
 )
 
 
+def resolved(policy: Policy, **more: Any) -> Resolved:
+    return resolve(policy, FLOAT16, edited_lists(policy, FLOAT16, ENTRIES), **more)
+
+
 def decided(t: Tiny, can: Capabilities, policy: Policy | None = None, **more: Any) -> Decisions:
-    resolved = resolve(policy or Policy(), FLOAT16, ENTRIES)
-    return decide(t.graph(), resolved, can, **more)
+    return decide(t.graph(), resolved(policy or Policy()), can, **more)
 
 
 def biased() -> Tiny:
@@ -118,25 +122,20 @@ def test_proven_ranges_hold_for_every_painter_where_a_front_end_says_so(
 
 
 def test_nothing_is_half_where_mixed_precision_is_off() -> None:
-    found = leave_full(biased().graph(), resolve(Policy(), FLOAT16, ENTRIES))
+    found = leave_full(biased().graph(), resolved(Policy()))
     assert not found.painting.changed
     assert set(found.painting.rules) == {Rule.OFF}
     assert not found.plan.casts
 
 
 def test_a_policy_is_resolved_into_the_rules_in_effect() -> None:
-    half = HALF_TYPES["bfloat16"]
-    assert resolve(Policy(), half, ENTRIES).safety_rules == tuple(SAFETY_RULES)
-    without = resolve(Policy(rules_remove={"solve"}), half, ENTRIES)
+    assert resolved(Policy()).safety_rules == tuple(SAFETY_RULES)
+    without = resolved(Policy(rules_remove={"solve"}))
     assert without.safety_rules == tuple(r for r in SAFETY_RULES if r is not Rule.SOLVE)
     for policy in (Policy(painter="tensorflow"), Policy(level="TENSOR_CORES_ONLY")):
-        assert set(resolve(policy, half, ENTRIES).safety_rules) == OF_ANY_PAINTER
-    on = resolve(
-        Policy(optimizations_remove={"picks"}),
-        half,
-        ENTRIES,
-        optimizations=frozenset({"picks", "factors"}),
-    )
-    assert on.optimizations == {"factors"}
-    with pytest.raises(PolicyError, match="reduce_dtype is 'float16'"):
-        resolve(Policy(reduce_dtype="float16"), half, ENTRIES)
+        assert set(resolved(policy).safety_rules) == OF_ANY_PAINTER
+    on = frozenset({"picks", "factors"})
+    found = resolved(Policy(optimizations_remove={"picks"}), optimizations=on)
+    assert found.optimizations == {"factors"}
+    with pytest.raises(PolicyError, match="reduce_dtype is 'bfloat16'"):
+        resolved(Policy(reduce_dtype="bfloat16"))
