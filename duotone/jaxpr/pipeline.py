@@ -31,6 +31,7 @@ from duotone.jaxpr.rules import half_rules
 from duotone.jaxpr.running.inside import collection_now
 from duotone.jaxpr.running.rewrite import Rewriter
 from duotone.policy.policy import Policy
+from duotone.policy.resolve import without
 from duotone.precision.classify.profitability import NOTHING_GAINS
 from duotone.precision.pipeline import Capabilities, Decisions, decide, leave_full
 from duotone.precision.ranges.intervals import INTERVAL_RULES
@@ -137,7 +138,7 @@ def paint_for_device(
             HALF_TYPES["bfloat16"],
             dataclasses.replace(forms, profitability=NOTHING_GAINS),
         )
-        policy = dataclasses.replace(policy, reduce_dtype=None)
+        policy = without(policy, ["reduce_dtype"])
     painted = paint_jaxpr(jaxpr, policy, half, forms, site)
     warn_of_idle_patterns(painted.resolved.pins, painted.built.graph)
     return painted
@@ -152,7 +153,7 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> Painted:
     """
     half, built = HALF_TYPES["bfloat16"], build(jaxpr)
     forms = device_forms(policy, half, False)
-    resolved = resolved_for(dataclasses.replace(policy, reduce_dtype=None), half, forms)
+    resolved = resolved_for(without(policy, ["reduce_dtype"]), half, forms)
     return _painted(built, leave_full(built.graph, resolved), resolved, forms)
 
 

@@ -33,7 +33,7 @@ from duotone.onnx.weights import count, is_external
 from duotone.ops.onnx import ENTRIES
 from duotone.ops.traits import Trait
 from duotone.policy.policy import LISTS, Policy
-from duotone.policy.resolve import edited_lists, resolve
+from duotone.policy.resolve import edited_lists, resolve, without
 from duotone.precision.classify.classes import Classes, NodeNames, Pins
 from duotone.precision.painters import PAINTERS
 from duotone.precision.painters.painting import Painting
@@ -64,7 +64,6 @@ _NOT_FOR_MODELS = (
 """Fields without a meaning for a model: an error in code, told where the environment sets them."""
 _NOT_READ = ("reduce_dtype", "log_path", "log_decisions")
 """Fields that say nothing about the painting of a model."""
-_DEFAULT = Policy()
 _SHOWS_NAMES = "duotone view model.onnx --nodes '*' shows the operations of a model"
 _SMALL_TENSOR = 4096
 """Elements up to which shape inference is given a tensor: it may be a shape."""
@@ -134,9 +133,9 @@ def make_settings(
         raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, PAINTERS))}.")
     if isinstance(keep_full, str):
         raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
-    default = {field: getattr(_DEFAULT, field) for field in (*_NOT_FOR_MODELS, *_NOT_READ)}
+    merged = without(merged, (*_NOT_FOR_MODELS, *_NOT_READ))
     kept = (*merged.keep_full, *keep_full)
-    merged = dataclasses.replace(merged, painter=asked, keep_full=kept, **default)
+    merged = dataclasses.replace(merged, painter=asked, keep_full=kept)
     without_half(provider, dtype)
     return Settings(HALF_TYPES[dtype], merged, keep_io, provider)
 

@@ -6,6 +6,7 @@ operations first (:meth:`~duotone.policy.policy.Policy.check_names`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 from duotone.errors import PolicyError
@@ -68,6 +69,14 @@ def resolve(
         log_path=policy.log_path,
         log_decisions=policy.log_decisions,
     )
+
+
+def without(policy: Policy, fields: Iterable[str]) -> Policy:
+    """A policy in which some fields have their defaults: they have no meaning for a front end."""
+    return dataclasses.replace(policy, **{field: getattr(_DEFAULT, field) for field in fields})
+
+
+_DEFAULT = Policy()
 
 
 def edited_lists(
