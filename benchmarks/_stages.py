@@ -1,7 +1,7 @@
-"""The pipeline of ``duotone.jaxpr.pipeline`` with a clock at every stage.
+"""The pipeline of ``duotone.precision.pipeline`` with a clock at every stage.
 
-The stages are found by the names under which ``duotone.jaxpr.pipeline`` calls them; a stage renamed
-there has to be renamed here.
+The stages are found by the names under which the pipeline calls them; a stage renamed there has to
+be renamed here.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import jax
 
 from duotone import Policy
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr import pipeline
+from duotone.jaxpr import pipeline as jaxpr_pipeline
 from duotone.jaxpr.reading.signature import flatten_call
 from duotone.jaxpr.reading.trace import trace
-from duotone.precision.painters import PAINTERS
+from duotone.precision import pipeline
 
 STAGES: tuple[str, ...] = (
     "trace",
@@ -34,17 +34,19 @@ STAGES: tuple[str, ...] = (
 )
 """In this order; ``check`` is the sum of the checks on the results of the other stages."""
 
+_AROUND = {"build": "build", "resolved_for": "classify", "assumptions_of": "ranges"}
+"""Functions that ``duotone.jaxpr.pipeline`` calls before the pipeline, by stage."""
+
 _NAMES = {
-    "build": "build",
     "check_graph": "check",
     "classify": "classify",
     "find_ranges": "ranges",
-    "assumptions": "ranges",
     "check_classes": "check",
+    "allow_small_addends": "amend",
     "keep_accumulators": "paint",
+    "fewer_casts": "paint",
     "check_painting": "check",
     "cast_beforehand": "paint",
-    "switched_on": "plan",
     "find_optimizations": "plan",
     "plan_casts": "plan",
     "plan_residuals": "plan",
@@ -53,7 +55,7 @@ _NAMES = {
     "materialize_rows": "plan",
     "find_reductions": "plan",
 }
-"""Functions that ``duotone.jaxpr.pipeline`` calls, by stage; painters and the rewriter are clocked
+"""Functions that the pipeline calls, by stage; painters, safety rules and the rewriter are clocked
 apart."""
 
 
@@ -77,15 +79,18 @@ class Clock:
 
     @contextlib.contextmanager
     def in_the_pipeline(self) -> Iterator[None]:
-        """Every stage that ``duotone.jaxpr.pipeline`` calls is timed."""
+        """Every stage that the pipeline calls is timed."""
+        modules = ((jaxpr_pipeline, _AROUND), (pipeline, _NAMES))
+        tables = (("PAINTERS", "paint"), ("SAFETY_RULES", "amend"))
         with contextlib.ExitStack() as stack:
-            for name, stage in _NAMES.items():
-                timed = self.around(stage, getattr(pipeline, name))
+            for module, names in modules:
+                for name, stage in names.items():
+                    timed = self.around(stage, getattr(module, name))
+                    stack.enter_context(mock.patch.object(module, name, timed))
+            for name, stage in tables:
+                found = getattr(pipeline, name).items()
+                timed = {key: self.around(stage, function) for key, function in found}
                 stack.enter_context(mock.patch.object(pipeline, name, timed))
-            painter = self.around("paint", PAINTERS["duotone"])
-            stack.enter_context(mock.patch.object(pipeline, "painter_of", return_value=painter))
-            amends = {rule: self.around("amend", f) for rule, f in pipeline.SAFETY_RULES.items()}
-            stack.enter_context(mock.patch.object(pipeline, "SAFETY_RULES", amends))
             yield
 
 
@@ -106,7 +111,7 @@ def stage_seconds(
     arrays, signature = flatten_call("benchmark", tuple(args), {})
     jaxpr = clock.around("trace", trace)(fn, signature, arrays).jaxpr
     with clock.in_the_pipeline():
-        painted = pipeline.paint_for_device(jaxpr, Policy(), half)
-        run = pipeline.lower(jaxpr, painted, Policy())
+        painted = jaxpr_pipeline.paint_for_device(jaxpr, Policy(), half)
+        run = jaxpr_pipeline.lower(jaxpr, painted)
     clock.around("rewrite", jax.make_jaxpr(run))(*arrays)
     return clock.seconds, jaxpr

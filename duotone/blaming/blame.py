@@ -24,9 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray, Tracer
 
-from duotone.blaming import reference_loops as loops  # noqa: F401  (registers the forms)
 from duotone.blaming.blame_view import BlameView
 from duotone.blaming.findings import BlameRecord, Verdict
+from duotone.blaming.reference_loops import HANDLERS
 from duotone.blaming.reference_run import References, reference_of
 from duotone.blaming.reference_statistics import ERRORS, FULL_TICK, LOOK, SIZE, WIDTH, Kind
 from duotone.blaming.suspects import Run, blamed
@@ -279,7 +279,7 @@ class Instrumented:
             ()
         ]
         self.reference: Instrumented | None = None
-        self._references, self._results = References(LOOK), list[int]()
+        self._references, self._results = References(LOOK, HANDLERS), list[int]()
         self._look = jax.jit(functools.partial(self._noted, LOOK))
         self._errors = jax.jit(functools.partial(self._noted, ERRORS))
 
@@ -318,7 +318,7 @@ class Instrumented:
 
     def _noted(self, kind: Kind, arrays: list[Any]) -> Any:
         """The rows of all sites; traced once for each kind, which gives the same sites."""
-        references = self._references = References(kind)
+        references = self._references = References(kind, HANDLERS)
         operands = [
             references.note(("argument", k), None, ((name, False),), reference_of(array), ())
             for k, (name, array) in enumerate(zip(self.arguments, arrays, strict=True))

@@ -6,7 +6,7 @@ tried out, and so is which sites the body has, since a loop carries one row for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.blaming.reference_run import HANDLERS, Reference, References, rejoined
+from duotone.blaming.reference_run import Handler, Reference, References, rejoined
 from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
 
 Names = tuple[tuple[str, bool], ...]
@@ -281,4 +281,10 @@ def _shard_map(
     return [t.note((path, k), eqn, names, reference, reads) for k, reference in enumerate(results)]
 
 
-HANDLERS.update({"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map})
+HANDLERS: Mapping[str, Handler] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "shard_map": _shard_map,
+}
+"""By primitive name."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -90,6 +90,7 @@ class References:
 
     Args:
         kind: what is noted of each value.
+        handlers: runs an equation with loops or branches, by primitive name.
 
     Attributes:
         sites: by number, in the order in which they are first met.
@@ -101,8 +102,8 @@ class References:
         watching: whether anything is noted.
     """
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, kind: Kind, handlers: Mapping[str, Handler]) -> None:
+        self.kind, self._handlers = kind, handlers
         self.sites: list[Site] = []
         self.readers: dict[int, set[tuple[tuple[str, bool], ...]]] = {}
         self.notes: dict[int, Note] = {}
@@ -140,7 +141,7 @@ class References:
         for position, eqn in enumerate(opened.eqns):
             inner = (*names, *_jax.stack_names(eqn.source_info.name_stack))
             place = (*path, position)
-            handler = HANDLERS.get(
+            handler = self._handlers.get(
                 eqn.primitive.name, _calls if eqn.primitive.name in _CALLS else _leaf
             )
             around = self._around
@@ -234,9 +235,6 @@ Handler = Callable[
     list[Reference],
 ]
 """Takes the run, an equation, its operands, the name stack and the place; returns its results."""
-
-HANDLERS: dict[str, Handler] = {}
-"""By primitive name; filled by :mod:`duotone.blaming.reference_loops`."""
 
 
 def _calls(

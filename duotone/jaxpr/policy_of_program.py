@@ -1,4 +1,4 @@
-"""A policy applied to one program: lists, assumptions, and patterns that match nothing."""
+"""A policy for one JAX program: names are checked, and patterns that match nothing are logged."""
 
 from __future__ import annotations
 
@@ -6,109 +6,57 @@ import fnmatch
 import functools
 import logging
 import re
-from collections.abc import Sequence
 
 from duotone import _jax
-from duotone.errors import PolicyError
-from duotone.graph.graph import FULL_DTYPE, Graph, HalfType
-from duotone.ops.entries import Kind
+from duotone.devices.table import DeviceForms
+from duotone.graph.graph import Graph, HalfType
 from duotone.ops.jax import ENTRIES
-from duotone.ops.traits import Trait
-from duotone.policy.calibration import Calibration
-from duotone.policy.policy import LISTS, PATTERN_FIELDS, Policy
-from duotone.precision.classify.lists import OpLists
-from duotone.precision.painters import PAINTERS
-from duotone.precision.painters.painting import Painter
-from duotone.precision.ranges import (
-    Assumptions,
-    assume,
-    check_fingerprint,
-    fingerprint,
-    nearest,
-    path_of,
-    paths_of,
-)
+from duotone.policy.policy import Policy
+from duotone.policy.resolve import edited_lists, resolve
+from duotone.precision.classify.classes import Pins
+from duotone.precision.ranges import nearest, path_of, paths_of
+from duotone.precision.resolved import Resolved
 
 logger = logging.getLogger("duotone")
 
 
-def painter_of(policy: Policy) -> Painter:
-    """The painter that a policy names.
-
-    Raises:
-        PolicyError: it paints saved graphs only.
-    """
-    if policy.painter not in PAINTERS:
-        raise PolicyError(
-            f"the painter is {policy.painter!r}, which is for saved graphs (duotone rewrite): of "
-            "JAX programs it moved no fewer bytes. Leave Policy(painter=...) and DUOTONE_PAINTER "
-            "at 'duotone'."
-        )
-    return PAINTERS[policy.painter]
-
-
-def reduce_dtype(policy: Policy, half: HalfType) -> str | None:
-    """The dtype in which devices add up gradients, if the policy names one.
-
-    Raises:
-        PolicyError: it is the other half type.
-    """
-    asked = policy.reduce_dtype
-    if asked not in (None, FULL_DTYPE, half.name):
-        raise PolicyError(
-            f"the policy's reduce_dtype is {asked!r}, and this program is painted in {half.name}: "
-            "a compiler adds up what a dot hands on, which is float32 or the half type. Take "
-            f"reduce_dtype={half.name!r} or 'float32', or dtype={asked!r}."
-        )
-    return asked
-
-
-def assumptions(policy: Policy, graph: Graph, arguments: Sequence[str] | None) -> Assumptions:
-    """The ranges of a program's values that a policy states or calibration measured.
+@functools.lru_cache(maxsize=64)
+def resolved_for(policy: Policy, half: HalfType, forms: DeviceForms) -> Resolved:
+    """A policy as the stages take it, for the operations of JAX.
 
     Args:
         policy: merged with the environment.
-        graph: the program.
-        arguments: the user's name of each argument; ``None`` where the program is only a part of
-            the user's function, of which nothing was measured.
+        half: the half type.
+        forms: how half is used on the device.
+
+    Raises:
+        PolicyError: as :func:`~duotone.policy.resolve.resolve`.
     """
-    calibration = _calibration(policy, graph) if arguments is not None else None
-    measured = {} if calibration is None else calibration.measured
-    return assume(graph, policy.ranges, arguments, measured)
+    return resolve(
+        policy,
+        half,
+        edited_lists(policy, half, ENTRIES),
+        profitability=forms.profitability,
+        optimizations=forms.optimizations,
+    )
 
 
-def _calibration(policy: Policy, graph: Graph) -> Calibration | None:
-    """The calibration of a program; one that is given alone must be that."""
-    if not isinstance(policy.calibration, tuple):
-        if policy.calibration is not None:
-            check_fingerprint(policy.calibration.fingerprint, graph, policy.calibration.function)
-        return policy.calibration
-    own = fingerprint(graph)
-    for measured in policy.calibration:
-        if measured.fingerprint == own:
-            return measured
-    if policy.calibration and own not in _UNMEASURED:
-        _UNMEASURED.add(own)
-        logger.warning(
-            "no calibration is of this program (%d operations): it is painted without. There are "
-            "those of %s; measure this one too, or leave it if it needs none.",
-            len(graph.nodes),
-            ", ".join(measured.function for measured in policy.calibration),
-        )
-    return None
+def check_names(policy: Policy, graph: Graph) -> None:
+    """Raises if a list edit names an operation that neither JAX nor the program has.
 
-
-_UNMEASURED: set[str] = set()
-"""Programs of which it was said."""
-
-
-def warn_of_idle_patterns(policy: Policy, graph: Graph) -> None:
-    """Says once of each name-scope pattern that no operation has such a name.
-
-    No error, since one policy may be for several functions.
+    Raises:
+        UnknownOperationError: it does.
     """
-    for field in PATTERN_FIELDS:
-        for pattern in getattr(policy, field):
+    policy.check_names(known_names() | {node.op for node in graph.nodes})
+
+
+def warn_of_idle_patterns(pins: Pins, graph: Graph) -> None:
+    """Logs once for each name pattern that no operation has such a name.
+
+    This is no error, since one policy may be for several functions.
+    """
+    for field, patterns in (("keep_full", pins.full), ("keep_half", pins.half)):
+        for pattern in patterns:
             matches = re.compile(fnmatch.translate(pattern)).match
             if (field, pattern) in _IDLE or any(matches(path_of(node)) for node in graph.nodes):
                 continue
@@ -124,7 +72,7 @@ def warn_of_idle_patterns(policy: Policy, graph: Graph) -> None:
 
 
 _IDLE: set[tuple[str, str]] = set()
-"""Field and pattern of which it was said."""
+"""The fields and patterns that were already logged."""
 
 
 @functools.cache
@@ -135,14 +83,3 @@ def known_names() -> frozenset[str]:
     (``tile``), or has in another version only (``log2``), and meanings (``eq_calculated``).
     """
     return _jax.known_primitives() | {entry.op for entry in ENTRIES}
-
-
-@functools.lru_cache(maxsize=64)
-def lists_of(policy: Policy, half: HalfType) -> OpLists:
-    """The lists for a half type, with a policy's edits and level."""
-    lists = OpLists.for_half(ENTRIES, half.name)
-    added = {Kind(name): getattr(policy, f"{name}_add") for name in LISTS}
-    removed = {Kind(name): getattr(policy, f"{name}_remove") for name in LISTS}
-    if policy.reduce_dtype == FULL_DTYPE:  # so that its derivative adds up what is not cast yet
-        removed[Kind.CLEAR] |= {entry.op for entry in ENTRIES if Trait.VARIES in entry.traits}
-    return lists.leveled(policy.level).edited(added, removed)

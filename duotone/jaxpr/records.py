@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from duotone import _jax
 from duotone.graph.graph import Node
-from duotone.jaxpr.pipeline import Painted
+from duotone.jaxpr.painted import Painted
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.reading.program import Built

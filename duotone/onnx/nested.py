@@ -11,7 +11,7 @@ SequenceMap    a body whose inputs and results keep their types, because sequenc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from duotone.errors import OnnxError
@@ -19,17 +19,9 @@ from duotone.graph.graph import BodyKind
 from duotone.onnx.hints import Hints
 from duotone.onnx.parts import Part, Step
 from duotone.onnx.protos import NO_DTYPE, NodeProto, attribute, graphs_in, named
-from duotone.onnx.reading import NESTED, NestedReader, Reader, inner_scope
+from duotone.onnx.reading import NestedReader, Reader, inner_scope
 
 Scope = MutableMapping[str, int]
-
-
-def _nested(name: str) -> Callable[[NestedReader], NestedReader]:
-    def register(reader: NestedReader) -> NestedReader:
-        NESTED[name] = reader
-        return reader
-
-    return register
 
 
 def _graphs(node: NodeProto, count: int) -> Sequence[Any]:
@@ -43,7 +35,6 @@ def _result(reader: Reader, name: str, dtype: str, hints: Hints, part: Part) -> 
     return reader.value(name, dtype, hints.shape(name), part.body)
 
 
-@_nested("If")
 def _if(
     reader: Reader,
     node: NodeProto,
@@ -77,7 +68,6 @@ def _if(
     return step
 
 
-@_nested("Loop")
 def _loop(
     reader: Reader,
     node: NodeProto,
@@ -110,7 +100,6 @@ def _loop(
     return step
 
 
-@_nested("Scan")
 def _scan(
     reader: Reader,
     node: NodeProto,
@@ -230,7 +219,6 @@ def _stacks(
         step.outputs.append(made if name else -1)
 
 
-@_nested("SequenceMap")
 def _sequence_map(
     reader: Reader,
     node: NodeProto,
@@ -288,3 +276,12 @@ def _kept(
     )
     for slot in range(len(reads)):
         set_reader(slot, (index, slot))
+
+
+NESTED: Mapping[str, NestedReader] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
+    "SequenceMap": _sequence_map,
+}
+"""By operation."""

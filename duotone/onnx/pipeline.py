@@ -1,15 +1,12 @@
-"""The road: one ONNX model through all stages, in order.
+"""From an ONNX model to its painting.
 
 ::
 
-    model ─ inline functions, infer shapes ─ Reader ─► Graph ─ classify, pins ─► Classes
-          ─ find_ranges ─► Ranges ─ SAFETY_RULES ─► Classes ─ paint ─► Painting
-          ─ one_precision, fewer_casts, cast_beforehand ─► Painting
+    model ─ inline functions, infer shapes ─ Reader ─► Graph
+          ─ resolve ─► Resolved ─ decide ─► Decisions
           ─ Writer ─► model, CastPlan ─ make_record ─► Record
 
-An ONNX operation has one type for operands and results, and a cast is an operation of its own, so
-the steps in which a node computes full and stores half (``mixed``, ``operand``, ``wide``) are left
-out.
+:func:`duotone.precision.pipeline.decide` calls the stages that decide.
 """
 
 from __future__ import annotations
@@ -18,43 +15,44 @@ import dataclasses
 import fnmatch
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from duotone.errors import ArgumentError, OnnxError, PolicyError
-from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node, Paint, check_graph
-from duotone.onnx import nested as _nested  # noqa: F401  (registers If, Loop, Scan)
+from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
 from duotone.onnx.names import OF_JAX, onnx_names
+from duotone.onnx.nested import NESTED
 from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
 from duotone.onnx.ranges import ONNX_RULES
 from duotone.onnx.reading import Reader
-from duotone.onnx.small_constants import allow_small_addends
 from duotone.onnx.weights import count, is_external
-from duotone.ops.entries import Kind
 from duotone.ops.onnx import ENTRIES
 from duotone.ops.traits import Trait
 from duotone.policy.policy import LISTS, Policy
-from duotone.precision.casts.beforehand import cast_beforehand
-from duotone.precision.classify.classes import Classes, check_classes, classify
-from duotone.precision.classify.lists import OpLists
-from duotone.precision.context import Background
+from duotone.policy.resolve import edited_lists, resolve, without
+from duotone.precision.classify.classes import Classes, NodeNames, Pins
 from duotone.precision.painters import PAINTERS
-from duotone.precision.painters.fewer import fewer_casts
-from duotone.precision.painters.mincut import paint_mincut
-from duotone.precision.painters.painting import Painting, check_painting
-from duotone.precision.ranges import find_ranges, nearest
+from duotone.precision.painters.painting import Painting
+from duotone.precision.pipeline import Capabilities, decide
+from duotone.precision.ranges import nearest
 from duotone.precision.ranges.find import Assumptions, Measured
-from duotone.precision.rules import Rule
-from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
+from duotone.precision.resolved import Resolved
 
 logger = logging.getLogger("duotone")
-_PAINTERS = {**PAINTERS, "mincut": paint_mincut}
-_NO_STEPS = frozenset({Rule.MIXED.value, Rule.OPERAND.value, Rule.WIDE.value})
-"""The steps of duotone's painter by which a node computes full and stores half."""
+CAPABILITIES = Capabilities(
+    painters=frozenset(PAINTERS),
+    two_precisions=False,
+    fuses_casts=False,
+    takes_optimizations=False,
+    trained_constants=True,
+    ranges_for_all_painters=True,
+    interval_rules=ONNX_RULES,
+)
+"""ONNX models: an operation has one type, a cast is an operation, and weights are constants."""
 _NOT_FOR_MODELS = (
     "level",
     "optimizations_remove",
@@ -77,8 +75,7 @@ class Settings:
 
     Attributes:
         half: the half type.
-        painter: its name.
-        policy: merged with the environment.
+        policy: merged with the environment; what has no meaning for a model is left out.
         keep_io: whether inputs and outputs stay float32.
         provider: the runtime whose kernels are asked for; ``None`` for any.
         measured: what calibration found, by the name of a value.
@@ -86,7 +83,6 @@ class Settings:
     """
 
     half: HalfType
-    painter: str
     policy: Policy
     keep_io: bool = True
     provider: str | None = None
@@ -133,13 +129,15 @@ def make_settings(
     merged = given.merged_with_environment()
     _say_ignored(merged)
     asked = painter or merged.painter
-    if asked not in _PAINTERS:
-        raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, _PAINTERS))}.")
+    if asked not in PAINTERS:
+        raise ArgumentError(f"painter={asked!r}: it takes {', '.join(map(repr, PAINTERS))}.")
     if isinstance(keep_full, str):
         raise ArgumentError(f"keep_full={keep_full!r}: give a list of patterns.")
-    merged = dataclasses.replace(merged, keep_full=(*merged.keep_full, *keep_full))
+    merged = without(merged, (*_NOT_FOR_MODELS, *_NOT_READ))
+    kept = (*merged.keep_full, *keep_full)
+    merged = dataclasses.replace(merged, painter=asked, keep_full=kept)
     without_half(provider, dtype)
-    return Settings(HALF_TYPES[dtype], asked, merged, keep_io, provider)
+    return Settings(HALF_TYPES[dtype], merged, keep_io, provider)
 
 
 def _say_ignored(policy: Policy) -> None:
@@ -154,7 +152,7 @@ def _say_ignored(policy: Policy) -> None:
 
 
 def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted:
-    """Calls the stages in order, from a model to its painting.
+    """Paints a model.
 
     Args:
         model: a checked model; it is not changed.
@@ -163,30 +161,28 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
     """
     half, policy = settings.half, settings.policy
     model = inlined(model)
-    lists, opted = _lists(model, policy, half)
+    resolved = _resolved(model, policy, half)
+    opted = frozenset().union(*(onnx_names(getattr(policy, f"{name}_add")) for name in LISTS))
     avoided = without_half(settings.provider, half.name)
-    reader = Reader(model, half, folder, avoided, opted, fold_inputs=settings.fold_inputs)
-    hints = Hints(model.graph, inferred(model))
-    built = reader.read(model.graph, hints, keep_io=settings.keep_io)
+    reader = Reader(model, half, folder, NESTED, avoided, opted)
+    built = reader.read(
+        model.graph,
+        Hints(model.graph, inferred(model)),
+        keep_io=settings.keep_io,
+        fold_inputs=settings.fold_inputs,
+    )
     _say_defaults(built)
-    graph = check_graph(built.graph)
-    classes = check_classes(_pinned(classify(graph, lists, half), built, policy), graph)
-    by_rules = settings.painter == "duotone"
-    ranges = find_ranges(graph, _assumptions(built, settings.measured), ONNX_RULES)
-    background = Background(graph, half, ranges)
-    for rule, safety_rule in SAFETY_RULES.items():
-        if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
-            classes = check_classes(safety_rule(classes, background), graph)
-    if by_rules:
-        classes = check_classes(allow_small_addends(graph, classes, ranges, lists), graph)
-    off = _NO_STEPS | policy.rules_remove
-    painting = one_precision(_PAINTERS[settings.painter](graph, classes, off))
-    if by_rules and Rule.CUT not in policy.rules_remove:
-        painting = fewer_casts(graph, classes, painting)
-    graph, painting = cast_beforehand(graph, classes, painting, tuple(built.constants))
-    built = dataclasses.replace(built, graph=check_graph(graph))
-    painting = check_painting(painting, graph)
-    return Painted(model, built, classes, painting, half, settings.fold_inputs)
+    _say_idle_patterns(built, resolved.pins)
+    found = decide(
+        built.graph,
+        resolved,
+        CAPABILITIES,
+        assumptions=_assumptions(built, settings.measured),
+        weights=tuple(built.constants),
+        names=_names_in(built),
+    )
+    built = dataclasses.replace(built, graph=found.graph)
+    return Painted(model, built, found.classes, found.painting, half, settings.fold_inputs)
 
 
 def _say_defaults(built: Built) -> None:
@@ -197,11 +193,6 @@ def _say_defaults(built: Built) -> None:
             "fold_inputs=True (--fold-inputs) makes constants of them, stored half.",
             len(built.defaults),
         )
-
-
-def one_precision(painting: Painting) -> Painting:
-    """The painting in which each node stores what it computes."""
-    return dataclasses.replace(painting, store=painting.compute)
 
 
 def inlined(model: ModelProto) -> ModelProto:
@@ -277,15 +268,16 @@ def _stub(tensor: TensorProto, made: TensorProto) -> None:
     made.dims.extend(tensor.dims)
 
 
-def _lists(model: ModelProto, policy: Policy, half: HalfType) -> tuple[OpLists, Collection[str]]:
-    """The lists with the policy's edits, and the operations that only the policy lists."""
-    lists = OpLists.for_half(ENTRIES, half.name)
-    added = {Kind(name): onnx_names(getattr(policy, f"{name}_add")) for name in LISTS}
-    removed = {Kind(name): onnx_names(getattr(policy, f"{name}_remove")) for name in LISTS}
+def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
+    """The policy as the stages take it, for the operations of a model.
+
+    Raises:
+        UnknownOperationError: a list edit names an operation that neither ONNX nor the model has.
+    """
     used = {operation(node) for node in model.graph.node}
     own = {schema.name for schema in ONNX.defs.get_all_schemas()}
     policy.check_names(used | own | {entry.op for entry in ENTRIES} | OF_JAX.keys(), _SHOWS_NAMES)
-    return lists.edited(added, removed), frozenset().union(*added.values())
+    return resolve(policy, half, edited_lists(policy, half, ENTRIES, onnx_names))
 
 
 def names_of(built: Built, node: Node) -> tuple[str, ...]:
@@ -296,21 +288,25 @@ def names_of(built: Built, node: Node) -> tuple[str, ...]:
     return (own, own.strip("/"), path, op, *(built.names[value] for value in node.outputs))
 
 
-def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
-    """Classes with the pins of ``keep_full`` and ``keep_half``, by the names of nodes.
+def _names_in(built: Built) -> NodeNames:
+    """The names of each node of a model; structural nodes have none, since no file has them."""
 
-    Raises:
-        PolicyError: a node is pinned to both.
-    """
-    patterns = [(Paint.FULL, text) for text in policy.keep_full]
-    patterns += [(Paint.HALF, text) for text in policy.keep_half]
-    found: dict[int, tuple[Paint, str]] = {}
-    every = [(n, names_of(built, n)) for n in built.graph.nodes if Trait.STRUCTURAL not in n.traits]
-    for precision, text in patterns:
-        matches = re.compile(fnmatch.translate(text)).match
-        hit = [node for node, names in every if any(matches(name) for name in names)]
-        if not hit:
-            near = nearest(text, sorted({name for _, names in every for name in names if name}))
+    def names(node: Node) -> tuple[str, ...]:
+        return () if Trait.STRUCTURAL in node.traits else names_of(built, node)
+
+    return names
+
+
+def _say_idle_patterns(built: Built, pins: Pins) -> None:
+    """Logs the patterns of ``keep_full`` and ``keep_half`` that match no node."""
+    names = _names_in(built)
+    for precision, patterns in (("full", pins.full), ("half", pins.half)):
+        for text in patterns:
+            matches = re.compile(fnmatch.translate(text)).match
+            every = [name for node in built.graph.nodes for name in names(node)]
+            if any(map(matches, every)):
+                continue
+            near = nearest(text, sorted({name for name in every if name}))
             logger.warning(
                 "keep_%s=[%r]: no node of the model is called so%s. "
                 "duotone view model.onnx --nodes '*' lists them.",
@@ -318,21 +314,6 @@ def _pinned(classes: Classes, built: Built, policy: Policy) -> Classes:
                 text,
                 f"; the nearest is {near!r}" if near else "",
             )
-        for node in hit:
-            before = found.setdefault(node.index, (precision, text))
-            if before[0] is not precision:
-                raise PolicyError(
-                    f"node {node.source!s} is kept {before[0]} by {before[1]!r} and kept "
-                    f"{precision} by {text!r}; remove one of the two, or make the pattern narrower."
-                )
-    return classes.with_changed(
-        {
-            index: dataclasses.replace(
-                classes.nodes[index], pin=precision, pinned_by=f"pattern {text!r}"
-            )
-            for index, (precision, text) in found.items()
-        }
-    )
 
 
 def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import ChainMap
-from collections.abc import Callable, Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,9 @@ class Reader:
         model: the model, with inlined functions.
         half: the half type.
         folder: the folder of its external data.
+        nested: reads an operation with graphs inside, by its name.
         avoided: operations without a half kernel in the runtime.
         opted: operations without a schema that the policy lists.
-        fold_inputs: whether an initializer that is also an input becomes a constant.
     """
 
     def __init__(
@@ -66,14 +66,13 @@ class Reader:
         model: ModelProto,
         half: HalfType,
         folder: Path | None,
+        nested: Mapping[str, NestedReader],
         avoided: Collection[str] = (),
         opted: Collection[str] = (),
-        *,
-        fold_inputs: bool = False,
     ) -> None:
+        self._nested = nested
         self.half, self.folder = half, folder
         self.avoided, self.opted = avoided, opted
-        self.fold_inputs = fold_inputs
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.opsets.setdefault("", self.opsets.get("ai.onnx", 1))
         self.nodes: list[Node] = []
@@ -84,13 +83,16 @@ class Reader:
         self.defaults: dict[int, Any] = {}
         self.operations: dict[int, str] = {}
 
-    def read(self, graph: GraphProto, hints: Hints, *, keep_io: bool) -> Built:
+    def read(
+        self, graph: GraphProto, hints: Hints, *, keep_io: bool, fold_inputs: bool = False
+    ) -> Built:
         """Reads the graph of a model.
 
         Args:
             graph: the graph.
             hints: known shapes and types.
             keep_io: whether inputs and outputs stay float32.
+            fold_inputs: whether an initializer that is an input too is a constant, and no input.
         """
         body = self.add_body(-1, BodyKind.ROOT)
         root = Part(graph, body)
@@ -99,7 +101,7 @@ class Reader:
         given = Paint.FULL if keep_io else Paint.HALF
         for info in graph.input:
             default = initial.get(info.name)
-            if default is not None and self.fold_inputs:
+            if default is not None and fold_inputs:
                 continue
             dtype = hints.dtype(info.name)
             paint = given if dtype == FULL_DTYPE and default is None else Paint.FULL
@@ -245,7 +247,7 @@ class Reader:
         position: int,
     ) -> Step:
         inputs = [scope[name] if name else -1 for name in node.input]
-        nested = NESTED.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        nested = self._nested.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if nested is None or (node.op_type == "Scan" and self.opsets[""] < 9):
             nested = None
             _check_opaque(node, scope)
@@ -365,8 +367,6 @@ NestedReader = Callable[
     [Reader, NodeProto, list[int], Part, MutableMapping[str, int], Hints, int], Step
 ]
 """Takes the reader, node, operands, its graph, the visible names, hints and its position."""
-NESTED: dict[str, NestedReader] = {}
-"""By operation; filled by :mod:`duotone.onnx.nested`."""
 
 
 def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:

@@ -288,9 +288,13 @@ class Policy:
         """The settings of a policy file: field, value and source. Variables come later and win."""
         if not path.strip():
             return []
-        held = Policy.from_file(path)
-        fields = [field for field in _DEFAULTS if getattr(held, field) != _DEFAULTS[field]]
-        return [(field, getattr(held, field), f"{FILE}{path}") for field in fields]
+        held = Policy.from_file(path)._set_fields()
+        return [(field, value, f"{FILE}{path}") for field, value in held.items()]
+
+    def _set_fields(self) -> dict[str, Any]:
+        """The value of each field that differs from its default."""
+        found = {field: getattr(self, field) for field in _DEFAULTS}
+        return {field: value for field, value in found.items() if value != _DEFAULTS[field]}
 
     def check_names(self, known: Collection[str], shows: str = SHOWS_NAMES) -> None:
         """Raises if a list edit names an operation that the front end does not know.
@@ -351,7 +355,7 @@ class Policy:
             >>> Policy(painter="tensorflow", allow_add=["exp"], allow_remove=["mul"]).describe()
             'policy: painter tensorflow; allow list + exp - mul'
         """
-        return described(self, LISTS, (origin.source for origin in self._origins))
+        return described(self._set_fields(), LISTS, (o.source for o in self._origins))
 
     def _sources(self, field: str, entry: str) -> list[str]:
         """Where an entry was asked for: the argument in code, one or more variables, or both."""

@@ -23,8 +23,9 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from duotone._files import write_atomically
-from duotone.policy.policy import Policy
-from duotone.tensorflow.lists import Lists
+from duotone.ops.entries import Kind
+from duotone.precision.classify.lists import OpLists
+from duotone.precision.resolved import Resolved
 from duotone.tensorflow.log_lines import Rewrite, log_lines
 from duotone.tensorflow.passes import Precisions
 from duotone.tensorflow.protos import GraphDef
@@ -79,7 +80,7 @@ class Dump:
             return
         self._write_graph("AutoMixedPrecision", graph)
         name = f"paintbuckets_AutoMixedPrecision_{self.suffix}.txt"
-        write_atomically(self.folder / name, paint_buckets(facts.lists))
+        write_atomically(self.folder / name, paint_buckets(facts.resolved.lists))
 
     def _write_graph(self, stage: str, graph: GraphDef) -> None:
         if self.folder is None:
@@ -95,18 +96,18 @@ class Dump:
         return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', self.item)[:150]}_{self.time}"
 
 
-def start(policy: Policy, item: str) -> Dump:
+def start(resolved: Resolved, item: str) -> Dump:
     """Begins the dump of one graph or function.
 
     Args:
-        policy: with the environment merged in.
+        resolved: the user's policy.
         item: ``"tf_graph"`` or the name of a function.
     """
     dump = Dump(
         item,
-        policy.log_path,
-        policy.log_decisions,
-        policy.level or "",
+        resolved.log_path,
+        resolved.log_decisions,
+        resolved.level or "",
         time.time_ns() // 1_000_000,
     )
     folder = dump.folder
@@ -115,11 +116,11 @@ def start(policy: Policy, item: str) -> Dump:
     return dump
 
 
-def paint_buckets(lists: Lists) -> str:
+def paint_buckets(lists: OpLists) -> str:
     """The four lists as TensorFlow writes them, ops in alphabetical order."""
     parts = (
-        "\n".join((f"{kind.capitalize()}List:", *sorted(getattr(lists, kind)), ""))
-        for kind in ("allow", "deny", "infer", "clear")
+        "\n".join((f"{kind.value.capitalize()}List:", *sorted(lists.ops(kind)), ""))
+        for kind in (Kind.ALLOW, Kind.DENY, Kind.INFER, Kind.CLEAR)
     )
     return "\n".join(parts)
 

@@ -9,44 +9,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from duotone.errors import PolicyError, UnknownOperationError
-from duotone.ops.entries import Kind
+from duotone.ops.entries import Entry, Kind
 from duotone.ops.tensorflow import ENTRIES, SINCE
-from duotone.policy.policy import Policy
+from duotone.policy.policy import LISTS, Policy
+from duotone.precision.classify.lists import OpLists
 from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 
-_NAMES = ("allow", "infer", "deny", "clear")
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lists:
-    """The four lists for one rewrite.
-
-    Attributes:
-        allow: always half.
-        infer: half if their inputs are safe.
-        deny: always full, like the units to which they spread deny.
-        clear: take the precision of their neighbours.
-        force_all: level ``UNSAFE_FORCE_ALL``: nearly all ops are treated as allowed.
-    """
-
-    allow: frozenset[str]
-    infer: frozenset[str]
-    deny: frozenset[str]
-    clear: frozenset[str]
-    force_all: bool = False
-
-    def kind(self, op: str) -> Kind:
-        """The list that an op is on."""
-        for kind in (Kind.ALLOW, Kind.INFER, Kind.DENY, Kind.CLEAR):
-            if op in getattr(self, kind.value):
-                return kind
-        return Kind.UNLISTED
-
-
-def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> Lists:
+def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
     """The lists before any edit.
 
     Args:
@@ -55,20 +28,19 @@ def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> Lists:
 
     Example:
         >>> lists = default_lists("float16")
-        >>> len(lists.allow), len(lists.deny), len(lists.infer), len(lists.clear)
-        (39, 9, 43, 110)
+        >>> [len(lists.ops(kind)) for kind in (Kind.ALLOW, Kind.DENY, Kind.INFER, Kind.CLEAR)]
+        [39, 9, 43, 110]
     """
-    found: dict[Kind, set[str]] = {kind: set() for kind in Kind}
+    found: dict[str, Entry] = {}
     for entry in ENTRIES:
         library, version = SINCE.get(entry.op, ("", 0)) if dtype == "float16" else ("", 0)
         old = bool(library) and getattr(device, library) < version
         if not old and (not entry.only or dtype in entry.only):
-            found[entry.kind].add(entry.op)
-    allow, infer, deny, clear = (frozenset(found[Kind(name)]) for name in _NAMES)
-    return Lists(allow, infer, deny, clear)
+            found[entry.op] = entry
+    return OpLists(found)
 
 
-def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str]) -> Lists:
+def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str]) -> OpLists:
     """The lists for a rewrite: edits, then level.
 
     Args:
@@ -87,9 +59,9 @@ def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str
     _check_names(policy, known)
     lists = default_lists(dtype, device)
     edited = {
-        which: (getattr(lists, which) | getattr(policy, f"{which}_add"))
+        which: (lists.ops(Kind(which)) | getattr(policy, f"{which}_add"))
         - getattr(policy, f"{which}_remove")
-        for which in _NAMES
+        for which in LISTS
     }
     if policy.level == "UNSAFE_FORCE_ALL" and dtype == "bfloat16":
         raise PolicyError(
@@ -101,13 +73,18 @@ def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str
         edited |= {"infer": frozenset(), "deny": frozenset(), "clear": frozenset()}
     if policy.level == "TREAT_INFER_AS_DENY":
         edited |= {"deny": edited["deny"] | edited["infer"], "infer": frozenset()}
-    result = Lists(**edited, force_all=policy.level == "UNSAFE_FORCE_ALL")
-    _check_disjoint(result)
-    return result
+    _check_disjoint(edited)
+    return OpLists(
+        {
+            op: dataclasses.replace(lists.get(op, op), op=op, kind=Kind(which))
+            for which, ops in edited.items()
+            for op in ops
+        }
+    )
 
 
 def _check_names(policy: Policy, known: Collection[str]) -> None:
-    for which, edit in itertools.product(_NAMES, ("add", "remove")):
+    for which, edit in itertools.product(LISTS, ("add", "remove")):
         for op in sorted(getattr(policy, f"{which}_{edit}")):
             if op not in known:
                 near = difflib.get_close_matches(op, known, n=1)
@@ -119,9 +96,9 @@ def _check_names(policy: Policy, known: Collection[str]) -> None:
                 )
 
 
-def _check_disjoint(lists: Lists) -> None:
-    for first, second in itertools.combinations(_NAMES, 2):
-        both = sorted(getattr(lists, first) & getattr(lists, second))
+def _check_disjoint(lists: Mapping[str, frozenset[str]]) -> None:
+    for first, second in itertools.combinations(LISTS, 2):
+        both = sorted(lists[first] & lists[second])
         if both:
             raise PolicyError(
                 f"Op lists have conflicting entries: {both[0]} is on the {first} list and on the "

@@ -47,7 +47,7 @@ def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -
     Returns:
         Precisions whose casts move no more bytes than those of ``precisions``.
     """
-    if not precisions.found_work or facts.lists.force_all:
+    if not precisions.found_work or facts.resolved.force_all:
         return precisions
     variables = _Variables(facts, precisions)
     guessed = element_count(facts.units, guess=True)

@@ -77,7 +77,7 @@ def paint(facts: Facts) -> Precisions:
     allow = _listed(facts, journal)
     if not allow:
         return Precisions({}, deny, clusters, journal, found_work=False)
-    if not facts.lists.force_all:
+    if not facts.resolved.force_all:
         _spread_deny(facts, deny, journal)
     for cluster in clusters:
         agree(cluster, allow, deny, journal, "lists_after_deny")

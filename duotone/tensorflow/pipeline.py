@@ -1,8 +1,12 @@
-"""The road: one GraphDef through all stages, in order.
+"""From a GraphDef to the rewritten one.
+
+The passes are those of the original, in its order: its units are finer than the nodes of a neutral
+graph. What a policy says is resolved as for every front end.
 
 ::
 
     lists    = make_lists(dtype, device, policy)
+    resolved = resolve(policy, lists)
     for the graph, then for each function that it reaches:
         processed = not fetched, fed or kept, and on the device
         FusedBatchNorm becomes FusedBatchNormV2 where processed
@@ -22,16 +26,19 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from duotone.errors import ArgumentError, PolicyError
+from duotone.graph.graph import HALF_TYPES
 from duotone.policy.dtypes import canonical
 from duotone.policy.policy import Policy
+from duotone.policy.resolve import resolve, without
 from duotone.precision.ranges import nearest
+from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
 from duotone.tensorflow.casts import apply
 from duotone.tensorflow.checks import check_graph
 from duotone.tensorflow.describe import describe
 from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
 from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
-from duotone.tensorflow.lists import Lists, make_lists
+from duotone.tensorflow.lists import make_lists
 from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.mincut import paint_mincut
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op, op_names
@@ -46,10 +53,20 @@ from duotone.tensorflow.preparation import (
 from duotone.tensorflow.protos import GraphDef, NodeDef
 from duotone.tensorflow.rewrite_record import BodyResult, FunctionResult, RewriteResult
 from duotone.tensorflow.shapes import element_count
-from duotone.tensorflow.unit_facts import HALF_TYPES, Facts
+from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import make_units
 
 PAINTERS = ("tensorflow", "mincut")
+_NOT_FOR_GRAPHS = (
+    "keep_half",
+    "optimizations_remove",
+    "ranges",
+    "calibration",
+    "float32_math",
+    "convolution_math",
+    "reduce_dtype",
+)
+"""Fields without a meaning for a GraphDef: an error in code, ignored from the environment."""
 logger = logging.getLogger("duotone")
 
 
@@ -57,11 +74,8 @@ logger = logging.getLogger("duotone")
 class _Settings:
     """The settings of a graph and of all its functions."""
 
-    dtype: str
-    painter: str
+    resolved: Resolved
     device: Device
-    policy: Policy
-    lists: Lists
     functions: Mapping[str, OpDefinition]
     skipped: bool
     kept_full: tuple[re.Pattern[str], ...]
@@ -180,18 +194,18 @@ def _settings(
     given = policy or Policy()
     _check_policy(given)
     merged = given.merged_with_environment()
-    resolved = device.resolve(dtype)
+    painter = painter or ("mincut" if merged.painter == "mincut" else "tensorflow")
+    merged = dataclasses.replace(without(merged, _NOT_FOR_GRAPHS), painter=painter)
+    device = device.resolve(dtype)
     functions = {
         function.signature.name: define_function(function.signature)
         for function in graph.library.function
     }
-    fast = resolved.is_fast or (resolved.type == "gpu" and merged.ignore_performance)
+    fast = device.is_fast or (device.type == "gpu" and merged.ignore_performance)
+    lists = make_lists(dtype, device, merged, op_names() | functions.keys())
     return _Settings(
-        dtype,
-        painter or ("mincut" if merged.painter == "mincut" else "tensorflow"),
-        resolved,
-        merged,
-        lists=make_lists(dtype, resolved, merged, op_names() | functions.keys()),
+        resolve(merged, HALF_TYPES[dtype], lists),
+        device,
         functions=functions,
         skipped=dtype == "float16" and not fast,
         kept_full=tuple(re.compile(fnmatch.translate(name)) for name in merged.keep_full),
@@ -199,9 +213,8 @@ def _settings(
 
 
 def _check_policy(policy: Policy) -> None:
-    """Refuses what a policy says and this road does not know, rather than pass over it."""
-    of_jax = ("float32_math", "convolution_math", "reduce_dtype")
-    for field in ("keep_half", "optimizations_remove", "ranges", "calibration", *of_jax):
+    """Raises if a policy sets a field that has no meaning for a GraphDef."""
+    for field in _NOT_FOR_GRAPHS:
         if getattr(policy, field):
             raise PolicyError(
                 f"Policy({field}=...) is for JAX programs and has no meaning for a GraphDef: leave "
@@ -222,7 +235,7 @@ def _warn_of_idle_patterns(graph: GraphDef, settings: _Settings) -> None:
     bodies = [(MAIN_GRAPH, graph.node)]
     bodies += [(f.signature.name, f.node_def) for f in graph.library.function]
     names = {name for item, nodes in bodies for node in nodes for name in _names(node, item)}
-    for text, pattern in zip(settings.policy.keep_full, settings.kept_full, strict=True):
+    for text, pattern in zip(settings.resolved.pins.full, settings.kept_full, strict=True):
         if not any(pattern.match(name) for name in names):
             near = nearest(text, sorted(names))
             logger.warning(
@@ -244,7 +257,7 @@ def _rewrite_body(
         preserved: nodes that keep their types.
         settings: what holds for all.
     """
-    dump = dumps.start(settings.policy, item)
+    dump = dumps.start(settings.resolved, item)
     if not settings.skipped:
         dump.before(graph)
     default = settings.device.type or "gpu"
@@ -257,7 +270,7 @@ def _rewrite_body(
     processed = tuple(
         not settings.skipped
         and not is_preserved
-        and placement(node.device, default).is_on(WANTED[settings.dtype])
+        and placement(node.device, default).is_on(WANTED[settings.resolved.half.name])
         for node, is_preserved in zip(graph.node, kept, strict=True)
     )
     changes = use_second_versions(graph, processed)
@@ -266,16 +279,15 @@ def _rewrite_body(
     units = make_units(graph, settings.find_op)
     facts = Facts(
         units,
-        settings.lists,
-        tuple(settings.lists.kind(node.op) for node in units.nodes),
+        settings.resolved,
+        tuple(settings.resolved.lists.get(node.op, node.op).kind for node in units.nodes),
         processed,
-        settings.dtype,
         default,
         settings.functions,
     )
     precisions = paint(facts)
     elements = element_count(units)
-    if settings.painter == "mincut":
+    if settings.resolved.painter == "mincut":
         precisions = paint_mincut(facts, precisions, elements)
     painting, decisions = describe(
         facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped

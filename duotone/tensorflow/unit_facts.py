@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from duotone.ops.entries import Kind
+from duotone.precision.resolved import Resolved
 from duotone.tensorflow.devices import DeviceType, placement
-from duotone.tensorflow.lists import Lists
 from duotone.tensorflow.op_registry import attribute_values, has_kernel
 from duotone.tensorflow.protos import BFLOAT16, FLOAT, HALF, QUANTIZED, NodeDef
 from duotone.tensorflow.units import Units
@@ -26,22 +26,25 @@ class Facts:
 
     Attributes:
         units: the graph.
-        lists: the four lists.
+        resolved: the user's policy.
         kinds: by node, the list that its op is on.
         processed: by node, whether the rewrite may change it.
-        dtype: ``"float16"`` or ``"bfloat16"``.
         device: default device type.
         functions: names of the library's functions.
     """
 
     units: Units
-    lists: Lists
+    resolved: Resolved
     kinds: tuple[Kind, ...]
     processed: tuple[bool, ...]
-    dtype: str
     device: DeviceType
     functions: Collection[str]
     _kernels: dict[tuple[Any, ...], bool] = dataclasses.field(default_factory=dict)
+
+    @property
+    def dtype(self) -> str:
+        """Name of the half type."""
+        return self.resolved.half.name
 
     @property
     def half(self) -> int:
@@ -68,7 +71,7 @@ class Facts:
     def is_forced(self, unit: int) -> bool:
         """True if ``UNSAFE_FORCE_ALL`` makes the unit's node allowed."""
         definition = self.units.definitions[self.units.node[unit]]
-        if not self.lists.force_all or definition.function:
+        if not self.resolved.force_all or definition.function:
             return False
         unchanged = definition.stateful or definition.has_references
         return not unchanged and definition.name not in NEVER_FORCED

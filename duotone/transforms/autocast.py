@@ -19,6 +19,7 @@ from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.explaining.explanation import Explanation
 from duotone.graph.graph import HALF_TYPES
+from duotone.jaxpr.painted import Site
 from duotone.jaxpr.pipeline import paint_for_device, paint_full
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
@@ -304,18 +305,12 @@ def explain(
     if half is None:
         painted = paint_full(traced.jaxpr, merged)
     else:
-        painted = paint_for_device(
-            traced.jaxpr,
-            merged,
-            half,
-            chosen=chosen,
-            arguments=argument_names(traced, merged),
-            weights=count,
-        )
+        site = Site(arguments=argument_names(traced, merged), weights=count)
+        painted = paint_for_device(traced.jaxpr, merged, half, chosen=chosen, site=site)
     record = record_of(painted, collection)
     left = ""
     if painted.painting.changed:
-        left = leaves_backward(painted, merged) or backward.leaves_backward(traced.jaxpr)
+        left = leaves_backward(painted) or backward.leaves_backward(traced.jaxpr)
     name = OFF if half is None else half.name
     summary = dataclasses.replace(record.summary, half_dtype=name, backward=left)
     return Explanation(record.operations, record.casts, summary)

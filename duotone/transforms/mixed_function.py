@@ -29,7 +29,8 @@ from duotone.devices.half_type import device_in_words, saves_no_time
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
-from duotone.jaxpr.pipeline import Painted, lower, paint_for_device
+from duotone.jaxpr.painted import Painted, Site
+from duotone.jaxpr.pipeline import lower, paint_for_device
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
 from duotone.jaxpr.running.backward import with_backward
@@ -125,31 +126,24 @@ class Settings:
         ) -> Callable[..., list[Any]]:
             """Rewrites the differentiated program; its last arguments are cotangents."""
             names = argument_names(traced, merged)
+            site = Site(
+                given=(*painted.given, *[Paint.FULL] * count),
+                arguments=names and (*names, *[f"cotangents[{i}]" for i in range(count)]),
+            )
             with rewrite_range(self.name):
-                found = paint_for_device(
-                    whole,
-                    merged,
-                    half,
-                    chosen=self.chosen,
-                    arguments=names and (*names, *[f"cotangents[{i}]" for i in range(count)]),
-                    given=(*painted.given, *[Paint.FULL] * count),
-                )
-                return lower(whole, found, merged)
+                found = paint_for_device(whole, merged, half, chosen=self.chosen, site=site)
+                return lower(whole, found)
 
         def paint(traced: Traced, count: int) -> tuple[Sequence[Paint], Callable[..., list[Any]]]:
+            site = Site(arguments=argument_names(traced, merged), weights=count)
             with rewrite_range(self.name):
                 painted = paint_for_device(
-                    traced.jaxpr,
-                    merged,
-                    half,
-                    chosen=self.chosen,
-                    arguments=argument_names(traced, merged),
-                    weights=count,
+                    traced.jaxpr, merged, half, chosen=self.chosen, site=site
                 )
                 if (collection := collection_now()) is not None:
                     collection.latest = painted
-                run = lower(traced.jaxpr, painted, merged)
-                if painted.painting.changed and not leaves_backward(painted, merged):
+                run = lower(traced.jaxpr, painted)
+                if painted.painting.changed and not leaves_backward(painted):
                     again = functools.partial(rewritten, traced, painted)
                     run = with_backward(traced.jaxpr, run, again)
             return painted.given, self._announced(run, painted) if half else run
@@ -199,25 +193,25 @@ class Settings:
         return self._whole(args, kwargs)
 
 
-def leaves_backward(painted: Painted, policy: Policy) -> str:
+def leaves_backward(painted: Painted) -> str:
     """Why the backward pass of a function is not painted together with its forward pass.
 
     What a policy knows of the function's own values says nothing of its derivative's.
 
     Args:
         painted: the function.
-        policy: merged with the environment.
 
     Returns:
         The reason, empty if there is none.
     """
-    if policy.painter == "tensorflow" or policy.level is not None:
+    resolved = painted.resolved
+    if not resolved.by_rules:
         return "TensorFlow's painter paints one pass"
-    if BACKWARD in policy.rules_remove:
+    if BACKWARD in resolved.rules_off:
         return f"rule {BACKWARD} is removed"
     if painted.forms.profitability.only_allow:
         return "only dots gain on this device"
-    if policy.ranges or policy.calibration is not None:
+    if resolved.knows_values:
         return "what is known is of the forward pass"
     return ""
 

@@ -13,8 +13,8 @@ import jax
 from jax import lax
 
 from duotone import _jax
-from duotone.jaxpr.reading.builder import NESTED
 from duotone.jaxpr.reading.operations import FIXED
+from duotone.jaxpr.reading.scopes import NESTED
 from duotone.ops.jax import ENTRIES
 
 _INTEGERS = "integers or booleans only: nothing to paint"

@@ -35,7 +35,7 @@ def rewritten(removed: str = "materialize_widened") -> Any:
     jaxpr = jax.make_jaxpr(gradient)(WEIGHTS, BIAS, X)
     policy = Policy(optimizations_remove=[removed])
     painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=TABLE["tpu"])
-    return rewriter_of(painted, Policy())
+    return rewriter_of(painted)
 
 
 def test_a_bias_before_slices_adds_up_what_the_dots_read() -> None:
@@ -69,11 +69,11 @@ def test_what_dots_add_up_to_is_read_in_half_where_several_widen_it() -> None:
         jaxpr = jax.make_jaxpr(jax.grad(normed_attention, argnums=(0, 1)))(WEIGHTS, x)
         policy = Policy(optimizations_remove=removed)
         painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=TABLE["tpu"])
-        program = jax.make_jaxpr(rewriter_of(painted, Policy()))(WEIGHTS, x)
+        program = jax.make_jaxpr(rewriter_of(painted))(WEIGHTS, x)
         sums = {eqn.outvars[0] for eqn in named(program, "add_any")}
         held = [e for e in named(program, "optimization_barrier") if e.invars[0] in sums]
         assert [e.invars[0].aval.dtype for e in held] == [jnp.bfloat16] * (not removed)
-        results.append(rewriter_of(painted, Policy())(WEIGHTS, x))
+        results.append(rewriter_of(painted)(WEIGHTS, x))
     for got, expected in zip(*results, strict=True):
         np.testing.assert_array_equal(got, expected)
 

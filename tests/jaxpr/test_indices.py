@@ -63,7 +63,7 @@ def test_it_is_half_between_dots() -> None:
     found = painted(jax.grad(loss), *args)
     (node,) = [n for n in found.built.graph.nodes if n.op.startswith("scatter")]
     assert found.painting.compute[node.index] is Paint.HALF
-    rewriter = rewriter_of(found, Policy())
+    rewriter = rewriter_of(found)
     (scatter,) = named(jax.make_jaxpr(rewriter)(*args), "scatter-add")
     assert {var.aval.dtype.name for var in scatter.invars} == {"float16", "int32"}
     wanted = jax.grad(loss)(*args)

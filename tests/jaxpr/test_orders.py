@@ -123,9 +123,7 @@ def test_a_painted_attention_reads_its_scores_as_dots_write_them(half: str) -> N
     key, value = (jax.random.normal(k, (2, 16, 2, 8)) for k in keys[1:])
     gradient = jax.grad(lambda *a: jnp.sum(jnp.sin(grouped(*a))), argnums=(0, 1, 2))
     jaxpr = jax.make_jaxpr(gradient)(query, key, value)
-    rewriter = rewriter_of(
-        paint_jaxpr(jaxpr, Policy(), HALF_TYPES[half], forms=TABLE["gpu"]), Policy()
-    )
+    rewriter = rewriter_of(paint_jaxpr(jaxpr, Policy(), HALF_TYPES[half], forms=TABLE["gpu"]))
     shapes = [
         atom.aval.shape
         for eqn in named(jax.make_jaxpr(rewriter)(query, key, value), "dot_general")

@@ -36,9 +36,7 @@ def both(function: Callable[..., Any], *args: Any, half: str = "bfloat16") -> li
     )
     assert painted.optimizations.named("picks")
     assert not plain.optimizations.named("picks")
-    return [
-        rewriter_of(each, policy) for each, policy in zip((painted, plain), policies, strict=True)
-    ]
+    return [rewriter_of(painted), rewriter_of(plain)]
 
 
 def exposed(weights: Any, x: Any, labels: Any) -> Any:

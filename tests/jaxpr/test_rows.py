@@ -15,6 +15,7 @@ from duotone.devices.table import TABLE
 from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr import pipeline as road
+from duotone.jaxpr.painted import Painted
 from duotone.ops.traits import Trait
 from duotone.policy.policy import Policy
 from duotone.precision.levels import find_levels
@@ -68,7 +69,7 @@ def step(attention: Attention) -> Attention:
     return jax.grad(lambda *args: (attention(*args) ** 2).sum(), argnums=(0, 1, 2))
 
 
-def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> road.Painted:
+def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> Painted:
     """As for a GPU."""
     policy = POLICY.replace(optimizations_remove=removed)
     jaxpr = jax.make_jaxpr(step(attention))(W, BIAS, X)
@@ -76,10 +77,10 @@ def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> roa
 
 
 def rewriter(attention: Attention, dtype: str = "bfloat16", *removed: str) -> Any:
-    return jax.jit(road.rewriter_of(painted(attention, dtype, *removed), POLICY))
+    return jax.jit(road.rewriter_of(painted(attention, dtype, *removed)))
 
 
-def again(found: road.Painted) -> list[str]:
+def again(found: Painted) -> list[str]:
     """The operations of what is calculated again."""
     graph = found.built.graph
     values = found.optimizations.recompute.recomputed

@@ -28,7 +28,7 @@ SCATTERS = ("scatter-add", "scatter_add")
 def rewriter(function: Any, *args: Any) -> Any:
     """What carries the painted program out, op by op."""
     jaxpr = jax.make_jaxpr(function)(*args)
-    return rewriter_of(paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"]), Policy())
+    return rewriter_of(paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"]))
 
 
 def rewritten(function: Any, *args: Any) -> tuple[Any, Any]:
@@ -208,7 +208,7 @@ def test_it_has_derivatives(transform: str) -> None:
 
 def rewritten_call(function: Any, x: Any) -> Any:
     jaxpr = jax.make_jaxpr(function)(jax.ShapeDtypeStruct(x.shape, x.dtype))
-    rewriter = rewriter_of(paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"]), Policy())
+    rewriter = rewriter_of(paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"]))
     return rewriter(x)[0]
 
 

@@ -14,7 +14,6 @@ import pytest
 from duotone.jaxpr.pipeline import rewriter_of
 from duotone.jaxpr.rules import half_rules
 from duotone.jaxpr.running.rewrite import Rewriter
-from duotone.policy.policy import Policy
 from tests.precision.test_trilinear import ARRAYS, MATCHED, gradient, painted, plain
 
 HALF = jnp.bfloat16
@@ -27,7 +26,7 @@ def rewritten(function: Any, *args: Any) -> Rewriter:
     """
     found = painted(function, *args)
     assert found.optimizations.named("trilinear")
-    return rewriter_of(found, Policy())
+    return rewriter_of(found)
 
 
 def by_hand(q: Any, k: Any, v: Any, ct: Any) -> Any:

@@ -53,7 +53,7 @@ def rewritten(
     """The program that runs, and its results."""
     policy = Policy(optimizations_remove=removed)
     jaxpr = jax.make_jaxpr(function)(*args)
-    rewriter = rewriter_of(paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=forms), policy)
+    rewriter = rewriter_of(paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=forms))
     return str(jax.make_jaxpr(rewriter)(*args)), rewriter(*args)
 
 
@@ -207,7 +207,7 @@ def test_who_differentiates_gets_the_filters_gradient_unrounded(
     jaxpr = jax.make_jaxpr(convolution())(image, filters)
     policy = Policy(optimizations_remove=removed)
     painted = paint_jaxpr(jaxpr, policy, HALF_TYPES["bfloat16"], forms=CPU_OF_ALL)
-    rewriter = rewriter_of(painted, policy)
+    rewriter = rewriter_of(painted)
     gradient = jax.grad(lambda w: (rewriter(image, w)[0] ** 2).sum())(filters)
     assert (gradient == gradient.astype("bfloat16").astype("float32")).all() == rounded
     loss = jax.grad(lambda w, x: (convolution()(x, w) ** 2).sum())

@@ -17,7 +17,7 @@ from duotone.errors import (
 )
 from duotone.jaxpr.policy_of_program import known_names
 from duotone.jaxpr.reading import indices, operations
-from duotone.jaxpr.reading.builder import NESTED
+from duotone.jaxpr.reading.scopes import NESTED
 from duotone.jaxpr.rules import half_rules
 from duotone.ops.jax import ENTRIES, FIXED
 from duotone.policy.operation_hints import TENSORFLOW_OPERATIONS

@@ -11,7 +11,8 @@ import pytest
 
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.pipeline import Painted, paint_jaxpr, rewriter_of
+from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.policy.policy import Policy
 from duotone.precision.optimize.optimization import Optimization
 from tests.jaxpr.programs import named
@@ -27,7 +28,7 @@ def carried_out(function: Any, *args: Any, device: str = "gpu") -> tuple[Any, An
     """What is taken out of which sum, the program, its results."""
     jaxpr = jax.make_jaxpr(function)(*args)
     painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=TABLE[device])
-    rewriter = rewriter_of(painted, Policy())
+    rewriter = rewriter_of(painted)
     return _factors(painted), jax.make_jaxpr(rewriter)(*args), rewriter(*args)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.pipeline import Painted, paint_jaxpr
+from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.pipeline import paint_jaxpr
 from duotone.policy.policy import Policy
 from duotone.precision.optimize.optimization import Optimization
 

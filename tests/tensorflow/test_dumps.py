@@ -8,6 +8,7 @@ import re
 import pytest
 
 from duotone import Policy
+from duotone.ops.entries import Kind
 from duotone.tensorflow import files, rewrite
 from duotone.tensorflow.lists import default_lists
 from tests.tensorflow import graphs
@@ -50,7 +51,7 @@ def test_files_of_a_graph(tmp_path, dtype):
     for block, name in zip(blocks, ("Allow", "Deny", "Infer", "Clear"), strict=True):
         title, *ops = block.split()
         assert title == f"{name}List:"
-        assert set(ops) == getattr(lists, name.lower())
+        assert set(ops) == lists.ops(Kind(name.lower()))
 
 
 def test_without_allow_ops_there_is_nothing_after(tmp_path):

@@ -7,6 +7,7 @@ import lzma
 import pytest
 
 from duotone.errors import ArgumentError, PolicyError, UnknownOperationError
+from duotone.ops.entries import Kind
 from duotone.policy.policy import Policy
 from duotone.tensorflow import Device
 from duotone.tensorflow.lists import default_lists
@@ -18,7 +19,7 @@ PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 
 def sizes(dtype, **device):
     lists = default_lists(dtype, Device(**device))
-    return len(lists.allow), len(lists.deny), len(lists.infer), len(lists.clear)
+    return tuple(len(lists.ops(kind)) for kind in (Kind.ALLOW, Kind.DENY, Kind.INFER, Kind.CLEAR))
 
 
 def test_sizes_of_the_lists():
@@ -29,7 +30,7 @@ def test_sizes_of_the_lists():
 
 def test_every_listed_op_of_the_release_is_known_but_for_those_of_other_builds():
     lists = default_lists("float16")
-    unknown = (lists.allow | lists.deny | lists.infer | lists.clear) - op_names()
+    unknown = lists.entries.keys() - op_names()
     assert len(unknown) < 20
     assert not unknown & {"MatMul", "Exp", "Add", "Relu"}
 

@@ -13,7 +13,7 @@ more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,13 +22,12 @@ from duotone import _jax
 from duotone.graph.graph import Boundary, Paint
 from duotone.jaxpr.nesting.nested import Results, transparent
 from duotone.jaxpr.reading.program import Step
-from duotone.jaxpr.running.rewrite import Env, Rewriter, handles
+from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter
 from duotone.policy.regions import marker_of, without_regions
 
 _LEAVE = {Paint.FULL: Boundary.FULL, Paint.HALF: Boundary.HALF}
 
 
-@handles("custom_jvp")
 def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
     wants, operands, function = transparent(r, step, env)
     given = [r.stored(value) for value in step.inputs]
@@ -59,7 +58,6 @@ def _custom_jvp(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, rewritten(*operands), strict=True)
 
 
-@handles("custom_vjp")
 def _custom_vjp(r: Rewriter, step: Step, env: Env) -> Results:
     wants, operands, function = transparent(r, step, env)
     given = [r.stored(value) for value in step.inputs]
@@ -214,3 +212,10 @@ def _cotangents(eqn: _jax.Eqn, real: Sequence[Any]) -> list[Any]:
         else jax.numpy.zeros(var.aval.shape, bool).astype(jax.dtypes.float0)
         for var in eqn.outvars
     ]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "custom_jvp": _custom_jvp,
+    "custom_vjp": _custom_vjp,
+}
+"""By ``Step.kind``."""

@@ -9,7 +9,7 @@ sub-program, so that parameters such as a checkpoint policy stay.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from duotone import _jax
 from duotone.graph.graph import Paint
 from duotone.jaxpr.nesting.sums import stacked_operands, with_sums
 from duotone.jaxpr.reading.program import Program, Step
-from duotone.jaxpr.running.rewrite import Env, Rewriter, handles
+from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter
 
 Results = Iterable[tuple[Paint, Any]]
 
@@ -74,7 +74,6 @@ def transparent(
     return wants, operands, stored_function(r, program, wants, _avals(step.eqn))
 
 
-@handles("remat")
 def _remat(r: Rewriter, step: Step, env: Env) -> Results:
     """Binds the equation directly: ``jax.checkpoint`` would lose its ``differentiated`` flag."""
     wants, operands, function = transparent(r, step, env)
@@ -86,7 +85,6 @@ def _remat(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, _jax.bind(step.eqn, [*consts, *operands], params), strict=True)
 
 
-@handles("jit")
 def _jit(r: Rewriter, step: Step, env: Env) -> Results:
     """A nested ``jit`` with shardings."""
     wants, operands, function = transparent(r, step, env)
@@ -97,7 +95,6 @@ def _jit(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, jitted(*operands), strict=True)
 
 
-@handles("cond")
 def _cond(r: Rewriter, step: Step, env: Env) -> Results:
     """Each branch casts its own operands, and casts its results to the precisions of the joins."""
     wants = [r.wanted(node, 0) for node in step.nodes]
@@ -111,7 +108,6 @@ def _cond(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(wants, results, strict=True)
 
 
-@handles("scan")
 def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     """The body finds constants in the outer environment, which casts them before the loop."""
     (program,) = step.bodies
@@ -182,7 +178,6 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     return zip(paints, [*after, *stacked], strict=True)
 
 
-@handles("while")
 def _while(r: Rewriter, step: Step, env: Env) -> Results:
     """Condition and body read each carry in its storage dtype."""
     cond, loop = step.bodies
@@ -242,7 +237,6 @@ def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[
     ]
 
 
-@handles("shard_map")
 def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
     """Operands enter and results leave in the precisions of their nodes."""
     (program,) = step.bodies
@@ -258,3 +252,14 @@ def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
         lambda *shards: tuple(function(*shards)), **_jax.shard_map_arguments(step.eqn)
     )
     return zip([r.kept(node, 0) for node in exits], sharded(*operands), strict=True)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "remat": _remat,
+    "jit": _jit,
+    "cond": _cond,
+    "scan": _scan,
+    "while": _while,
+    "shard_map": _shard_map,
+}
+"""By ``Step.kind``."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from duotone import _jax
 from duotone.graph.graph import BodyKind, Boundary, Graph, Paint
-from duotone.jaxpr.reading import scopes as _scopes  # noqa: F401  (registers the nested primitives)
 from duotone.jaxpr.reading.builder import Builder
 from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.reading.scopes import NESTED
 
 
 def build(
@@ -28,7 +28,7 @@ def build(
     Returns:
         The graph, and the program that maps equations to nodes.
     """
-    builder = Builder()
+    builder = Builder(NESTED)
     opened = _jax.open_jaxpr(jaxpr)
     builder.add_body(-1, BodyKind.ROOT, 1)
     given = given or [Paint.FULL] * len(opened.invars)

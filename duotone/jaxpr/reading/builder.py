@@ -61,9 +61,14 @@ class SourceLine:
 
 
 class Builder:
-    """Collects nodes, values and bodies."""
+    """Collects nodes, values and bodies.
 
-    def __init__(self) -> None:
+    Args:
+        nested: reads an equation with nested programs, by primitive name.
+    """
+
+    def __init__(self, nested: Mapping[str, NestedBuilder]) -> None:
+        self._nested = nested
         self.nodes: list[Node] = []
         self.values: list[Value] = []
         self.bodies: list[Body] = []
@@ -220,8 +225,8 @@ class Builder:
     def step(
         self, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
     ) -> Step:
-        """Adds one equation: a nested step if its primitive is in ``NESTED``, else a leaf."""
-        nested = NESTED.get(eqn.primitive.name)
+        """Adds one equation: a nested step if a function knows its primitive, else a leaf."""
+        nested = self._nested.get(eqn.primitive.name)
         if nested is not None:
             step = nested(self, eqn, inputs, body, scopes)
             if step is not None:
@@ -348,8 +353,5 @@ def _scalar_magnitude(number: Any) -> Magnitude | None:
 
 
 NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]
-"""Takes the builder, an equation, its operands, its body and the name scopes around it; returns its
-step, or ``None`` to make it a leaf that is not changed."""
-
-NESTED: dict[str, NestedBuilder] = {}
-"""By primitive name; filled by :mod:`duotone.jaxpr.reading.scopes`."""
+"""Takes the builder, an equation, its operands, the body it is in and the name scopes around it;
+returns its step, or ``None`` to make it a leaf that is not changed."""

@@ -10,12 +10,12 @@ To support another primitive with nested programs, add a function here and a han
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, BodyKind
-from duotone.jaxpr.reading.builder import NESTED, Builder, NestedBuilder
+from duotone.jaxpr.reading.builder import Builder, NestedBuilder
 from duotone.jaxpr.reading.program import Program, Step
 
 MARKER = "duotone_autocast"
@@ -28,15 +28,6 @@ def is_rewritten(eqn: _jax.Eqn) -> bool:
     return eqn.primitive.name == "jit" and eqn.params["name"].partition(".")[0] == MARKER
 
 
-def _nested(*names: str) -> Callable[[NestedBuilder], NestedBuilder]:
-    def register(function: NestedBuilder) -> NestedBuilder:
-        NESTED.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-@_nested("jit")
 def _jit(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -55,7 +46,6 @@ def _jit(
     return Step(eqn, "inline", inputs, program.outputs, (), first, len(b.nodes), (program,))
 
 
-@_nested("closed_call")
 def _call(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -107,28 +97,24 @@ def _leave(
     return tuple(range(start, len(b.nodes))), outputs
 
 
-@_nested("remat2")
 def _remat(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
     return _barrier(b, eqn, inputs, body, scopes, "remat", eqn.params["jaxpr"])
 
 
-@_nested("custom_jvp_call")
 def _custom_jvp(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
     return _barrier(b, eqn, inputs, body, scopes, "custom_jvp", eqn.params["call_jaxpr"])
 
 
-@_nested("custom_vjp_call")
 def _custom_vjp(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
     return _barrier(b, eqn, inputs, body, scopes, "custom_vjp", eqn.params["call_jaxpr"])
 
 
-@_nested("optimization_barrier", "device_put")
 def _each(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -141,7 +127,6 @@ def _each(
     return Step(eqn, "each", inputs, outputs, nodes, first, len(b.nodes))
 
 
-@_nested("scan")
 def _scan(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -179,7 +164,6 @@ def _scan(
     return Step(eqn, "scan", inputs, tuple(outputs), tuple(nodes), first, len(b.nodes), (program,))
 
 
-@_nested("while")
 def _while(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -279,7 +263,6 @@ def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list
     return [sums(carry, result) for carry, result in zip(carries, results, strict=True)]
 
 
-@_nested("cond")
 def _cond(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -299,7 +282,6 @@ def _cond(
     return Step(eqn, "cond", inputs, outputs, nodes, first, len(b.nodes), programs)
 
 
-@_nested("shard_map")
 def _shard_map(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
@@ -321,3 +303,19 @@ def _shard_map(
     return Step(
         eqn, "shard_map", inputs, tuple(outputs), tuple(nodes), first, len(b.nodes), (program,)
     )
+
+
+NESTED: Mapping[str, NestedBuilder] = {
+    "jit": _jit,
+    "closed_call": _call,
+    "remat2": _remat,
+    "custom_jvp_call": _custom_jvp,
+    "custom_vjp_call": _custom_vjp,
+    "optimization_barrier": _each,
+    "device_put": _each,
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "shard_map": _shard_map,
+}
+"""By primitive name."""

@@ -7,7 +7,7 @@ dtype (they are rebuilt through ``jax.lax``), and dots that keep their float32 a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,13 @@ from duotone.jaxpr.rules.optimizations import apply_optimization
 from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.weight_dots import DotForm, of_weight
 from duotone.jaxpr.rules.windows import window_dot
-from duotone.jaxpr.running.rewrite import Env, Rewriter, handles, is_host_array
+from duotone.jaxpr.running.rewrite import Env, Handler, Rewriter, is_host_array
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.optimization import Layer
 
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype")
 
 
-@handles("leaf")
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """Binds one node."""
     (node,) = step.nodes
@@ -88,7 +87,6 @@ def _in_half(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
         ) from error
 
 
-@handles("each")
 def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
     """Binds an equation that has one node for each operand."""
     operands = [
@@ -276,3 +274,10 @@ def _scatter(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
             mode=params["mode"],
         )
     ]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "leaf": _leaf,
+    "each": _each,
+}
+"""By ``Step.kind``."""

@@ -32,7 +32,7 @@ class Entry:
     """One rewritten program.
 
     Attributes:
-        painted: the result of the pipeline; see :class:`duotone.jaxpr.pipeline.Painted`.
+        painted: the result of the pipeline; see :class:`duotone.jaxpr.painted.Painted`.
         jaxpr: the rewritten program.
     """
 

@@ -17,7 +17,6 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -28,13 +27,12 @@ from jax.core import Tracer
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.graph import Boundary, Graph, Node, Paint
-from duotone.jaxpr.reading.program import Built, Program, Step
+from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.rules.meshes import in_mesh_of
 from duotone.jaxpr.running.constants import constant_in_half, is_large_constant
-from duotone.precision.casts.cast_plan import CastPlan, casting_inside
-from duotone.precision.optimize.optimizations import Optimizations
-from duotone.precision.painters.painting import Painting
+from duotone.precision.casts.cast_plan import casting_inside
 
 
 class Env:
@@ -105,27 +103,25 @@ class Rewriter:
 
     def __init__(
         self,
-        built: Built,
-        painting: Painting,
-        plan: CastPlan,
-        half: Any,
+        painted: Painted,
+        handlers: Mapping[str, Handler],
         repaint: Repaint,
-        optimizations: Optimizations,
-        dots: str = "plain",
-        math: Mapping[str, str] = MappingProxyType({}),
         mark: Callable[[int], Any] | None = None,
     ) -> None:
-        self.graph: Graph = built.graph
-        self.program = built.program
+        painting, plan, optimizations = painted.painting, painted.plan, painted.optimizations
+        math = dict(painted.forms.math)
+        self.graph: Graph = painted.built.graph
+        self.program = painted.built.program
         self.painting = painting
         self.plan = plan
-        self.half = np.dtype(half)
+        self.half = np.dtype(painted.half.name)
         self.repaint = repaint
         self.optimizations = optimizations
         self.recompute = optimizations.recompute
-        self.dots = dots
-        self.math = math
+        self.dots = painted.forms.dots
+        self.math: Mapping[str, str] = math
         self.mark = mark
+        self._handlers = handlers  # by Step.kind
         self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}
         self._materialized = {cast.value for cast in plan.casts if cast.materialized}
@@ -266,7 +262,7 @@ class Rewriter:
         """Each result of a step with its precision."""
         if self.touched(step):
             with _jax.EquationContext(step.eqn):
-                return HANDLERS[step.kind](self, step, env)
+                return self._handlers[step.kind](self, step, env)
         return [(Paint.FULL, array) for array in self._unchanged(step, env)]
 
     def _unchanged(self, step: Step, env: Env) -> list[Any]:
@@ -385,16 +381,3 @@ def is_host_array(array: Any) -> bool:
 
 Handler = Callable[[Rewriter, Step, Env], Iterable[tuple[Paint, Any]]]
 """Rewrites a painted step; returns each result with its precision."""
-
-HANDLERS: dict[str, Handler] = {}
-"""By ``Step.kind``; filled by half_rules, nested and custom."""
-
-
-def handles(kind: str) -> Callable[[Handler], Handler]:
-    """Registers the handler of a kind of step."""
-
-    def register(function: Handler) -> Handler:
-        HANDLERS[kind] = function
-        return function
-
-    return register

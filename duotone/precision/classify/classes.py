@@ -17,6 +17,7 @@ from duotone.graph.graph import SWITCHED_OFF, UPDATE, Graph, HalfType, Node, Pai
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.lists import OpLists
+from duotone.precision.ranges.assume import path_of
 from duotone.precision.rules import Rule
 
 
@@ -109,8 +110,23 @@ class Pins:
     half: tuple[str, ...] = ()
 
 
+NodeNames = Callable[[Node], tuple[str, ...]]
+"""The names of a node that a pattern may match."""
+
+
+def path_alone(node: Node) -> tuple[str, ...]:
+    """The path of a node, as its only name."""
+    return (path_of(node),)
+
+
 def classify(
-    graph: Graph, lists: OpLists, half: HalfType, pins: Pins = Pins(), *, force_all: bool = False
+    graph: Graph,
+    lists: OpLists,
+    half: HalfType,
+    pins: Pins = Pins(),
+    *,
+    names: NodeNames = path_alone,
+    force_all: bool = False,
 ) -> Classes:
     """Gives each node its class.
 
@@ -118,7 +134,8 @@ def classify(
         graph: the program.
         lists: the lists for ``half``, the user's edits applied.
         half: the half type.
-        pins: scope patterns.
+        pins: name patterns.
+        names: the names of a node that a pattern may match.
         force_all: whether to put every operation that can be half on the allow list, which is
             TensorFlow's level ``UNSAFE_FORCE_ALL``.
 
@@ -128,11 +145,11 @@ def classify(
     Raises:
         PolicyError: a node is pinned to both precisions.
     """
-    pinned = _pin_finder(pins)
-    cache: dict[tuple[str, str, str, str], NodeClass] = {}
+    pinned = _pin_finder(pins, names)
+    cache: dict[tuple[str, str, tuple[str, ...], str], NodeClass] = {}
     found: list[NodeClass] = []
     for node in graph.nodes:
-        key = (node.op, node.list_key, node.scope if pins.full or pins.half else "", node.region)
+        key = (node.op, node.list_key, names(node) if pins.full or pins.half else (), node.region)
         if key not in cache:
             cache[key] = _class_by_name(node, lists, pinned, force_all)
         found.append(_with_constants(node, cache[key], graph, half))
@@ -152,7 +169,7 @@ def _class_by_name(
     return NodeClass(entry) if pin is None else NodeClass(entry, pin[0], pin[1])
 
 
-def _pin_finder(pins: Pins) -> Callable[[Node], tuple[Paint, str] | None]:
+def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, str] | None]:
     """Makes a function that returns the precision to which a node is pinned, and the reason."""
     compiled = [
         (re.compile(fnmatch.translate(pattern)), pattern, paint)
@@ -163,8 +180,12 @@ def _pin_finder(pins: Pins) -> Callable[[Node], tuple[Paint, str] | None]:
     def pinned(node: Node) -> tuple[Paint, str] | None:
         if node.region == SWITCHED_OFF:
             return Paint.FULL, "inside an autocast or gradient that is switched off"
-        path = f"{node.scope}/{node.op}" if node.scope else node.op
-        hits = [(paint, f"pattern {text!r}") for rule, text, paint in compiled if rule.match(path)]
+        own = names(node) if compiled else ()
+        hits = [
+            (paint, f"pattern {text!r}")
+            for rule, text, paint in compiled
+            if any(map(rule.match, own))
+        ]
         if node.region == UPDATE:
             hits.append((Paint.FULL, "duotone (an optimizer or a loss scale)"))
         elif node.region:

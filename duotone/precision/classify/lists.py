@@ -41,6 +41,10 @@ class OpLists:
         """
         return self.entries.get(op if op in self.moved else list_key, _NO_ENTRY)
 
+    def ops(self, kind: Kind) -> frozenset[str]:
+        """The names of the operations on one list."""
+        return frozenset(op for op, entry in self.entries.items() if entry.kind is kind)
+
     def edited(
         self, added: Mapping[Kind, Collection[str]], removed: Mapping[Kind, Collection[str]]
     ) -> OpLists:

@@ -1,0 +1,132 @@
+"""From a policy to a :class:`~duotone.precision.resolved.Resolved`: once for a program.
+
+The stages take the result and never ask a policy. A front end checks names against its own
+operations first (:meth:`~duotone.policy.policy.Policy.check_names`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from duotone.errors import PolicyError
+from duotone.graph.graph import FULL_DTYPE, HalfType
+from duotone.ops.entries import Entry, Kind
+from duotone.ops.traits import Trait
+from duotone.policy.calibration import Calibration
+from duotone.policy.policy import LISTS, Policy
+from duotone.precision.classify.classes import Pins
+from duotone.precision.classify.lists import OpLists
+from duotone.precision.classify.profitability import EVERYTHING, Profitability
+from duotone.precision.optimize.optimizations import switched_on
+from duotone.precision.ranges.measurements import Measurements
+from duotone.precision.resolved import Resolved
+from duotone.precision.rules import Rule
+from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
+
+Rename = Callable[[frozenset[str]], Iterable[str]]
+"""From the names in a list edit to the names in a front end's table."""
+
+
+def resolve(
+    policy: Policy,
+    half: HalfType,
+    lists: OpLists,
+    *,
+    profitability: Profitability = EVERYTHING,
+    optimizations: frozenset[str] = frozenset(),
+) -> Resolved:
+    """Resolves a policy for one half type and device.
+
+    Args:
+        policy: merged with the environment.
+        half: the half type.
+        lists: the front end's lists for it, with the policy's level and edits.
+        profitability: what gains from half on the device.
+        optimizations: names of the device's optimizations.
+
+    Raises:
+        PolicyError: ``reduce_dtype`` is the other half type.
+    """
+    by_rules = policy.painter == "duotone" and policy.level is None
+    return Resolved(
+        half,
+        lists,
+        pins=Pins(policy.keep_full, policy.keep_half),
+        painter=policy.painter,
+        level=policy.level,
+        rules_off=policy.rules_remove,
+        safety_rules=_safety_rules(policy, by_rules=by_rules),
+        optimizations=switched_on(
+            optimizations,
+            policy.optimizations_remove,
+            any_painter=policy.painter == "tensorflow" or profitability.only_allow,
+        ),
+        profitability=profitability.without(policy.optimizations_remove),
+        ranges=policy.ranges,
+        measurements=_measurements(policy.calibration),
+        reduce_dtype=_reduce_dtype(policy, half),
+        log_path=policy.log_path,
+        log_decisions=policy.log_decisions,
+    )
+
+
+def without(policy: Policy, fields: Iterable[str]) -> Policy:
+    """A policy in which some fields have their defaults: they have no meaning for a front end."""
+    return dataclasses.replace(policy, **{field: getattr(_DEFAULT, field) for field in fields})
+
+
+_DEFAULT = Policy()
+
+
+def edited_lists(
+    policy: Policy, half: HalfType, entries: tuple[Entry, ...], rename: Rename = frozenset
+) -> OpLists:
+    """The lists for a half type, with a policy's level and edits.
+
+    Args:
+        policy: merged with the environment.
+        half: the half type.
+        entries: the rows of the front end's table.
+        rename: brings the names in list edits to those of the table.
+    """
+    added = {Kind(name): frozenset(rename(getattr(policy, f"{name}_add"))) for name in LISTS}
+    removed = {Kind(name): frozenset(rename(getattr(policy, f"{name}_remove"))) for name in LISTS}
+    if policy.reduce_dtype == FULL_DTYPE:  # so that its derivative adds up what is not cast yet
+        removed[Kind.CLEAR] |= {entry.op for entry in entries if Trait.VARIES in entry.traits}
+    return OpLists.for_half(entries, half.name).leveled(policy.level).edited(added, removed)
+
+
+def _safety_rules(policy: Policy, *, by_rules: bool) -> tuple[Rule, ...]:
+    """The safety rules in effect: all of them under duotone's rules, else what always holds."""
+    return tuple(
+        rule
+        for rule in SAFETY_RULES
+        if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove
+    )
+
+
+def _measurements(
+    given: Calibration | tuple[Calibration, ...] | None,
+) -> Measurements | tuple[Measurements, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        return tuple(Measurements(c.function, c.fingerprint, c.measured) for c in given)
+    return Measurements(given.function, given.fingerprint, given.measured)
+
+
+def _reduce_dtype(policy: Policy, half: HalfType) -> str | None:
+    """The dtype in which devices add up gradients, if the policy names one.
+
+    Raises:
+        PolicyError: it is the other half type.
+    """
+    asked = policy.reduce_dtype
+    if asked not in (None, FULL_DTYPE, half.name):
+        raise PolicyError(
+            f"the policy's reduce_dtype is {asked!r}, and this program is painted in {half.name}: "
+            "a compiler adds up what a dot hands on, which is float32 or the half type. Take "
+            f"reduce_dtype={half.name!r} or 'float32', or dtype={asked!r}."
+        )
+    return asked
