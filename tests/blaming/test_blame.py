@@ -486,7 +486,7 @@ def test_a_sum_that_is_0_is_judged_by_its_terms():
     found = look(step, arguments, {}, None, None, told.append)
     print(found)
     assert found.verdict == "finite"
-    assert told == ["tracing", "the step beside float32", "errors against float32"]
+    assert told == ["tracing", "the step next to float32", "errors against float32"]
     assert found.errors[0].error < 0.5
     users = ["optax" not in s.source and s.operation != "cond" for s in found.errors]
     assert sorted(users, reverse=True) == users
