@@ -104,7 +104,7 @@ def compare(
             progress.update(bar, description=what, completed=begun)
             begun += 1
 
-        seen = plan.lower(told)
+        seen = plan.run(told)
     show(seen, json, seen.to_json)
 
 
