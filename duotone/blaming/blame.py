@@ -182,7 +182,7 @@ def _check_data(name: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
     for where, array in zip(names, arrays, strict=True):
         if isinstance(array, (jax.ShapeDtypeStruct, Tracer)):
             raise ArgumentTypeError(
-                f"blame({name}): {where} is {kind_of(array)}, which holds no data; call "
+                f"blame({name}): {where} is {kind_of(array)}, which has no data; call "
                 "blame on real arrays, outside of jax.jit and other transformations"
             )
 

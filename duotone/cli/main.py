@@ -1,8 +1,8 @@
-"""The ``duotone`` command: its list of commands, its help, and how errors reach a person.
+"""The ``duotone`` command: the list of commands, their help, and the output of errors.
 
-An error of duotone, or of the file system, is one line on stderr and exit status 2 or 1. An error
-of the user's program is shown from the first line of a file of theirs on, also with status 1;
-anything else is a fault of duotone and keeps its traceback.
+An error of duotone or of the file system is one line on stderr with exit status 2 or 1. An error of
+the user's program shows its traceback from the first frame in the user's files, with status 1. Any
+other error is a bug of duotone and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ app = typer.Typer(
 app.command(epilog=_DEMO_EPILOG)(demo)
 app.command(
     name="run",
-    # What stands after the script belongs to the script, options as well.
+    # Words after the script belong to the script, also options.
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     epilog=_RUN_EPILOG,
 )(run_script)
@@ -288,10 +288,10 @@ def _options(
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and ends the process with its exit status.
+    """Runs the command line and exits the process with its status.
 
     Args:
-        arguments: the words after ``duotone``; those of the process if omitted.
+        arguments: the words after ``duotone``; by default those of the process.
     """
     try:
         app(None if arguments is None else list(arguments))

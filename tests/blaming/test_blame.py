@@ -316,7 +316,7 @@ def test_bad_input():
         duotone.blame(lambda x: x @ x, x, dtype="float32")
     with pytest.raises(ArgumentError, match=r"switches mixed precision off"):
         duotone.blame(duotone.autocast(lambda x: x @ x, enabled=False), x)
-    with pytest.raises(ArgumentTypeError, match=r"x is a ShapeDtypeStruct, which holds no data"):
+    with pytest.raises(ArgumentTypeError, match=r"x is a ShapeDtypeStruct, which has no data"):
         duotone.blame(lambda x: x @ x, jax.ShapeDtypeStruct((8, 8), "float32"), dtype="float16")
     with pytest.raises(ArgumentError, match="int8"):
         duotone.blame(lambda x: x @ x, x, dtype="int8")

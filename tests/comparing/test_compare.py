@@ -290,10 +290,10 @@ def test_the_largest_batch_that_fits_is_where_memory_is_full():
         again = duotone.compare(two, w, shape, targets=ONE_GB, dtype="bfloat16").row("one", form)
         assert again.memory == pytest.approx(1e9, rel=0.02)
     assert "largest batch, about: float32 " in str(seen)
-    assert any("memory, which two sizes show" in note for note in seen.notes)
+    assert any("extrapolated from the memory of two sizes" in note for note in seen.notes)
     small = estimated(two, w, x, batch=1)
     assert small.row("h100").largest_batch is None
-    assert any("told by a compiler only" in note for note in small.notes)
+    assert any("only a compiler can tell" in note for note in small.notes)
 
 
 def test_a_batch_that_is_none_is_named():
