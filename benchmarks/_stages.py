@@ -41,7 +41,7 @@ _NAMES = {
     "find_ranges": "ranges",
     "assumptions": "ranges",
     "check_classes": "check",
-    "hand_on_full": "paint",
+    "keep_accumulators": "paint",
     "check_painting": "check",
     "cast_beforehand": "paint",
     "switched_on": "plan",

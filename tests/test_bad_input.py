@@ -165,7 +165,7 @@ def test_an_own_primitive_in_the_program_is_a_known_name():
 
 def test_one_string_for_a_list():
     with pytest.raises(PolicyTypeError, match=r"deny_add='exp'.*deny_add=\['exp'\]"):
-        duotone.Policy(deny_add="exp")
+        duotone.Policy(deny_add="exp")  # pyright: ignore[reportArgumentType]
     assert duotone.Policy(deny_add=["exp"]).deny_add == {"exp"}
 
 
@@ -287,7 +287,7 @@ class Slotted:
 
 @pytest.mark.parametrize("kind", [Holder, Slotted])
 def test_an_object_that_hides_a_traced_value(kind: Any):
-    with pytest.raises(LeakedTracerError, match=rf"{kind.__name__} that holds a traced value"):
+    with pytest.raises(LeakedTracerError, match=rf"{kind.__name__} that contains a traced value"):
         mixed(lambda x: kind(x @ X))(X)
 
 

@@ -65,7 +65,7 @@ def demo(
 
     console = Console()
     prepare_folder(out)
-    _check_libraries()
+    _say_missing(console)
     data = load_digits()
     names = [p for p in Precision if precision.value in ("all", p.value)]
     trainers = [Trainer(name, epochs, data) for name in names]
@@ -83,16 +83,20 @@ def demo(
     console.print(f"Report: [bold]{escape(str(out))}/[/bold] ({written})")
 
 
-def _check_libraries() -> None:
-    """Looks for what the end of the demonstration needs, so that no training is lost to it."""
-    from duotone.errors import MissingExtraError
+def _say_missing(console: Console) -> None:
+    """Says in one line what the demonstration leaves out without the libraries that draw it."""
+    drawn = {"matplotlib": "picture of the training", "plotext": "loss curve in the table"}
+    missing = [what for library, what in drawn.items() if not _is_there(library)]
+    if missing:
+        console.print(
+            f"Without {' and '.join(missing)}: pip install 'duotone[demo]' draws "
+            f"{'it' if len(missing) == 1 else 'them'}.",
+            markup=False,
+        )
 
-    for what, library in (
-        ("the picture of the training", "matplotlib"),
-        ("the loss curve in the terminal", "plotext"),
-    ):
-        if importlib.util.find_spec(library) is None:
-            raise MissingExtraError(what, library, "demo")
+
+def _is_there(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
 
 
 def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) -> list[Result]:
@@ -161,6 +165,8 @@ def comparison(results: Sequence[Result], width: int = 80) -> Table:
         "step time, median": lambda r: f"{r.step_ms:.1f} ms",
         "first step": lambda r: f"{r.runs[0].first_step_s:.1f} s",
     }
+    if not _is_there("plotext"):
+        del rows["training loss"]
     for name, cell in rows.items():
         table.add_row(name, *(cell(result) for result in results))
     return table

@@ -7,6 +7,7 @@ other error is a bug of duotone and keeps its traceback.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -293,6 +294,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: the words after ``duotone``; by default those of the process.
     """
+    logging.getLogger("jax._src.xla_bridge").addFilter(_in_one_line)
     try:
         app(None if arguments is None else list(arguments))
     except OSError as error:  # duotone's own WriteError too
@@ -304,6 +306,16 @@ def run(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Says in one line that JAX's plugin for a device fails: there is no GPU, mostly."""
+    if record.exc_info and record.exc_info[1] is not None:
+        why = (str(record.exc_info[1]).splitlines() or [record.exc_info[0].__name__])[0]
+        record.msg, record.args = f"{record.getMessage()}: {why}", ()
+        record.msg = f"no GPU or TPU is used: {record.msg}"
+        record.exc_info = record.exc_text = None
+    return True
 
 
 def _fail(message: str, status: int) -> None:

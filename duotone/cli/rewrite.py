@@ -130,6 +130,13 @@ def rewrite(
             overwrite=force,
         )
         onnx.say_rewritten(console, rewritten)
+        if dtype is HalfTypeChoice.BFLOAT16 and provider is None:
+            typer.echo(
+                "note: ONNX Runtime's CPU has no kernels that calculate in bfloat16, so it cannot "
+                "run this model. --dtype float16 runs there; --provider cuda or tensorrt names "
+                "where bfloat16 is to run.",
+                err=True,
+            )
         return
     models = {
         "--half-io": not keep_io,

@@ -4,7 +4,7 @@
 
     fn, args ─ trace ─► Traced ─ build ─► Graph ─ classify ─► Classes
              ─ find_ranges ─► Ranges ─ SAFETY_RULES ─► Classes
-             ─ paint, hand_on_full ─► Painting
+             ─ paint, keep_accumulators ─► Painting
              ─ cast_beforehand ─► Graph, Painting ─ find_optimizations ─► Optimizations, Painting
              ─ plan_casts ─► CastPlan ─ plan_residuals, with_statistics, without_scale ─► Recompute
              ─ materialize_rows ─► CastPlan ─ rewrite ─► jaxpr
@@ -45,7 +45,7 @@ from duotone.precision.casts.beforehand import cast_beforehand
 from duotone.precision.casts.cast_plan import CastPlan, plan_casts
 from duotone.precision.casts.reductions import NO_REDUCTIONS, find_reductions
 from duotone.precision.classify.classes import Classes, Pins, check_classes, classify
-from duotone.precision.classify.declining import hand_on_full
+from duotone.precision.classify.declining import keep_accumulators
 from duotone.precision.classify.profitability import NOTHING_GAINS
 from duotone.precision.context import Background
 from duotone.precision.optimize.free_scales import without_scale
@@ -122,7 +122,7 @@ def paint_jaxpr(
         if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove:
             classes = check_classes(safety_rule(classes, background), graph)
     painting = painter_of(policy)(graph, classes, policy.rules_remove)
-    painting = check_painting(hand_on_full(painting, classes, background), graph)
+    painting = check_painting(keep_accumulators(painting, classes, background), graph)
     if weights:
         graph, painting = cast_beforehand(graph, classes, painting, graph.inputs[:weights])
         built = Built(check_graph(graph), built.program)

@@ -6,6 +6,11 @@ of a cache key. :meth:`Policy.merged_with_environment` is the only place where d
 options from the environment (what switches duotone on at all: ``duotone/policy/switches.py``). A
 new option is a field here, a check in ``__post_init__``, a phrase in ``describe`` and, if it can be
 set from outside, a row in ``duotone/policy/environment.py``.
+
+A contradiction or a bad value in code raises :class:`~duotone.errors.PolicyError` when the policy
+is made, a bad value in a variable :class:`~duotone.errors.EnvironmentVariableError` when the
+environment is merged, and an operation name that the front end does not know
+:class:`~duotone.errors.UnknownOperationError` when a function is painted.
 """
 
 from __future__ import annotations

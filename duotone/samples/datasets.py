@@ -115,9 +115,6 @@ def large_digits() -> Digits:
     Returns:
         Images ``float32[n, 32, 32, 3]``: each pixel four by four times, each image in a colour of
         its own.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
     """
     digits = load_digits()
     colours = np.random.default_rng(0).uniform(0.3, 1, (len(digits.train_images), 1, 1, 3))

@@ -1,7 +1,7 @@
 """A convolutional network on handwritten digits: the same code in float32, float16 and bfloat16.
 
-The data are the 1797 images of scikit-learn's ``load_digits`` (scanned handwriting, 8×8 pixels,
-UCI 'Optical Recognition of Handwritten Digits'), so nothing is downloaded. Model and loss are plain
+The data are 1797 images of scanned handwriting (8×8 pixels, UCI 'Optical Recognition of Handwritten
+Digits') in a file beside this one, so nothing is downloaded. Model and loss are plain
 JAX written in float32, and know nothing of precision. What mixed precision takes is in
 :func:`make_train_step`: :func:`duotone.value_and_grad`, and a loss scale in the state.
 
@@ -17,6 +17,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ import numpy as np
 import optax
 
 import duotone
-from duotone.errors import ArgumentError, MissingExtraError
+from duotone.errors import ArgumentError
 
 Params = dict[str, dict[str, jax.Array]]
 
@@ -58,22 +59,18 @@ def load_digits() -> Digits:
 
     The split is stratified and always the same: seeds change the training, not the question.
 
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
+    References:
+        E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+        Repository, 1998 (CC BY 4.0); the 1797 images that scikit-learn holds.
     """
-    try:
-        from sklearn.datasets import load_digits as load
-        from sklearn.model_selection import train_test_split
-    except ImportError as error:
-        raise MissingExtraError("the handwritten digits", "scikit-learn", "demo") from error
-    bunch: Any = load()
-    images = (bunch.images / 16.0).astype(np.float32)[..., np.newaxis]
-    labels = bunch.target.astype(np.int32)
-    parts: Any = train_test_split(
-        images, labels, test_size=TEST_IMAGES, stratify=labels, random_state=0
-    )
-    train_images, test_images, train_labels, test_labels = parts
-    return Digits(train_images, train_labels, test_images, test_labels)
+    with np.load(Path(__file__).with_name("digits.npz")) as file:
+        train, test = (
+            (file[f"{part}_images"] / 16.0).astype(np.float32)[..., np.newaxis]
+            for part in ("train", "test")
+        )
+        labels = (file[f"{part}_labels"].astype(np.int32) for part in ("train", "test"))
+        train_labels, test_labels = labels
+    return Digits(train, train_labels, test, test_labels)
 
 
 def _batches(

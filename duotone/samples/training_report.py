@@ -13,6 +13,7 @@ Each file is written atomically.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import io
 import json
 import math
@@ -96,14 +97,13 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[Path]:
         results: one per precision.
 
     Returns:
-        The files written.
+        The files written; no picture where Matplotlib is not installed.
     """
     prepare_folder(folder)
     data = {"sample": "digits", **machine(), "results": [result.to_dict() for result in results]}
-    contents: dict[str, str | bytes] = {
-        "results.json": json.dumps(data, indent=1) + "\n",
-        "loss.png": picture(results),
-    }
+    contents: dict[str, str | bytes] = {"results.json": json.dumps(data, indent=1) + "\n"}
+    if importlib.util.find_spec("matplotlib") is not None:
+        contents["loss.png"] = picture(results)
     for result in results:
         if result.explanation is not None:
             name = f"explain-{result.precision.value}"

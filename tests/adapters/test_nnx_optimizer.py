@@ -471,3 +471,14 @@ def test_a_large_first_loss_brings_the_scale_down_in_two_steps(blow_up, skipped)
     metrics = optimizer.metrics()
     assert metrics["skipped_steps"] == skipped
     assert (metrics["loss_scale"] == 2.0**15) == (skipped == 0)
+
+
+def test_the_one_line_names_this_optimizer_for_a_model():
+    """Catches: an error at the first step, which names Equinox."""
+    opt = duotone.enable_mixed_precision_graph_rewrite(optax.adam(1e-3), dtype="float16")
+    model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+    with pytest.raises(
+        ArgumentTypeError, match=r"init: .*\(Linear\).*duotone.nnx.Optimizer\(model"
+    ):
+        opt.init(model)
+    assert opt.metrics(opt.init(nnx.state(model, nnx.Param)))["skipped_steps"] == 0

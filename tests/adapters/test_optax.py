@@ -288,7 +288,7 @@ def test_apply_gradients_keeps_every_bit_of_a_skipped_step():
     params = jnp.array([0.0, -0.0, 1e-45, -1e-45, 1.5, jnp.inf, jnp.nan])
     kept, state = tx.apply_gradients(jnp.full(7, jnp.nan), params, tx.init(params))
     same_bits(kept, params)
-    assert int(state.loss_scale.skipped) == 1
+    assert int(state.loss_scale.skipped) == 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_minimize_is_compute_and_apply_and_has_aux():
@@ -415,7 +415,7 @@ def test_inside_scan():
 
     (_, state), losses = jax.lax.scan(body, (params, tx.init(params)), stacked)
     assert losses.shape == (7,)
-    assert int(state.loss_scale.skipped) == 1
+    assert int(state.loss_scale.skipped) == 1  # pyright: ignore[reportAttributeAccessIssue]
     assert float(state.loss_scale.value) == 2**7
 
 

@@ -256,16 +256,17 @@ def test_several_loss_scales(other):
     works(enable(optax.multi_transform({"one": optax.adam(0.1), "two": optax.sgd(0.1)}, LABELS)))
 
 
-@pytest.mark.parametrize("method", ["minimize", "compute_gradients", "metrics"])
+@pytest.mark.parametrize("method", ["minimize", "compute_gradients", "metrics", "update"])
 def test_accumulation_around_it(method):
     tx = adam()
     state = optax.MultiSteps(tx, 2).init(PARAMS)
     calls = {
+        "update": lambda: jax.jit(optax.MultiSteps(tx, 2).update)(PARAMS, state, PARAMS),
         "minimize": lambda: tx.minimize(loss_fn, PARAMS, state, BATCHES[0]),
         "compute_gradients": lambda: tx.compute_gradients(loss_fn, PARAMS, state, BATCHES[0]),
         "metrics": lambda: tx.metrics(state),
     }
-    with pytest.raises(ArgumentError, match=r"Skip outside: .*optax.MultiSteps\(tx, k\)"):
+    with pytest.raises(ArgumentError, match=r"Wrap it instead: .*optax.MultiSteps\(tx, k\)"):
         calls[method]()
     works(enable(optax.MultiSteps(optax.adam(0.1), 2), dtype="float16"))
 

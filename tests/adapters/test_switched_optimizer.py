@@ -73,7 +73,7 @@ def test_loss_scaling_alone_is_dynamic_though_nothing_is_rewritten(monkeypatch):
     assert not half
     assert isinstance(state.loss_scale, duotone.DynamicLossScale)
     done = opt.minimize(loss, PARAMS, state, X)
-    assert int(done.state.loss_scale.good_steps) == 1
+    assert int(done.state.loss_scale.good_steps) == 1  # pyright: ignore[reportAttributeAccessIssue]
     _, state, _ = made(loss_scale=128)
     assert float(state.loss_scale.value) == 128
 

@@ -7,8 +7,10 @@ half value really is rounded where the rewritten program says so.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -50,10 +52,16 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) ->
         elif eqn.primitive.name in _LOOPS and not _is_left_to_jax(eqn):
             results = _LOOPS[eqn.primitive.name](eqn, operands)
         else:
-            with eqn.ctx.manager:
+            with _context(eqn):
                 results = _jax.bind(eqn, operands)
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _context(eqn: Any) -> AbstractContextManager[Any]:
+    """The context of an equation; none for one of a mesh alone, which JAX cannot run by itself."""
+    is_of_mesh = not eqn.ctx.cur_abstract_mesh.empty and eqn.primitive.name != "shard_map"
+    return contextlib.nullcontext() if is_of_mesh else eqn.ctx.manager
 
 
 def _scan(eqn: Any, operands: Sequence[Any]) -> list[Any]:

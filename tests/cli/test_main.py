@@ -70,11 +70,11 @@ def test_the_folder_is_checked_before_the_training(call, tmp_path):
     assert "Traceback" not in err
 
 
-def test_a_missing_library_is_one_line(call, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    status, _, err = call("demo", "--out", str(tmp_path))
+def test_a_missing_library_is_one_line(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    status, _, err = call("explain", "model.onnx")
     assert status == 2
-    assert "pip install 'duotone[demo]'" in err
+    assert "pip install 'duotone[onnx]'" in err
 
 
 def test_a_full_disk_is_one_line(call, tmp_path, monkeypatch):

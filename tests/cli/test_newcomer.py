@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import os
 import re
 import subprocess
@@ -138,3 +139,16 @@ def test_no_message_names_a_page_that_a_wheel_does_not_have() -> None:
             if isinstance(node.value, str) and re.search(r"docs/[\w-]+\.md", node.value)
         ]
     assert not found
+
+
+def test_a_plugin_without_its_device_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Catches: JAX's traceback of 30 lines where ``duotone[cuda]`` finds no GPU."""
+    with pytest.raises(SystemExit):
+        run(["--version"])
+    error = RuntimeError("cuInit failed: no device\nmore")
+    log = logging.getLogger("jax._src.xla_bridge")
+    log.error("calling %s", "xla_cuda13.initialize()", exc_info=error)
+    (record,) = [r for r in caplog.records if r.name == "jax._src.xla_bridge"]
+    assert record.exc_info is None
+    said = "no GPU or TPU is used: calling xla_cuda13.initialize(): cuInit failed: no device"
+    assert record.getMessage() == said

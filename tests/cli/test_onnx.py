@@ -85,3 +85,14 @@ def test_view_and_explain(path, tmp_path):
 def test_options_of_other_kinds_are_refused(path, words, names):
     with pytest.raises(ArgumentError, match=names):
         invoke(*(path if word == "PATH" else word for word in words))
+
+
+def test_bfloat16_for_a_cpu_is_warned_of(path, tmp_path):
+    """Catches: a model that ONNX Runtime refuses where people try it first."""
+    out = tmp_path / "half.onnx"
+    said = invoke("rewrite", path, "--out", out, "--dtype", "bfloat16")
+    assert "ONNX Runtime's CPU has no kernels that calculate in bfloat16" in said.output
+    for options in (["--dtype", "float16"], ["--dtype", "bfloat16", "--provider", "cuda"]):
+        said = invoke("rewrite", path, "--out", out, "--force", *options)
+        assert said.exit_code == 0
+        assert "no kernels" not in said.output

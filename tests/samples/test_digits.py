@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import optax
 import pytest
 
 import duotone
-from duotone.errors import ArgumentError, MissingExtraError
+from duotone.errors import ArgumentError
 from duotone.samples import digits
 from duotone.samples.digits import BATCH, Digits, Precision, Trainer, TrainState
 
@@ -53,10 +54,15 @@ def test_the_data_are_the_digits_scaled_and_split(data):
     np.testing.assert_array_equal(again.test_labels, data.test_labels)
 
 
-def test_without_scikit_learn_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtraError, match=r"scikit-learn.*pip install 'duotone\[demo\]'"):
-        digits.load_digits()
+def test_they_are_scikit_learns_and_need_no_scikit_learn(monkeypatch):
+    from sklearn.datasets import load_digits
+
+    bunch: Any = load_digits()
+    known = {image.tobytes() for image in (bunch.images / 16.0).astype(np.float32)}
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    data = digits.load_digits()
+    images = [*data.train_images[..., 0], *data.test_images[..., 0]]
+    assert {image.tobytes() for image in images} == known
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def row_checked_before():
     clipped = ScaledGrad(out.value, jnp.clip(out.grads, -1, 1), out.finite)
     kept, state = tx.apply_gradients(clipped, params, state)
     assert float(kept) == 0
-    assert int(state.loss_scale.skipped) == 1
+    assert int(state.loss_scale.skipped) == 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
 ROWS = {name.removeprefix("row_"): row for name, row in globals().items() if name[:4] == "row_"}

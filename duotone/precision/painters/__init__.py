@@ -1,7 +1,7 @@
 """Painters: each takes a graph and its classes and returns a painting.
 
 ``duotone`` is ours, ``tensorflow`` the reference. One file each, registered in :data:`PAINTERS`.
-The minimum cut does not paint JAX programs: ``mincut.py`` here is for ONNX models, and
+The minimum cut paints no JAX programs: ``mincut.py`` is for ONNX models, and
 ``duotone/tensorflow/mincut.py`` for saved graphs.
 """
 
@@ -13,6 +13,6 @@ PAINTERS: dict[str, Painter] = {
     "duotone": paint_dominant,
     "tensorflow": paint_tensorflow,
 }
-"""By the name that ``Policy(painter=...)`` takes."""
+"""The painters by the name that ``Policy(painter=...)`` takes."""
 
 __all__ = ["PAINTERS", "paint_dominant", "paint_tensorflow"]

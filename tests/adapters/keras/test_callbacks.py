@@ -125,8 +125,9 @@ def test_one_warning_when_the_scale_is_stuck_at_its_floor(caplog):
     with caplog.at_level(logging.WARNING, "duotone"):
         fit(model, LossScaleCallback(warn_after=3), x=bad(X), epochs=3)
         jax.effects_barrier()  # the step that is looked at calls the host
-        counted, named = [r.getMessage() for r in caplog.records]
-        assert "in a row" not in counted  # one step to the floor, and two at it
+        skipped, lost, named = [r.getMessage() for r in caplog.records]
+        assert skipped.startswith("1 step skipped, because gradients were not finite")
+        assert lost.startswith("the loss of 1 batch in this epoch was not finite")
         caplog.clear()
         callback = LossScaleCallback(warn_after=3)
         fit(model, callback, x=bad(X), epochs=2)
@@ -187,7 +188,8 @@ def test_the_monitor_takes_the_optimizer(caplog):
         monitor(model.optimizer, 0)
         model.train_on_batch(bad(X), Y)
         monitor(model.optimizer, 1)
-    assert [r.getMessage() for r in caplog.records if "loss scale" in r.getMessage()] == [
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("step ")]
+    assert lines == [
         "step 0: loss scale 32768, 0 steps skipped since the last line, 0 in all",
         "step 1: loss scale 16384, 1 step skipped since the last line, 1 in all",
     ]
@@ -271,7 +273,7 @@ def test_it_says_that_a_loss_is_not_finite_in_float32_either(dtype, caplog):
         jax.effects_barrier()
     assert np.isfinite(history["loss"]).all()
     assert history["skipped_steps"] == [2, 4, 6]
-    counted, named = [r.getMessage() for r in caplog.records if r.name == "duotone"]
+    _, counted, named = [r.getMessage() for r in caplog.records if r.name == "duotone"]
     assert "the loss of 2 batches" in counted
     assert "attention/" in named
     assert "not finite in float32 either" in named
@@ -290,4 +292,32 @@ def test_steps_skipped_for_their_scale_are_no_loss_that_is_not_finite(caplog):
     model = compiled(loss_scale=DynamicLossScale(2.0**30, cap=2.0**30))
     with caplog.at_level(logging.WARNING, "duotone"):
         assert fit(model, LossScaleCallback())["skipped_steps"] == [1, 2, 3]
-    assert not [r for r in caplog.records if r.name == "duotone"]
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "duotone"]
+    assert line.startswith("1 step skipped, because")
+
+
+def test_fit_says_that_steps_are_skipped_and_then_rarely(caplog):
+    """Catches: ``loss: nan`` in the progress bar and not a word."""
+    model = compiled()
+    with caplog.at_level(logging.WARNING, "duotone"):
+        fit(model, epochs=2)
+        assert not caplog.records
+        fit(model, x=bad(X), epochs=40, batch_size=16)
+    lines = [r.getMessage() for r in caplog.records if "skipped, because" in r.getMessage()]
+    assert len(lines) == 2
+    first, second = (int(line.split()[0]) for line in lines)
+    assert second >= 10 * first
+    assert model.optimizer.metrics()["skipped_steps"] == 40
+
+
+def test_one_class_warns_of_losses_and_of_steps(caplog):
+    """Catches: two lines that say of the same batches that they were not finite."""
+    alarm = compiled().optimizer.alarm
+    with caplog.at_level(logging.WARNING, "duotone"):
+        alarm.lost(0)
+        assert not alarm.said
+        alarm.lost(3)
+        alarm.lost(3)
+    (line,) = [r.getMessage() for r in caplog.records]
+    assert "the loss of 3 batches in this epoch was not finite" in line
+    assert alarm.said

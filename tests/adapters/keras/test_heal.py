@@ -78,6 +78,7 @@ def said(caplog: Any) -> list[str]:
         r.getMessage()
         for r in caplog.records
         if r.name == "duotone" and r.levelno == logging.WARNING
+        if "skipped, because" not in r.getMessage()  # the count of skipped steps
     ]
 
 
@@ -148,7 +149,7 @@ def test_a_model_that_no_optimizer_watches_is_refused() -> None:
         loss=cross_entropy(),
     )
     model.second = duotone.keras.enable(keras.optimizers.SGD(), dtype="float16", policy=HEAL)
-    with pytest.raises(ArgumentError, match="watches the one optimizer"):
+    with pytest.raises(ArgumentError, match="needs exactly one wrapped optimizer"):
         fit(model)
 
 
