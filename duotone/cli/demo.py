@@ -84,7 +84,7 @@ def demo(
 
 
 def _say_missing(console: Console) -> None:
-    """Says in one line what the demonstration leaves out without the libraries that draw it."""
+    """Prints what the demonstration leaves out because a drawing library is missing."""
     drawn = {"matplotlib": "picture of the training", "plotext": "loss curve in the table"}
     missing = [what for library, what in drawn.items() if not _is_there(library)]
     if missing:

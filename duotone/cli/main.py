@@ -309,7 +309,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Says in one line that JAX's plugin for a device fails: there is no GPU, mostly."""
+    """Shortens JAX's report of a failing device plugin to a line; mostly there is no GPU."""
     if record.exc_info and record.exc_info[1] is not None:
         why = (str(record.exc_info[1]).splitlines() or [record.exc_info[0].__name__])[0]
         record.msg, record.args = f"{record.getMessage()}: {why}", ()

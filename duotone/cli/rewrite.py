@@ -132,9 +132,9 @@ def rewrite(
         onnx.say_rewritten(console, rewritten)
         if dtype is HalfTypeChoice.BFLOAT16 and provider is None:
             typer.echo(
-                "note: ONNX Runtime's CPU has no kernels that calculate in bfloat16, so it cannot "
+                "note: ONNX Runtime's CPU has no kernels that compute in bfloat16, so it cannot "
                 "run this model. --dtype float16 runs there; --provider cuda or tensorrt names "
-                "where bfloat16 is to run.",
+                "a runtime for bfloat16.",
                 err=True,
             )
         return

@@ -233,7 +233,7 @@ def test_no_function(tmp_path):
 
 def test_a_folder_with_files_is_left_alone(tmp_path):
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(ArgumentError, match="exists: it is to be a new folder"):
+    with pytest.raises(ArgumentError, match="exists: it must be a new folder"):
         duotone.export(fast(), X, path=tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["notes"]
     (tmp_path / "empty").mkdir()
