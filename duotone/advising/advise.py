@@ -147,10 +147,10 @@ def _form(forms: Forms, target: Target) -> str:
 
 def _form_in_words(form: str, model: StepModel) -> str:
     if form == WRITTEN:
-        return "The step was looked at as it is written: it holds half types, or rewritten parts."
+        return "The step was analyzed as written: it has half types or rewritten parts."
     if not model.half:
-        return f"No half type is fast on {model.target.name}: the step was looked at in float32."
-    return "The step was looked at as duotone.autocast makes it."
+        return f"No half type is fast on {model.target.name}: the step was analyzed in float32."
+    return "The step was analyzed as duotone.autocast rewrites it."
 
 
 def _arguments(forms: Forms, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Argument]:

@@ -264,7 +264,6 @@ class Instrumented:
     Attributes:
         arguments: names of the arguments.
         half: the half type.
-        holds: whether it contains a rewritten program.
         saturates: whether it contains a constant that is too large for half.
         is_loss: whether it returns one floating-point number.
         reference: the step without duotone, after it was traced.
@@ -273,7 +272,6 @@ class Instrumented:
     def __init__(self, traced: Traced, collection: Collection) -> None:
         self.arguments = traced.arguments()
         self._jaxpr, self._collection = traced.jaxpr, collection
-        self.holds = bool(collection.marked)
         self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
         self.saturates = any(map(_saturates, collection.marked))
         outs = [aval for aval in traced.jaxpr.out_avals if isinstance(aval, ShapedArray)]

@@ -36,7 +36,7 @@ def blame_section(record: BlameRecord) -> dict[str, Any]:
         lines=lines,
         tables=tables,
         code=f"policy = duotone.Policy(keep_full=[\n{pins}])" if pins else "",
-        notes=[f"{record.watched:,} operations were looked at."],
+        notes=[f"{record.watched:,} operations were compared with float32."],
     )
 
 

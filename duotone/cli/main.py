@@ -161,7 +161,7 @@ _CLUSTERS_EPILOG = """
 
   duotone clusters train.py:step --shapes 'f32[64,32]'
 
-  duotone clusters train.py:example --compile    compiles it twice: as it stands, and rolled
+  duotone clusters train.py:example --compile    compiles it twice: unchanged, and rolled
 """
 
 _FLAGS_EPILOG = """

@@ -91,7 +91,7 @@ def _totals(record: Record, width: int) -> Iterator[str]:
     yield f"{plural(s.casts_inserted, 'cast')} inserted"
     if s.optimizations:
         named = ", ".join(f"{count} {name}" for name, count in sorted(s.optimizations.items()))
-        yield from textwrap.wrap(f"in another form, or not kept: {named}", width)
+        yield from textwrap.wrap(f"optimizations: {named}", width)
     yield from notes_of(record)
 
 
