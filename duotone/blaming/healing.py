@@ -45,7 +45,7 @@ _LATE = 200
 """After this many overflows, a warning says that the step was not retraced. One ``scan`` that was
 already running may cause many overflows."""
 _OFTEN = 4
-"""Overflows with good steps between them start a look after this many times more overflows."""
+"""If good steps come between the overflows, a look needs this many times as many overflows."""
 _FORGIVEN = 9
 """This many good steps offset one overflow, so one overflow in ten steps is not frequent."""
 _PATIENCE = 200

@@ -8,7 +8,7 @@ name scope that the rewrite keeps. This module adds ranges for the work in Pytho
     f(float32[8,4], …)         the same with DUOTONE_NVTX=detailed
     rewrite f                  tracing, painting and rewriting, at the first call of a signature
 
-A function inside ``jax.jit`` runs no Python after the trace, so it pushes ranges only then.
+A function inside ``jax.jit`` runs Python only while it is traced, so it pushes ranges only then.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Weights:
         self._name = name
         params = weights if self.record is None else self.record.params
         arrays, self._signature = flatten_call(name, (params,), {})
-        # The user may change a NumPy array later, which must not change some programs only.
+        # The user may change a NumPy array later, which compiled programs would not notice.
         self.arrays = [np.array(a) if isinstance(a, np.ndarray) else a for a in arrays]
         if not self.arrays:
             raise ArgumentError(
