@@ -252,7 +252,7 @@ def _close(b: Builder, nodes: Sequence[int], results: Sequence[int]) -> None:
 
 
 def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list[bool]:
-    """Whether each carry is only added to in the body.
+    """Finds the carries that the body only adds to; returns a flag for each carry.
 
     Such a carry is a sum over the iterations (gradient accumulation). A carry with other readers (a
     residual stream) is not.
