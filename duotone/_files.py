@@ -1,20 +1,18 @@
-"""Writing files: whole or not at all, where the name leads, with nothing left behind.
+"""Writes files atomically.
 
-Called wherever duotone writes a result. The content goes to a temporary place in the same folder,
-which then takes the name in one step: an interrupted run leaves the old file as it was. A symbolic
-link is followed, an existing file keeps its mode (and its owner, where that is allowed), a new one
-has the mode that the umask says.
+The content goes to a temporary file or folder next to the target, which is then renamed. An
+interrupted run does not change the old file. Writing follows a symbolic link. An existing file
+keeps its mode (and its owner, if permitted), and a new file has the mode of the umask.
 
-What happens to the temporary place when the process is killed::
+No temporary file stays if the process is killed::
 
-    a file      has no name while it is written (Linux: O_TMPFILE), so that the kernel itself
-                forgets it; it gets one for the moment in which it is renamed
-    a folder,   has a short name of ours and a lock that ends with the process: SIGTERM, SIGHUP
-    or a file   and Ctrl-C remove it, and what kill -9 leaves is removed by the next process that
-    elsewhere   writes into this folder, since nobody holds its lock
+    a file      has no name until it is complete (Linux: O_TMPFILE), so the kernel removes it
+    a folder,   has a temporary name and a lock that ends with the process. SIGTERM, SIGHUP and
+    or a file   Ctrl-C remove it. After kill -9, the next process that writes into the same folder
+    elsewhere   removes it, since nobody has its lock.
 
-A lock and not a process number in the name: numbers are given out again, and mean nothing to
-another machine that sees the same folder.
+The lock is not a process number in the name, because numbers are reused, and have no meaning on
+another machine that shares the folder.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from pathlib import Path
 from duotone.errors import ArgumentError, DuotoneError, WriteError
 
 _TEMPORARY = re.compile(r"\.duotone-[0-9a-f]{16}\.tmp")
-"""Short whatever the file is called: the longest name that a file system takes can be written."""
+"""Temporary names. They are short, so that a target with the longest possible name works too."""
 
 _NO_RIGHT = "Name a file in a folder that you may write to."
 _REMEDIES = {
@@ -46,7 +44,7 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "Its name has {bytes} bytes: give it a shorter one.",
     errno.ELOOP: "Its links lead in a circle: remove them or name another file.",
     errno.ENOENT: "There is no folder {parent}: make it with: mkdir -p {parent}",
-    errno.ENOTDIR: "One of its folders is a file: name another place.",
+    errno.ENOTDIR: "One of its folders is a file: name another folder.",
     errno.EACCES: _NO_RIGHT,
     errno.EPERM: _NO_RIGHT,
     errno.EROFS: _NO_RIGHT,
@@ -56,10 +54,10 @@ _CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes a whole file or leaves what was there.
+    """Writes a whole file or leaves the old one.
 
     Args:
-        path: the file, or a link to it; its folder exists.
+        path: the file, or a link to it, in an existing folder.
         content: text (written as UTF-8) or bytes.
 
     Raises:
@@ -74,15 +72,15 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             create = functools.partial(os.open, flags=_CREATE, mode=_first_mode(old))
             with _temporary(target.parent, create) as (temporary, handle):
                 _fill(handle, data, old)
-                os.fsync(handle)  # a network file system may say only now that the disk is full
+                os.fsync(handle)  # a network file system may report a full disk only here
                 temporary.replace(target)
 
 
 def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
-    """Writes a whole file piece by piece, or leaves what was there.
+    """Writes a whole file piece by piece, or leaves the old one.
 
     Args:
-        path: the file, or a link to it; its folder exists.
+        path: the file, or a link to it, in an existing folder.
         pieces: its bytes in order; only one piece is in memory at a time.
 
     Raises:
@@ -104,13 +102,13 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
 
 @contextlib.contextmanager
 def folder_in_one_step(path: Path) -> Iterator[Path]:
-    """An empty folder to be filled, which takes its name when the block ends without an error.
+    """Yields a temporary folder to fill, which is renamed if the block ends without an error.
 
     Args:
-        path: of the folder, or a link to it; it does not exist or is empty.
+        path: the folder, or a link to it; it must not exist or must be empty.
 
     Yields:
-        The folder under the name that it has meanwhile.
+        The temporary folder.
 
     Raises:
         WriteError: the file system refuses it.
@@ -127,14 +125,14 @@ def folder_in_one_step(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Raises what is known to prevent :func:`write_atomically`, before any work is done for it.
+    """Raises the errors of :func:`write_atomically` that are known before writing.
 
     Args:
         path: the file, or a link to it.
 
     Raises:
-        WriteError: no regular file, no folder for it, a folder without the right to write, a name
-            that is too long.
+        WriteError: the path is no regular file, its folder does not exist or is not writable, or
+            its name is too long.
     """
     with explained(path):
         _present(path)
@@ -145,15 +143,15 @@ def check_writable(path: Path) -> None:
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:
-    """Raises unless a file can be written without taking the place of another one.
+    """Raises if a file cannot be written, or exists and must not be replaced.
 
     Args:
         path: the file, or a link to it.
-        overwrite: whether a file that is there may be replaced.
+        overwrite: whether to replace an existing file.
 
     Raises:
         WriteError: as :func:`check_writable`.
-        ArgumentError: there is a file, and ``overwrite`` is false.
+        ArgumentError: the file exists, and ``overwrite`` is false.
     """
     check_writable(path)
     if path.exists() and not overwrite:
@@ -164,21 +162,21 @@ def check_free(path: Path, *, overwrite: bool) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raises what is known to prevent :func:`folder_in_one_step`, before any work is done for it.
+    """Raises the errors of :func:`folder_in_one_step` that are known before writing.
 
     Args:
         path: the folder, or a link to it.
 
     Raises:
-        ArgumentError: it exists and is not an empty folder, or there is nothing to put it into.
-        WriteError: the file system refuses to look.
+        ArgumentError: the path exists and is not an empty folder, or its parent does not exist.
+        WriteError: the file system refuses access.
     """
     folder = Path(os.path.realpath(path))
     with explained(path):
         if folder.is_dir() and not any(folder.iterdir()):
             return
         if folder.exists() or folder.is_symlink():
-            raise ArgumentError(f"{folder} exists: it is to be a new folder. Name another.")
+            raise ArgumentError(f"{folder} exists: it must be a new folder. Name another.")
     if not folder.parent.is_dir():
         raise ArgumentError(
             f"cannot write {folder}: there is no folder {folder.parent}. "
@@ -187,16 +185,16 @@ def check_new_folder(path: Path) -> None:
 
 
 def prepare_folder(path: Path) -> Path:
-    """A folder to write into: made where missing, checked before any work is done for it.
+    """Creates a folder if it is missing, and checks that it is writable.
 
     Args:
         path: the folder.
 
     Returns:
-        `path`.
+        ``path``.
 
     Raises:
-        ArgumentError: `path` or one of its parents is a file, or it cannot be written to.
+        ArgumentError: ``path`` or one of its parents is a file, or it is not writable.
     """
     for ancestor in (path, *path.parents):
         if os.path.lexists(ancestor) and not ancestor.is_dir():
@@ -213,7 +211,7 @@ def prepare_folder(path: Path) -> Path:
 
 
 def _present(path: Path) -> os.stat_result | None:
-    """The file that is there, or None; a device or a pipe would be replaced by a file."""
+    """Returns the existing file or ``None``; refuses devices and pipes."""
     try:
         old = path.stat()
     except FileNotFoundError:
@@ -225,10 +223,10 @@ def _present(path: Path) -> os.stat_result | None:
 
 
 def _write_nameless(target: Path, data: bytes, old: os.stat_result | None) -> bool:
-    """Writes by way of a file without a name; False where the system has none."""
+    """Writes through a file without a name; returns False if the system does not support it."""
     try:
         handle = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, _first_mode(old))
-    except (AttributeError, OSError):  # what else is wrong the other way meets as well
+    except (AttributeError, OSError):  # the fallback raises the same error if it is another one
         return False
     try:
         _fill(handle, data, old)
@@ -251,7 +249,7 @@ def _write_nameless(target: Path, data: bytes, old: os.stat_result | None) -> bo
 
 @contextlib.contextmanager
 def _temporary(folder: Path, create: Callable[[Path], int]) -> Iterator[tuple[Path, int]]:
-    """A temporary file or folder with a name, and its open handle; removed unless renamed."""
+    """Yields a named temporary file or folder and its open handle; removes it after an error."""
     with _tidy_when_ended():
         path, handle = _claim(folder, create)
         try:
@@ -264,12 +262,12 @@ def _temporary(folder: Path, create: Callable[[Path], int]) -> Iterator[tuple[Pa
 
 
 def _claim(folder: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
-    """Makes a temporary file or folder and takes its lock."""
+    """Creates a temporary file or folder and locks it."""
     while True:
         path = folder / _new_name()
         handle = create(path)
         _lock(handle)
-        if path.exists():  # nobody thought it left behind before it was locked
+        if path.exists():  # no other process removed it before it was locked
             return path, handle
         os.close(handle)
 
@@ -280,14 +278,14 @@ def _create_folder(path: Path) -> int:
 
 
 def _first_mode(old: os.stat_result | None) -> int:
-    """The mode to begin with: the umask is taken from a new file's, an old one's is set later."""
+    """Returns the initial mode; the umask applies to a new file, :func:`_fill` sets an old mode."""
     return 0o666 if old is None else 0o600
 
 
 def _fill(handle: int, data: bytes, old: os.stat_result | None) -> None:
-    """Writes everything; who may read it is settled before the first byte."""
+    """Writes the data after it sets owner and mode, so that nobody else can read it early."""
     if old is not None:
-        with contextlib.suppress(OSError):  # only root gives files away
+        with contextlib.suppress(OSError):  # only root may change the owner
             os.fchown(handle, old.st_uid, old.st_gid)
         os.fchmod(handle, stat.S_IMODE(old.st_mode))
     with open(handle, "wb", closefd=False) as file:
@@ -299,7 +297,7 @@ def _new_name() -> str:
 
 
 def _lock(handle: int, *, wait: bool = True) -> bool:
-    """Takes the lock that says that somebody still writes; False where there is none to be had."""
+    """Locks a temporary file; returns False if that is not possible."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # another process has it, or the file system knows no locks
@@ -317,7 +315,7 @@ def _remove(path: Path) -> None:
 
 @functools.cache
 def _remove_left_behind(folder: Path) -> None:
-    """Removes what killed processes left in a folder; looked for once, since it is rare."""
+    """Removes temporary files of killed processes, once for each folder."""
     with contextlib.suppress(OSError):
         left = [entry.path for entry in os.scandir(folder) if _TEMPORARY.fullmatch(entry.name)]
         for path in left:
@@ -331,7 +329,7 @@ def _remove_left_behind(folder: Path) -> None:
 
 
 class _EndedError(BaseException):
-    """The process was told to end; no ``Exception``, so that nothing on the way catches it."""
+    """A signal ends the process; no ``Exception``, so that ``except Exception`` ignores it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -340,15 +338,15 @@ class _EndedError(BaseException):
 
 @contextlib.contextmanager
 def _tidy_when_ended() -> Iterator[None]:
-    """Lets what is open be closed before a signal ends the process, as Ctrl-C does by itself."""
-    if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
+    """Turns a terminating signal into an exception, so that the block can clean up."""
+    if threading.current_thread() is not threading.main_thread():  # only there Python sets handlers
         yield
         return
 
     def end(number: int, frame: object) -> None:
         raise _EndedError(number)
 
-    # Who has a handler of their own has decided already.
+    # Handlers of the user take precedence.
     ours = [number for number in _ENDS if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, end)
@@ -361,18 +359,18 @@ def _tidy_when_ended() -> Iterator[None]:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
     if ended is not None:
-        os.kill(os.getpid(), ended)  # as if nothing had been in between: the status says why
+        os.kill(os.getpid(), ended)  # so that the exit status names the signal
 
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns errors of the file system in a block into one that names the file and the remedy.
+    """Replaces errors of the file system in a block by one that names the file and the remedy.
 
     Args:
-        path: what is to be written.
+        path: the file or folder to write.
 
     Raises:
-        WriteError: in place of any ``OSError``; duotone's own errors pass.
+        WriteError: replaces any ``OSError``; duotone's own errors do not change.
     """
     try:
         yield
@@ -384,7 +382,7 @@ def explained(path: Path) -> Iterator[None]:
 
 def _explanation(path: Path, error: Exception) -> WriteError:
     number, problem = getattr(error, "errno", None), getattr(error, "strerror", None)
-    if isinstance(error, shutil.Error):  # of many files, each with the text of its own error
+    if isinstance(error, shutil.Error):  # a list of errors, one for each file
         problem = str(error.args[0][0][2])
         found = re.match(r"\[Errno (\d+)\] ", problem)
         number = int(found[1]) if found else None

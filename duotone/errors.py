@@ -1,9 +1,9 @@
-"""Every exception duotone raises, in one place.
+"""All exceptions that duotone raises.
 
-Each message names the thing that is wrong, where it is (the operation and the user's source line
-when there is one) and the remedy. Callers catch :class:`DuotoneError` for all of them; each class
-is also the built-in error a Python user would expect (``TypeError``, ``ValueError``), so code that
-knows nothing of duotone still catches them. :func:`shown` and :func:`way_out` help to write them.
+Each message names the problem, its location (the operation and, if known, the user's source line)
+and the remedy. :class:`DuotoneError` is the base of all of them. Each class is also a built-in
+error (``TypeError``, ``ValueError``), so code that does not know duotone can catch it. Messages use
+:func:`shown` and :func:`way_out`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def shown(thing: object) -> str:
-    """Shows an argument in a message: of an array its type and shape, never its elements.
+    """Formats an argument for a message; an array by its type and shape, never its elements.
 
     Example:
         >>> shown("fast"), shown({"w": 3})
@@ -29,7 +29,7 @@ def shown(thing: object) -> str:
 
 
 def kind_of(thing: object) -> str:
-    """The class of an argument with its article: "an Optimizer".
+    """Returns the class of an argument with its article: "an Optimizer".
 
     Example:
         >>> kind_of([]), kind_of(3)
@@ -39,7 +39,7 @@ def kind_of(thing: object) -> str:
 
 
 def with_article(words: str) -> str:
-    """Words with "a" or "an" before them.
+    """Puts "a" or "an" before words.
 
     Example:
         >>> with_article("optax GradientTransformation")
@@ -49,7 +49,7 @@ def with_article(words: str) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """A number and a noun.
+    """Formats a number and a noun.
 
     Example:
         >>> plural(1, "step"), plural(1200, "step")
@@ -59,7 +59,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def way_out(argument: str) -> str:
-    """How to call a function of the user's whose own argument has a name that duotone takes."""
+    """Tells how to call a user's function that has an argument of the same name as duotone's."""
     return (
         f"for a function with an argument of this name, pass functools.partial(fn, {argument}=...)"
     )
@@ -78,11 +78,11 @@ class ArgumentTypeError(DuotoneError, TypeError):
 
 
 class PolicyError(DuotoneError, ValueError):
-    """A policy contradicts itself or holds a value that no painter knows."""
+    """A policy contradicts itself or has a value that no painter knows."""
 
 
 class PolicyTypeError(PolicyError, ArgumentTypeError):
-    """A policy field holds a value of the wrong type, such as one string instead of a list."""
+    """A policy field has a value of the wrong type, such as one string instead of a list."""
 
 
 class UnknownOperationError(PolicyError):
@@ -90,7 +90,7 @@ class UnknownOperationError(PolicyError):
 
 
 class RangeError(ArgumentError):
-    """A range was stated of something that does not exist, or contradicts what is known."""
+    """A stated range is of a value that does not exist, or contradicts the known range."""
 
 
 class CalibrationError(ArgumentError):
@@ -98,7 +98,7 @@ class CalibrationError(ArgumentError):
 
 
 class EnvironmentVariableError(DuotoneError, ValueError):
-    """An environment variable holds a value that it does not take."""
+    """An environment variable has a value that it does not take."""
 
 
 class OutputError(DuotoneError, TypeError):
@@ -106,36 +106,36 @@ class OutputError(DuotoneError, TypeError):
 
 
 class WriteError(DuotoneError, OSError):
-    """A file cannot be written: names it and the remedy; ``errno`` is the file system's own."""
+    """A file cannot be written; ``errno`` is that of the file system."""
 
 
 class RewriteError(DuotoneError, RuntimeError):
-    """The rewritten program does not keep what a rewrite must keep. A fault of duotone."""
+    """The rewritten program violates an invariant of rewrites. This is a bug of duotone."""
 
 
 class MissingExtraError(DuotoneError, ImportError):
     """A part of duotone needs a library that is installed with one of its extras.
 
     Args:
-        what: what cannot be done without the library.
-        library: the library, by the name pip knows.
+        what: the feature that needs the library.
+        library: the name of the library for pip.
         extra: the extra of duotone that installs it.
     """
 
     def __init__(self, what: str, library: str, extra: str) -> None:
         super().__init__(
-            f"{what} cannot be had without {library}, which is not installed: "
+            f"{what} needs {library}, which is not installed: "
             f"python -m pip install 'duotone[{extra}]'"
         )
 
 
 class UnknownTargetError(ArgumentError):
-    """A target that duotone has no description of.
+    """A target that duotone does not know.
 
     Args:
-        name: what was asked for.
-        known: the names there are.
-        near: the name that was probably meant.
+        name: the name that the user gave.
+        known: all known names.
+        near: the nearest known name.
     """
 
     def __init__(self, name: object, known: list[str], near: str | None = None) -> None:
@@ -151,23 +151,23 @@ class CompilationError(DuotoneError, RuntimeError):
 
 
 class TraceError(DuotoneError, ValueError):
-    """A profile cannot be taken, or a file is no trace of JAX's profiler."""
+    """A profile cannot be made, or a file is no trace of JAX's profiler."""
 
 
 class GraphDefError(ArgumentError):
-    """A TensorFlow graph that cannot be rewritten: names the node, what is wrong and the remedy."""
+    """A TensorFlow graph cannot be rewritten; the message names the node and the remedy."""
 
 
 class OnnxError(ArgumentError):
-    """An ONNX model that cannot be rewritten or run: names file and node, and what is wrong."""
+    """An ONNX model cannot be rewritten or run; the message names the file and the node."""
 
 
 class ProgramTextError(DuotoneError, ValueError):
-    """The text of a compiled program is not as duotone's reader expects it.
+    """duotone cannot parse the text of a compiled program.
 
     Args:
-        what: what was found.
-        line: where.
+        what: the unexpected text.
+        line: its line.
     """
 
     def __init__(self, what: str, line: str) -> None:
@@ -178,19 +178,16 @@ class ProgramTextError(DuotoneError, ValueError):
 
 
 def __getattr__(name: str) -> Any:
-    """Makes ``LeakedTracerError``, whose base is JAX's, when it is first read.
-
-    Importing this module loads no JAX.
-    """
+    """Makes ``LeakedTracerError``, a subclass of JAX's error, without importing JAX earlier."""
     if name != "LeakedTracerError":
         raise AttributeError(f"module {__name__} has no attribute {name}")
     base: Any = importlib.import_module("jax.errors").UnexpectedTracerError
 
     class LeakedTracerError(DuotoneError, base):
-        """A traced value left the function by a way other than its return value."""
+        """A traced value left the function other than by its return value."""
 
         def __init__(self, message: str) -> None:
-            Exception.__init__(self, message)  # JAX's own adds a link to a page on its class
+            Exception.__init__(self, message)  # the initializer of JAX's error adds a link
 
     LeakedTracerError.__qualname__ = name
     globals()[name] = LeakedTracerError

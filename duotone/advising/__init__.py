@@ -1,1 +1,1 @@
-"""``duotone.advise``: what makes a step slow on a device, and what to do about it."""
+"""``duotone.advise`` lists what makes a step slow on a device, with remedies."""

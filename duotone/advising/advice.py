@@ -1,8 +1,4 @@
-"""Advice on a step, as data: what ``duotone.advise`` returns.
-
-Made by :mod:`duotone.advising.advise` from what :mod:`duotone.advising.checks` finds, shown by
-:mod:`duotone.advising.advice_view`.
-"""
+"""The record of ``duotone.advise``: the findings of the checks."""
 
 from __future__ import annotations
 
@@ -13,24 +9,22 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """Something of a step that costs time and can be mended.
+    """A problem that makes a step slower, with its cost and remedy.
 
     Attributes:
-        kind: name of the check, a word of ``docs/advise.md``: ``"tiles"``, ``"casts"``, ….
-        what: what is found, in words.
-        remedy: what to do, in words.
-        operation: the operation that it concerns, of several the most expensive; empty for the
-            whole step.
+        kind: the name of the check, see ``docs/advise.md``: ``"tiles"``, ``"casts"``, ….
+        what: describes the problem.
+        remedy: what the user should do.
+        operation: the most expensive operation with the problem; empty for the whole step.
         scope: its name scope.
-        source: the user's source line; empty if none is known.
-        count: how many operations of the program it concerns; 0 for the whole step.
-        seconds: what it costs in one call on the target, by the roofline; 0 where nothing is known
-            of the target's speed, or of the cost.
-        bytes: what it moves in one call between kernels and memory for nothing; 0 where that is not
-            known.
-        share: of the step: of its seconds, where nothing is known of the target's speed of its
-            bytes; of ``"sharding"`` that of one device's part of the step. ``None`` where the cost
-            is not known.
+        source: the user's source line; empty if not known.
+        count: how many operations of the program have the problem; 0 for the whole step.
+        seconds: its roofline cost in one call on the target; 0 if the target's speed or the cost is
+            not known.
+        bytes: the bytes that one call moves because of the problem; 0 if not known.
+        share: the cost as a share of the step's seconds, or of its bytes if the target's speed is
+            not known. For ``"sharding"``, a share of one device's part of the step. ``None`` if the
+            cost is not known.
     """
 
     kind: str
@@ -50,14 +44,14 @@ class AdviceRecord:
     """The result of :func:`duotone.advise`.
 
     Attributes:
-        function: name of the step.
-        target: name of the target.
-        device: in its maker's words.
-        half: the half type in which the step calculates there; empty for none.
-        seconds: what one call takes there, by the roofline; 0 where nothing is known of its speed.
-        bytes: that one call moves.
-        findings: what is worth mending, most expensive first.
-        notes: what the figures are, and what they leave out, a line each.
+        function: the name of the step.
+        target: the name of the target.
+        device: its maker's name of the device.
+        half: the half type of the step there; empty for none.
+        seconds: the roofline time of one call; 0 if the target's speed is not known.
+        bytes: the bytes that one call moves.
+        findings: the findings, most expensive first.
+        notes: lines that explain the figures and their limits.
     """
 
     function: str
@@ -75,7 +69,7 @@ class AdviceRecord:
         return tuple(finding.kind for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, one entry for each attribute."""
+        """Returns plain data, one entry for each attribute."""
         data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         data["findings"] = [dataclasses.asdict(finding) for finding in self.findings]
         data["notes"] = list(self.notes)
@@ -86,7 +80,7 @@ class AdviceRecord:
         return json.dumps(self.to_dict(), indent=indent)
 
     def page_section(self) -> dict[str, Any]:
-        """The record as a section of the report page."""
+        """Returns the record as a section of the report page."""
         from duotone.advising.advice_page import advice_section
 
         return advice_section(self)

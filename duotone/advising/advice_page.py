@@ -13,7 +13,7 @@ from duotone.text.source_lines import short_source
 
 
 def advice_section(advice: AdviceRecord) -> dict[str, Any]:
-    """The findings of a record as a section, in their order."""
+    """Makes the section with the findings of a record."""
     half = f" ({advice.half})" if advice.half else ""
     cost = duration(advice.seconds) or amount(advice.bytes, "B")
     lines = [f"{advice.function} on {advice.target}{half}: {cost} a step, estimated"]

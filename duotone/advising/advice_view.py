@@ -1,4 +1,4 @@
-"""Advice as text: findings in order, each with its cost, its place and its remedy."""
+"""Prints advice: findings in order, each with its cost, source line and remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDENT = "   "
 
 
 class AdviceView(Lines):
-    """A record as a rich renderable for people.
+    """A record as a rich renderable.
 
     Args:
         record: the advice.
@@ -48,17 +48,17 @@ def _finding(number: int, f: Finding, width: int) -> Iterator[str]:
     yield from textwrap.wrap(f.what, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
     if f.operation:
         more = f" and {f.count - 1} more" if f.count > 1 else ""
-        place = f"{_INDENT}at {short_source(f.source, 30) or '(no source)'}: "
+        line = f"{_INDENT}at {short_source(f.source, 30) or '(no source)'}: "
         name = f"{f.scope}/{f.operation}" if f.scope else f.operation
-        room = max(width - len(place) - len(more), 8)
-        yield place + ending(name, room) + more
+        room = max(width - len(line) - len(more), 8)
+        yield line + ending(name, room) + more
     yield from textwrap.wrap(
         f"-> {f.remedy}", width, initial_indent=_INDENT, subsequent_indent=_INDENT + "   "
     )
 
 
 def cost_of(f: Finding) -> str:
-    """The cost of a finding in words.
+    """Formats the cost of a finding.
 
     Example:
         >>> cost_of(Finding("tiles", "…", "…", seconds=0.0003, share=0.12))

@@ -1,10 +1,10 @@
-"""``duotone.advise``: what makes a step slow on a device, in words, most expensive first.
+"""``duotone.advise`` lists what makes a step slow on a device, most expensive first.
 
 ::
 
-    the step as it runs there: rewritten, or as written where it holds halves of its own
-    its kernels, estimated            (duotone.cost.estimate)
-    what the checks find in them     (duotone.advising.checks)
+    take the step as it runs there: rewritten, or as written if it has half types of its own
+    estimate its kernels             (duotone.cost.estimate)
+    run the checks on them           (duotone.advising.checks)
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ from duotone.text.lines import Viewed
 from duotone.transforms.autocast import settings_of
 
 USUAL = "h100"
-"""The target where none is named and nothing is known of the device at hand: the GPU of most
-training today."""
+"""The default target if the speed of the default device is not known."""
 ESTIMATE = (
-    "Estimated from the traced program, nothing was compiled or run. What a "
-    "finding costs is what mending it would save at most; findings may overlap."
+    "Estimated from the traced program, nothing was compiled or run. The cost of a finding is the "
+    "most that its remedy could save; findings may overlap."
 )
 
 
 class Advice(Viewed, AdviceRecord):
     """The findings of a step, most expensive first; ``print`` them.
 
-    ``findings`` are data, :meth:`to_json` writes all. See
-    :class:`duotone.advising.advice.AdviceRecord` for its attributes.
+    ``findings`` are data; :meth:`to_json` writes all. See
+    :class:`duotone.advising.advice.AdviceRecord` for the attributes.
     """
 
     def __rich__(self) -> AdviceView:
@@ -60,23 +59,22 @@ def advise(
     calls: Sequence[tuple[Any, ...]] = (),
     **kwargs: Any,
 ) -> Advice:
-    """Says what makes a step slow on a device and what to do about it, most expensive first.
+    """Lists what makes a step slow on a device, with remedies, most expensive first.
 
-    The device need not be present; nothing is compiled or run. A step in float32 is looked at as
-    :func:`duotone.autocast` makes it; one that duotone rewrites already, or that has half types of
-    its own, as it is.
+    The device need not be present, and nothing is compiled or run. A float32 step is analyzed as
+    :func:`duotone.autocast` rewrites it. A step that is already rewritten, or has half types of its
+    own, is analyzed as written.
 
     Args:
-        step: a function, one that ``jax.jit`` returned, or one that holds :func:`duotone.autocast`,
-            :func:`duotone.grad` or the like.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place. Shardings of
-            arguments are looked at.
+        step: a function, one that ``jax.jit`` returned, or one that calls
+            :func:`duotone.autocast`, :func:`duotone.grad` or the like.
+        *args: its arguments: arrays or ``jax.ShapeDtypeStruct``, whose shardings matter.
         target: a name as for :func:`duotone.compile_for`, or a :class:`duotone.Target`. ``None``
-            takes the device at hand where its speed is known, else an H100.
+            takes the default device if its speed is known, else an H100.
         dtype: as for :func:`duotone.autocast`.
-        policy: likewise.
-        calls: the arguments by position of other calls, a tuple each, to see whether they need
-            programs of their own.
+        policy: as for :func:`duotone.autocast`.
+        calls: positional arguments of other calls, one tuple each, to check whether they need
+            separate programs.
         **kwargs: keyword arguments of ``step``, the same in all calls. For a function with an
             argument of a name above, pass ``functools.partial(step, policy=...)``.
 
@@ -85,8 +83,8 @@ def advise(
 
     Raises:
         UnknownTargetError: no such target.
-        ArgumentTypeError, ArgumentError: as for :func:`duotone.compare`; or ``calls`` holds
-            something else than tuples.
+        ArgumentTypeError, ArgumentError: as for :func:`duotone.compare`; or ``calls`` contains
+            something other than tuples.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone
@@ -121,7 +119,7 @@ def advise(
         seconds=model.seconds,
         bytes=model.bytes,
         findings=found_in(model),
-        notes=(ESTIMATE, _looked_at(form, model)),
+        notes=(ESTIMATE, _form_in_words(form, model)),
     )
 
 
@@ -134,7 +132,7 @@ def _target(asked: str | Target | None) -> Target:
 
 
 def _form(forms: Forms, target: Target) -> str:
-    """In which form a step runs, if nobody says: as it is where its dots are half by hand."""
+    """Returns the default form of a step: as written if it already computes in half."""
     same = forms.same_as(target).get(WRITTEN)
     if same is None:
         return WRITTEN  # rewritten programs inside
@@ -147,16 +145,16 @@ def _form(forms: Forms, target: Target) -> str:
     )
 
 
-def _looked_at(form: str, model: StepModel) -> str:
+def _form_in_words(form: str, model: StepModel) -> str:
     if form == WRITTEN:
-        return "The step was looked at as it is written: it holds half types, or rewritten parts."
+        return "The step was analyzed as written: it has half types or rewritten parts."
     if not model.half:
-        return f"No half type is fast on {model.target.name}: the step was looked at in float32."
-    return "The step was looked at as duotone.autocast makes it."
+        return f"No half type is fast on {model.target.name}: the step was analyzed in float32."
+    return "The step was analyzed as duotone.autocast rewrites it."
 
 
 def _arguments(forms: Forms, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Argument]:
-    """The arrays of the call; those of weights that were set before come first."""
+    """Yields the arrays of the call; weights given to ``autocast`` come first."""
     arrays, _ = flatten_call(forms.name, args, kwargs)
     names, avals = forms.traced.arguments(), _jax.open_jaxpr(forms.traced.jaxpr).invars
     laid_out = [None] * (len(names) - len(arrays)) + [_layout(array) for array in arrays]
@@ -167,7 +165,7 @@ def _arguments(forms: Forms, args: tuple[Any, ...], kwargs: dict[str, Any]) -> I
 
 
 def _layout(array: Any) -> tuple[int, bool] | None:
-    """Over how many devices an array lies, and whether each holds all of it."""
+    """Returns over how many devices an array is laid out, and whether it is replicated."""
     sharding = getattr(array, "sharding", None)
     if not isinstance(sharding, jax.sharding.NamedSharding):
         return None
@@ -190,13 +188,13 @@ def _tuples(calls: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 def _calls(
     step: Callable[..., Any], calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
 ) -> tuple[dict[str, tuple[str, ...]], int]:
-    """The arguments that differ from call to call, and how many programs there are."""
-    held = getattr(step, "_cache_size", None)  # of what jax.jit returned, where JAX tells
+    """Returns the arguments that differ between calls, and how many programs there are."""
+    cache_size = getattr(step, "_cache_size", None)  # functions of jax.jit have it
     name = getattr(step, "__name__", "step")
     signatures = [_signature(step, name, *call) for call in calls]
     distinct = list({tuple(sorted(s.items())): s for s in signatures}.values())
     if len(distinct) < 2:
-        return {}, held() if callable(held) else 1  # pyright: ignore[reportReturnType]
+        return {}, cache_size() if callable(cache_size) else 1  # pyright: ignore[reportReturnType]
     differing = {}
     for argument in dict.fromkeys(key for signature in distinct for key in signature):
         kinds = tuple(dict.fromkeys(s.get(argument, "absent") for s in distinct))
@@ -208,9 +206,10 @@ def _calls(
 def _signature(
     step: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, str]:
-    """The type of each leaf of a call, as the key of a program holds it, by its name.
+    """Returns by name the part of each leaf of a call that selects its program.
 
-    ``jax.jit`` takes a Python number as an array of its type; to duotone it is part of the program.
+    ``jax.jit`` takes a Python number as an array of its type. For duotone the number is a constant
+    of the program.
     """
     arrays, signature = flatten_call(name, args, kwargs)
     names = argument_names(step, signature)

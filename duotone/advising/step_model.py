@@ -1,4 +1,4 @@
-"""A step: a step as it runs, its kernels on the target, its arguments. The checks look at it."""
+"""The model of a step that the checks read: operations, kernels on the target, and arguments."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from duotone.ops.traits import Trait
 from duotone.precision.record import CastRecord, OperationRecord, Record
 
 LEAST_SHARE = 0.05
-"""The share of the step from which a cost is told. The estimate of a step is 10 to 50% off
-(``docs/compare.md``), so that less would be noise."""
-LEAST_BESIDE = 0.25
-"""The same of a step that launches bound: what else it does is so little that small shares of it
-say nothing."""
+"""The least share of the step that makes a finding. The estimate of a step is 10 to 50% off
+(``docs/compare.md``), so smaller shares are noise."""
+LEAST_IF_LAUNCH_BOUND = 0.25
+"""The least share in a step that is bound by launches. It does so little work that smaller shares
+do not matter."""
 MOST = 0.5
-"""The share from which a step is bound by something: what takes more than all else together."""
+"""The share of the step from which a part bounds it."""
 DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
@@ -37,7 +37,7 @@ class Argument:
         shape: its dimensions.
         dtype: its name.
         devices: over how many devices it is laid out.
-        whole: whether each of them holds all of it.
+        whole: whether each device has all of it.
     """
 
     name: str
@@ -47,19 +47,18 @@ class Argument:
     whole: bool = True
 
 
-@dataclasses.dataclass(frozen=True)  # without slots: what checks ask for again is kept
+@dataclasses.dataclass(frozen=True)  # no slots, since cached properties need a __dict__
 class StepModel:
     """A step as it runs.
 
     Attributes:
         record: its operations, painted for the target.
         target: the device.
-        half: the half type in which it calculates; empty for none.
+        half: its half type; empty for none.
         arguments: its arrays, in the order in which records number them.
-        results: shapes of what it returns.
-        calls: names of the arguments that differ from call to call, with the types of each call;
-            of the calls that were given.
-        programs: how many programs those calls need, or that a jitted step holds.
+        results: shapes of its results.
+        calls: names of the arguments that differ between calls, with their types in each call.
+        programs: how many programs those calls need, or how many a jitted step has compiled.
     """
 
     record: Record
@@ -72,17 +71,17 @@ class StepModel:
 
     @functools.cached_property
     def kernels(self) -> tuple[tuple[Kernel, OperationRecord | CastRecord], ...]:
-        """The kernels of the estimate, and what each is named by."""
+        """The kernels of the estimate, each with the operation or cast that names it."""
         return tuple(kernels_of(self.record, self.target))
 
     @functools.cached_property
     def operations(self) -> Mapping[int, OperationRecord]:
-        """The operations that run, by their number."""
+        """The operations that run, by number."""
         return {o.index: o for o in self.record.operations if o.runs}
 
     @functools.cached_property
     def readers(self) -> Mapping[int, tuple[OperationRecord, ...]]:
-        """Who reads the results of each operation."""
+        """The operations that read the results of each operation."""
         found: dict[int, list[OperationRecord]] = {}
         for operation in self.operations.values():
             for maker in operation.reads:
@@ -91,7 +90,7 @@ class StepModel:
 
     @functools.cached_property
     def spent_by(self) -> Mapping[int, float]:
-        """The cost of the kernels that are named by each operation, see :meth:`cost`."""
+        """The cost of the kernels that each operation names, see :meth:`cost`."""
         found: Counter[int] = Counter()
         for kernel, of in self.kernels:
             if isinstance(of, OperationRecord):
@@ -100,21 +99,21 @@ class StepModel:
 
     @property
     def timed(self) -> bool:
-        """True if the target's speed is known; costs are seconds then, else bytes."""
+        """True if the target's speed is known. Costs are then seconds, otherwise bytes."""
         return bool(self.target.bandwidth)
 
     def cost(self, kernel: Kernel) -> float:
-        """The cost of all runs of a kernel: seconds, or bytes."""
+        """Returns the cost of all runs of a kernel in seconds or bytes."""
         return kernel.total_seconds if self.timed else float(kernel.total_bytes)
 
     @functools.cached_property
     def total(self) -> float:
-        """The cost of the step: seconds, or bytes."""
+        """The cost of the step in seconds or bytes."""
         return sum(self.cost(kernel) for kernel, _ in self.kernels)
 
     @functools.cached_property
     def launches(self) -> float:
-        """The seconds of it that the launches of kernels take."""
+        """The seconds that the launches of kernels take."""
         return self.target.launch * sum(k.runs for k, _ in self.kernels) if self.timed else 0.0
 
     @functools.cached_property
@@ -133,32 +132,32 @@ class StepModel:
         return bool(self.total) and self.launches >= MOST * self.total
 
     def matters(self, cost: float, least: float = LEAST_SHARE) -> bool:
-        """True if a cost is worth telling: of the step's work, launches aside.
+        """True if a cost is a large enough share of the step without its launches.
 
-        A step that is too small for the device is mended by a larger batch first, and what is wrong
-        besides must be seen before as well as after.
+        The remedy of a step that is too small for the device is a larger batch. Other findings must
+        not depend on whether the user applied it.
 
         Args:
             cost: seconds or bytes, as :meth:`cost`.
-            least: the share from which it is.
+            least: the least share that matters.
         """
         work = self.total - self.launches
         if self.launch_bound:
-            least = max(least, LEAST_BESIDE)
+            least = max(least, LEAST_IF_LAUNCH_BOUND)
         return bool(work > 0) and cost >= least * work
 
     def saved(
         self, change: Mapping[int, OperationRecord], half: str, without: Iterable[CastRecord] = ()
     ) -> tuple[float, int]:
-        """The cost of the step less that of one in which some operations are as they could be.
+        """Estimates the cost that a changed step would save.
 
         Args:
-            change: those operations, by their number.
-            half: the half type that they calculate in.
-            without: casts that go away.
+            change: the changed operations, by number.
+            half: their half type.
+            without: casts that the changed step does not need.
 
         Returns:
-            The cost, and bytes.
+            The saved cost, and saved bytes.
         """
         gone = set(map(id, without))
         summary = dataclasses.replace(self.record.summary, half_dtype=half)
@@ -182,17 +181,17 @@ class StepModel:
         at: OperationRecord | None = None,
         of: float | None = None,
     ) -> Finding:
-        """A finding.
+        """Makes a finding.
 
         Args:
-            kind: name of the check.
-            what: what is found.
-            remedy: what to do.
-            concerned: operations; none for the whole step.
-            cost: seconds or bytes, as :meth:`cost`; ``None`` where it is not known.
-            moved: bytes, where the cost is seconds.
-            at: the operation that it names; of those concerned the most expensive if omitted.
-            of: what the cost is a share of; the step if omitted.
+            kind: the name of the check.
+            what: describes the problem.
+            remedy: what the user should do.
+            concerned: the operations with the problem; none for the whole step.
+            cost: seconds or bytes, as :meth:`cost`; ``None`` if not known.
+            moved: bytes, if the cost is seconds.
+            at: the operation to name; if omitted, the most expensive one of ``concerned``.
+            of: the cost of the whole, for the share; that of the step if omitted.
         """
         found, of = list(concerned), of or self.total
         at = at or max(found, key=lambda o: self.spent_by.get(o.index, 0.0), default=None)
@@ -211,11 +210,11 @@ class StepModel:
 
 
 Check = Callable[[StepModel], Iterator[Finding]]
-"""Yields what it finds, in any order."""
+"""Yields findings in any order."""
 
 
 def in_half(operation: OperationRecord, half: str) -> OperationRecord:
-    """An operation as it would be in half."""
+    """Returns an operation with its precision changed to half."""
     factor = 2 if operation.paint == "full" else 1
     return dataclasses.replace(
         operation,
@@ -230,18 +229,18 @@ def in_half(operation: OperationRecord, half: str) -> OperationRecord:
 
 
 def is_dot(operation: OperationRecord) -> bool:
-    """True if an operation is a dot or convolution of floating point numbers."""
+    """True if an operation is a floating-point dot or convolution."""
     return operation.operation in DOTS and "float" in operation.dtype
 
 
 def multiplies_half(operation: OperationRecord) -> bool:
-    """True if it is a dot or convolution with two half operands."""
+    """True if an operation is a dot or convolution with two half operands."""
     pair = operation.operands[:2]
     return is_dot(operation) and len(pair) == 2 and HALF_TYPES.keys() >= set(pair)
 
 
 def as_shape(shape: Iterable[object]) -> str:
-    """Dimensions as people write them.
+    """Formats dimensions.
 
     Example:
         >>> as_shape(("8", "16"))

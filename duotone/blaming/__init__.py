@@ -1,1 +1,1 @@
-"""``duotone.blame`` and healing: a step beside its float32 reference, and what went wrong."""
+"""``duotone.blame`` and healing: they compare a step with its float32 reference."""

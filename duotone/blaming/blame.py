@@ -1,12 +1,13 @@
-"""Blame: runs a step once beside its float32 reference and names the operation that is not finite.
+"""Runs a step together with its float32 reference and names the operation that is not finite.
 
 ::
 
-    rewrite the function, unless it is or holds a rewritten one; mark every node in its scopes
+    rewrite the function unless it contains a rewritten program; mark every node in its scopes
     run the rewritten program and its reference as one compiled program, note a row for each value
-    read the rows: what overflows first and why, or what loses most
-    where all is finite run both once more, in a second program, which notes the errors; before that
-    look at the step without duotone where only that may be not finite: see _in_float32
+    find in the rows the operation that overflows first, and why
+    if every value is finite
+        run the step without duotone if it may be not finite (see _in_float32)
+        run both again in a second program that notes the errors; rank the operations
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from duotone.transforms.mixed_function import settings_of
 logger = logging.getLogger("duotone")
 
 _MOST_KEPT = 4
-"""Compiled programs that are kept: a step is often looked at again with other arguments."""
+"""How many compiled programs the cache keeps; users often repeat a step with other arguments."""
 
 
 class Blame(Viewed, BlameRecord):
@@ -72,30 +73,31 @@ def blame(
 ) -> Blame:
     """Names the first operation whose half result is not finite while float32's is.
 
-    The step runs once, compiled, with each of its values calculated as it is painted and once more
-    in float32. What it returns is thrown away; nothing is changed by it. Where all is finite,
-    operations are ranked by what half loses: numbers that become 0, and error, for which the step
-    runs once more. If the step returns one number, a loss, its float32 gradient is looked at too.
+    The compiled step runs once and computes each value twice: as it is painted and in float32. Its
+    results are discarded. If every value is finite, the record ranks operations by the numbers
+    that become 0 and by their error, for which the step runs again. If the step returns one number,
+    a loss, blame also checks its float32 gradient.
 
     Args:
-        step: a function; one that :func:`duotone.autocast` returned; or one that holds rewritten
+        step: a function; one that :func:`duotone.autocast` returned; or one that contains rewritten
             programs (a step through a wrapped optimizer, :func:`duotone.grad`), also under
             ``jax.jit``, ``jax.grad`` and ``lax.scan``. Any other function is rewritten as
-            :func:`duotone.autocast` does; where ``dtype`` is ``None`` and no half type is faster
-            here, in bfloat16.
+            :func:`duotone.autocast` does, in bfloat16 if ``dtype`` is ``None`` and no half type is
+            faster here.
         *args: its arguments: arrays with data.
         dtype: as for :func:`duotone.autocast`; by default that of ``step``.
-        policy: likewise.
+        policy: as for :func:`duotone.autocast`; by default that of ``step``.
         **kwargs: its keyword arguments. For a function that has an argument ``dtype`` or ``policy``
             itself, pass ``functools.partial(fn, policy=...)``.
 
     Returns:
-        A record; print it. ``blame.verdict`` says in a word what it is.
+        A record; print it. ``blame.verdict`` is the kind of answer in one word.
 
     Raises:
         ArgumentTypeError: ``step`` is not callable, ``dtype`` not a dtype, ``policy`` no policy, or
-            an argument holds no data.
-        ArgumentError: ``dtype`` is no half type; float32 neither, for nothing is half then.
+            an argument has no data.
+        ArgumentError: ``dtype`` is no half type. Float32 is refused too, since nothing would be
+            half.
 
     Example:
         >>> import jax.numpy as jnp, duotone
@@ -113,9 +115,9 @@ def look(
     kwargs: dict[str, Any],
     dtype: Any,
     policy: Policy | None,
-    told: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> Blame:
-    """:func:`blame` that tells of each stage before it begins, as most of them compile a program.
+    """Runs :func:`blame` and reports each stage before it starts, as most compile a program.
 
     Args:
         step: as for :func:`blame`.
@@ -123,7 +125,7 @@ def look(
         kwargs: its keyword arguments.
         dtype: as for :func:`blame`.
         policy: as for :func:`blame`.
-        told: is called with the name of each stage.
+        report: called with the name of each stage.
     """
     check_callable("blame", step)
     check_settings("blame", dtype, policy)
@@ -132,7 +134,7 @@ def look(
     key = (step, signature.tree, signature.statics, types, dtype, policy, assumed())
     program = _kept(key)
     if program is None:
-        told("tracing")
+        report("tracing")
         _check_on(step, dtype)
         function = _rewritten(step, dtype, policy, signature, arrays)
         program = instrumented(function, signature, arrays)
@@ -140,26 +142,26 @@ def look(
         _keep(key, program)
     else:
         _check_data(describe_callable(step), program.arguments, arrays)
-    told("the step beside float32")
+    report("the step next to float32")
     rows = program.rows(arrays)
     record = program.blamed(rows)
     if record.verdict is Verdict.FINITE:
         if program.saturates or program.is_loss:
-            told("the step without duotone")
+            report("the step without duotone")
             reference = _in_float32(program, step, signature, arrays)
             record = record if reference is None else reference
         if record.verdict is Verdict.FINITE:
-            told("errors against float32")
+            report("errors against float32")
             record = program.blamed(rows, program.errors(arrays))
     return Blame(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
 
 
 def instrumented(function: Callable[..., Any], signature: Signature, arrays: Any) -> Instrumented:
-    """A function that is or holds rewritten programs, to be run beside its reference.
+    """Traces a function that contains rewritten programs, to run it with its reference.
 
     Args:
         function: the function.
-        signature: how it is called.
+        signature: the signature of the call.
         arrays: the arrays among its arguments, which may be traced.
     """
     with collecting(marks=True) as collection:
@@ -180,7 +182,7 @@ def _check_data(name: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
     for where, array in zip(names, arrays, strict=True):
         if isinstance(array, (jax.ShapeDtypeStruct, Tracer)):
             raise ArgumentTypeError(
-                f"blame({name}): {where} is {kind_of(array)}, which holds no data; call "
+                f"blame({name}): {where} is {kind_of(array)}, which has no data; call "
                 "blame on real arrays, outside of jax.jit and other transformations"
             )
 
@@ -188,7 +190,7 @@ def _check_data(name: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
 def _rewritten(
     step: Callable[..., Any], dtype: Any, policy: Policy | None, signature: Any, arrays: Any
 ) -> Callable[..., Any]:
-    """The function that is run: it is rewritten, or holds what is."""
+    """Returns the function to run, which is rewritten or contains rewritten programs."""
     settings = settings_of(step)
     if settings is not None:
         dtype = settings.dtype if dtype is None else dtype
@@ -197,7 +199,7 @@ def _rewritten(
             return step
     elif dtype is None and policy is None and _holds(step, signature, arrays):
         return step
-    if dtype is None:  # where no half type is fast, it is bfloat16 all the same
+    if dtype is None:  # if no half type is fast here, use bfloat16
         policy = (policy or Policy()).replace(ignore_performance=True)
     return autocast(function_inside(step), dtype=dtype, policy=without_heal(policy))
 
@@ -209,13 +211,13 @@ def _holds(step: Callable[..., Any], signature: Any, arrays: Sequence[Any]) -> b
 def _in_float32(
     program: Instrumented, step: Callable[..., Any], signature: Signature, arrays: Sequence[Any]
 ) -> BlameRecord | None:
-    """The record of the step in float32, if that is not finite where the rewritten step is.
+    """Runs the step in float32, which may be not finite although the rewritten step is.
 
-    A constant that half cannot hold is saturated when it is rewritten, and infinite in float32
-    after one more operation; a loss is finite where its gradient is not.
+    The rewrite saturates a constant that half cannot represent, and the next operation may make it
+    infinite in float32. A loss may be finite although its gradient is not.
 
     Returns:
-        ``None`` if float32 is finite too.
+        The record, or ``None`` if float32 is finite too.
     """
     if program.reference is None:
         function = without_duotone(function_inside(step))
@@ -235,43 +237,41 @@ def _in_float32(
 
 
 def _with_gradient(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss and its gradient by all floating-point arrays among its arguments."""
+    """Returns a loss and its gradient by all floating-point arrays among its arguments."""
 
     @functools.wraps(loss)
     def both(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
         floats = {
-            place: leaf
-            for place, leaf in enumerate(leaves)
+            k: leaf
+            for k, leaf in enumerate(leaves)
             if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
         }
 
-        def of_floats(moved: dict[int, Any]) -> Any:
-            filled = [moved.get(place, leaf) for place, leaf in enumerate(leaves)]
+        def loss_of_floats(floats: dict[int, Any]) -> Any:
+            filled = [floats.get(k, leaf) for k, leaf in enumerate(leaves)]
             args, kwargs = jax.tree.unflatten(tree, filled)
             return loss(*args, **kwargs)
 
-        return jax.value_and_grad(of_floats)(floats)
+        return jax.value_and_grad(loss_of_floats)(floats)
 
     return both
 
 
 class Instrumented:
-    """A traced step that runs beside its reference; compiled once, and once more for its errors.
+    """A traced step with its reference. One program notes overflows, another one errors.
 
     Attributes:
-        arguments: their names.
+        arguments: names of the arguments.
         half: the half type.
-        holds: whether anything in it is rewritten.
-        saturates: whether it holds a constant that is too large for half.
+        saturates: whether it contains a constant that is too large for half.
         is_loss: whether it returns one floating-point number.
-        reference: the step without duotone, once that was looked at.
+        reference: the step without duotone, after it was traced.
     """
 
     def __init__(self, traced: Traced, collection: Collection) -> None:
         self.arguments = traced.arguments()
         self._jaxpr, self._collection = traced.jaxpr, collection
-        self.holds = bool(collection.marked)
         self.half = collection.marked[0].half.name if collection.marked else "bfloat16"
         self.saturates = any(map(_saturates, collection.marked))
         outs = [aval for aval in traced.jaxpr.out_avals if isinstance(aval, ShapedArray)]
@@ -284,19 +284,19 @@ class Instrumented:
         self._errors = jax.jit(functools.partial(self._noted, ERRORS))
 
     def rows(self, arrays: Sequence[Any]) -> jax.Array:
-        """Runs it: the rows of all sites."""
+        """Runs the step and returns the rows of all sites."""
         return self._look(for_another_run(arrays))
 
     def errors(self, arrays: Sequence[Any]) -> jax.Array:
-        """Runs it once more: the errors at all sites."""
+        """Runs the step again and returns the errors at all sites."""
         return self._errors(for_another_run(arrays))
 
     def blamed(self, rows: Any, errors: Any = None) -> BlameRecord:
-        """Reads from the rows what is to blame.
+        """Finds the operation to blame.
 
         Args:
-            rows: that were calculated; waits for them.
-            errors: likewise; ``None`` if they were not: none are ranked then.
+            rows: the result of :meth:`rows`; waits for it.
+            errors: the result of :meth:`errors`, or ``None`` to rank no errors.
         """
         read = np.zeros((len(rows), SIZE + 1))
         read[:, :WIDTH] = jax.device_get(rows)
@@ -306,14 +306,14 @@ class Instrumented:
         marked = self._collection.marked
         return blamed(Run(sites, read, readers, marked, self.arguments, self._results), self.half)
 
-    def is_result_finite(self, rows: Any, place: int) -> bool:
+    def is_result_finite(self, rows: Any, position: int) -> bool:
         """True if a result is finite in float32.
 
         Args:
-            rows: that were calculated.
-            place: of the result.
+            rows: the result of :meth:`rows`.
+            position: the index of the result.
         """
-        site = self._results[place]
+        site = self._results[position]
         return site < 0 or math.isinf(rows[site, FULL_TICK])
 
     def _noted(self, kind: Kind, arrays: list[Any]) -> Any:
@@ -328,14 +328,8 @@ class Instrumented:
         return rows[np.argsort(sites)]
 
 
-def _is_number(aval: Any) -> bool:
-    """True for the type of one floating-point number."""
-    is_array = isinstance(aval, ShapedArray) and aval.shape == ()
-    return is_array and jnp.issubdtype(aval.dtype, jnp.floating)
-
-
 def _saturates(painted: Any) -> bool:
-    """True if a painted program holds a constant that is too large for its half type."""
+    """True if a painted program contains a constant that is too large for its half type."""
     largest = painted.half.largest
     constants = (value.constant for value in painted.built.graph.values)
     return any(constant is not None and constant.largest > largest for constant in constants)

@@ -12,11 +12,11 @@ from duotone.text.source_lines import short_source
 
 
 def blame_section(record: BlameRecord) -> dict[str, Any]:
-    """Blame as a section: the verdict, what is not finite, the pin, and what loses most."""
+    """Makes the section: verdict, suspects, pin, and rankings."""
     tables = []
     for title, suspect in (("not finite", record.first), ("because of", record.culprit)):
         if suspect is not None:
-            tables.append(table("", [title, ""], _told(suspect, record)))
+            tables.append(table("", [title, ""], _suspect_rows(suspect, record)))
     lost = [(s, f"{s.underflow:.1%}", s.underflow) for s in record.underflows]
     largest = max((s.error for s in record.errors), default=0.0)
     errors = [(s, f"{s.error:.1e}", s.error / largest if largest else 0.0) for s in record.errors]
@@ -36,11 +36,11 @@ def blame_section(record: BlameRecord) -> dict[str, Any]:
         lines=lines,
         tables=tables,
         code=f"policy = duotone.Policy(keep_full=[\n{pins}])" if pins else "",
-        notes=[f"{record.watched:,} operations were looked at."],
+        notes=[f"{record.watched:,} operations were compared with float32."],
     )
 
 
-def _told(s: Suspect, r: BlameRecord) -> list[list[str]]:
+def _suspect_rows(s: Suspect, r: BlameRecord) -> list[list[str]]:
     found = [
         ["operation", s.path],
         ["source", short_source(s.source)],

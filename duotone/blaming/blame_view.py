@@ -1,4 +1,4 @@
-"""The findings of ``blame`` in a few lines."""
+"""Prints the record of ``blame``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from duotone.text.lines import Lines
 from duotone.text.source_lines import short_source
 
 MOST_ROWS = 5
-"""Lines of each ranking, if nothing else is said."""
+"""The default number of lines of each ranking."""
 _SOURCE, _FIGURE = 22, 8
 
 
 class BlameView(Lines):
-    """A record as a rich renderable for people.
+    """A record as a rich renderable.
 
     Args:
         record: the record.
-        rows: of each ranking.
+        rows: the number of lines of each ranking.
     """
 
     def __init__(self, record: BlameRecord, rows: int = MOST_ROWS) -> None:
@@ -38,10 +38,10 @@ class BlameView(Lines):
         if r.verdict is Verdict.INPUT:
             yield from _wrapped(f"  {', '.join(r.inputs)}", width)
         elif r.first is not None:
-            yield from _told(r.first, r, width)
+            yield from _suspect_lines(r.first, r, width)
             if r.culprit is not None:
                 yield from _wrapped("because of", width)
-                yield from _told(r.culprit, r, width)
+                yield from _suspect_lines(r.culprit, r, width)
             yield from _remedy(r, width)
         if r.verdict in (Verdict.FINITE, Verdict.LOSS_SCALE, Verdict.INPUT):
             yield from _ranking(
@@ -58,9 +58,9 @@ class BlameView(Lines):
             )
 
 
-def _told(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:
-    place = f" at {short_source(s.source)}" if s.source else ""
-    yield from _wrapped(f"  {s.path}{place}", width, "    ")
+def _suspect_lines(s: Suspect, r: BlameRecord, width: int) -> Iterator[str]:
+    line = f" at {short_source(s.source)}" if s.source else ""
+    yield from _wrapped(f"  {s.path}{line}", width, "    ")
     cast = f", cast to {s.dtype} for {s.reader}" if s.reader else ""
     where = "backward pass" if s.backward else "forward pass"
     loop = "" if s.iteration is None else f", iteration {s.iteration}"

@@ -1,4 +1,4 @@
-"""The record of a step beside its float32 reference: what overflowed, what was lost."""
+"""The record of ``blame``: overflows, underflows and errors against a float32 reference."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Verdict(enum.StrEnum):
     """The kinds of answers that :func:`duotone.blame` gives.
 
     Attributes:
-        words: what it says, for people.
+        words: the verdict as a sentence.
     """
 
     words: str
 
     def __new__(cls, name: str, words: str) -> Verdict:
-        """Makes a verdict of its name and what it says."""
+        """Makes a verdict from its name and its sentence."""
         verdict = str.__new__(cls, name)
         verdict._value_ = name
         verdict.words = words
@@ -39,26 +39,27 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suspect:
-    """One operation of the step, beside its float32 reference.
+    """One operation of the step, compared with its float32 reference.
 
     Attributes:
         operation: its name; ``"argument"`` for an argument of the step.
-        scope: name scope; of an argument its name.
+        scope: its name scope, or the name of an argument.
         source: the user's source line.
-        rule: the rule by which it was painted; empty where nothing painted it.
-        dtype: in which its result is stored.
-        shape: of the result.
-        reader: the operation for which it was cast to half, where the cast is to blame.
-        low: least element of the float32 reference, all iterations of a loop.
-        high: greatest element, likewise.
-        nonfinite: elements that are not finite while the reference's are.
-        iteration: of the innermost loop, the first at which that was so; ``None`` outside of loops.
-        underflow: share of the elements that are 0 or subnormal in half while the reference is
-        normal. error: root mean square of the difference to the reference, relative to that of the
-        reference, or to
-            the terms of a sum that cancel so far that float32 itself knows nothing of what is left;
-            0 where the verdict is not ``finite``, for it is not calculated then.
-        backward: whether it stands in the backward pass.
+        rule: the rule that painted it; empty if none did.
+        dtype: the dtype in which its result is stored.
+        shape: the shape of its result.
+        reader: the operation for which it was cast to half, if the cast is to blame.
+        low: least element of the float32 reference over all iterations of a loop.
+        high: greatest element of the float32 reference over all iterations of a loop.
+        nonfinite: how many elements are not finite while the reference's are.
+        iteration: the first iteration of the innermost loop with such an element; ``None`` outside
+            of loops.
+        underflow: the share of elements that are 0 or subnormal in half while the reference is
+            normal.
+        error: root mean square of the error, relative to that of the reference. For a sum whose
+            terms cancel below float32's own rounding, relative to the terms. 0 if the verdict is
+            not ``finite``, since blame then computes no errors.
+        backward: whether it is in the backward pass.
     """
 
     operation: str
@@ -78,7 +79,7 @@ class Suspect:
 
     @property
     def path(self) -> str:
-        """Name scope and operation, as patterns of a policy match them."""
+        """The name scope and operation that patterns of a policy match."""
         return f"{self.scope}/{self.operation}" if self.scope else self.operation
 
     @property
@@ -93,19 +94,20 @@ class BlameRecord:
 
     Attributes:
         verdict: see :class:`Verdict`; it equals its name, ``blame.verdict == "overflow"``.
-        first: the first operation that is not finite; ``None`` where all is finite.
-        culprit: the operation whose numbers became 0, where that is why ``first`` is not finite.
-        pins: patterns for ``Policy(keep_full=...)`` that keep full what does not fit.
-        loss_scale: the scale by which the loss was multiplied, ``None`` if no loss scale was seen.
-        fitting_scale: the greatest power of two at which the backward pass fits, if one was seen.
-        inputs: the arguments that hold NaN or infinity.
-        underflows: operations by the share of their elements that are lost, most first; those on
-            lines of the user's own files before those of libraries and of the optimizer's update.
-        errors: operations by their error, in the same order; empty where not all is finite.
+        first: the first operation that is not finite; ``None`` if all are.
+        culprit: the operation whose numbers became 0, if ``first`` is not finite because of it.
+        pins: patterns for ``Policy(keep_full=...)`` that keep the overflowing operations full.
+        loss_scale: the factor of the loss, ``None`` if blame saw no loss scale.
+        fitting_scale: the greatest power of two at which the backward pass fits, ``None`` if blame
+            saw no loss scale.
+        inputs: the arguments that contain NaN or infinity.
+        underflows: operations by the share of their elements that are lost, most first. Lines of
+            the user's own files come before libraries and the optimizer's update.
+        errors: operations by their error, in the same order; empty if a value is not finite.
         half_dtype: the half type.
         half_largest: its largest number.
-        watched: how many operations were looked at.
-        of_gradient: whether the step, a loss, is finite and ``first`` is of its float32 gradient.
+        watched: how many operations blame compared.
+        of_gradient: whether the step, a loss, is finite and ``first`` is in its float32 gradient.
     """
 
     verdict: Verdict
@@ -123,13 +125,13 @@ class BlameRecord:
     of_gradient: bool = False
 
     def page_section(self) -> dict[str, Any]:
-        """The record as a section of the report page."""
+        """Returns the record as a section of the report page."""
         from duotone.blaming.blame_page import blame_section
 
         return blame_section(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as plain data."""
+        """Returns the record as plain data."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def to_json(self, *, indent: int | None = None) -> str:

@@ -1,17 +1,17 @@
-"""Healing: what overflows step after step in the forward pass is found and kept full from then on.
+"""Finds an operation that repeatedly overflows in training and keeps it full from then on.
 
-Painting happens while a step is traced, and the step is the user's: compiled, its arguments perhaps
-donated. So nothing is done to it from outside; it is traced again::
+Painting happens in the trace of the user's compiled step, whose arguments may be donated. Healing
+therefore retraces the step instead of changing it::
 
-    watch   the step calls back to the host when its loss is not finite, or when it is skipped
-            though the loss scale can fall no more; a loss scale on its way down calls nobody
-    look    after a few of these in a row, or often enough with good steps between, all steps are
-            traced again. The next one that overflows runs once more beside its float32 reference,
-            whose rows are passed to the host: they tell what is to blame
-    pin     that goes into the policy, one line is logged, and all steps are traced once more
+    watch   the step calls back to the host if its loss is not finite, or if it is skipped and the
+            loss scale is already at its minimum. A falling loss scale makes no call.
+    look    after several such steps, in a row or frequent enough, all steps are retraced. The next
+            step that overflows also runs with its float32 reference and passes the rows of both
+            to the host, which finds the operation to blame.
+    pin     the policy keeps that operation full, one line is logged, and all steps are retraced
 
-What makes them be traced again is a number in a context of JAX's, which is part of the key of every
-``jit`` cache: it is counted up and never down, so that nothing is run that was traced on the way.
+A counter in a JAX context is part of the key of every ``jit`` cache. Incrementing it retraces every
+step. It never decreases, so no program of an earlier stage runs again.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ logger = logging.getLogger("duotone")
 _HALF_IS_TO_BLAME = (Verdict.OVERFLOW, Verdict.UNDERFLOW, Verdict.BACKWARD)
 _NOT_HALF = "So the half type is not why the step is skipped."
 _LATE = 200
-"""Overflows after which a step that was not traced again is told of; what is under way may hold
-many, in a ``scan``."""
+"""After this many overflows, a warning says that the step was not retraced. One ``scan`` that was
+already running may cause many overflows."""
 _OFTEN = 4
-"""How many times as many overflows are asked for if there are good steps between them."""
+"""If good steps come between the overflows, a look needs this many times as many overflows."""
 _FORGIVEN = 9
-"""Good steps that make up for one overflow: less than one in ten is not often."""
+"""This many good steps offset one overflow, so one overflow in ten steps is not frequent."""
 _PATIENCE = 200
-"""Good steps after which a look that met no overflow ends."""
+"""A look ends after this many good steps."""
 _FRUITLESS = 10
-"""Looks that found nothing after which healing ends; each asks for twice as many overflows."""
+"""Healing ends after this many looks without a finding; each needs twice as many overflows."""
 _LOCK = threading.RLock()
 
 
@@ -59,8 +59,8 @@ class Healer:
     """Watches the steps of one optimizer.
 
     Args:
-        policy: gives the policy by which its steps are painted now, ``None`` for the default.
-        repaint: paints them by another one.
+        policy: returns the current policy of the steps, ``None`` for the default.
+        repaint: sets another policy.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Healer:
         self._in_a_row = self._clean = self._late = self._fruitless = 0
         self._often, self._step = 0.0, -1
         self._found: BlameRecord | None = None
-        self._told: set[Any] = set()
+        self._reported: set[Any] = set()
         self._watch = jax.jit(self._watched)
 
     @property
     def after(self) -> int:
-        """Overflows in a row after which to heal, 0 for never."""
+        """How many overflows in a row start a look, 0 for never."""
         policy = self._policy()
         if self._after is None or self._after[0] is not policy:
             self._after = policy, (policy or Policy()).merged_with_environment().heal
@@ -93,18 +93,18 @@ class Healer:
         finite: Any,
         before: MixedPrecisionState,
     ) -> None:
-        """Watches a step, or looks at it; called once for each one, while it is traced.
+        """Watches a step or looks at it; called once for each step, while it is traced.
 
         Args:
-            function: what is rewritten of the step.
-            args: its arguments.
-            kwargs: likewise.
-            loss: that it gave, ``None`` where it is not known.
+            function: the rewritten part of the step.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            loss: its loss, ``None`` if that is unknown.
             finite: ``bool[]``, whether its gradients are finite.
             before: the optimizer's state before the step.
 
         Raises:
-            ArgumentError: it is to heal, in several processes.
+            ArgumentError: healing is on and there are several processes.
         """
         self._attends = True
         after = self.after
@@ -113,7 +113,7 @@ class Healer:
         if jax.process_count() > 1:
             raise ArgumentError(
                 f"Policy(heal={after}): there are {jax.process_count()} processes, and they would "
-                "hear of an overflow at different steps. Train without heal; run "
+                "notice an overflow at different steps. Train without heal; run "
                 "duotone.blame(step, ...) in one process and pass what it prints as "
                 "Policy(keep_full=[...])."
             )
@@ -129,7 +129,7 @@ class Healer:
             self._watch(bad, finite, before.last_finite, *counts)
 
     def unseen(self, why: str) -> None:
-        """Says once that steps are not watched that were to be healed, unless others are.
+        """Warns once that healing is on but no step is watched.
 
         Args:
             why: the reason.
@@ -138,19 +138,19 @@ class Healer:
             self._give_up("%s, so overflows in its steps are not seen.", why)
 
     def ask(self, half: str | None) -> str:
-        """Names the operation for a warning of skipped steps, or has the next step looked at.
+        """Names the operation for a warning about skipped steps, or starts a look.
 
         Args:
-            half: the half type, ``None`` where nothing is rewritten.
+            half: the half type, ``None`` if nothing is rewritten.
 
         Returns:
-            A sentence with a space after it; empty if nothing can be said.
+            A sentence and a space; empty if nothing is known.
         """
         if half is None:
             return f"Duotone computes nothing in half here. {_NOT_HALF} "
         with _LOCK:
             if self._found is not None and self._found.first is not None:
-                return f"{_told(self._found, self._found.first)} "
+                return f"{_in_words(self._found, self._found.first)} "
             if not self._attends or jax.process_count() > 1:
                 return ""
             if not self._looking:
@@ -161,7 +161,7 @@ class Healer:
     # On the device.
 
     def _watched(self, bad: Any, *flags: Any) -> None:
-        """Calls the host where a step overflowed; elsewhere nothing runs."""
+        """Calls the host if a step overflowed."""
 
         def call(*flags: Any) -> None:
             jax.debug.callback(self._overflowed, *flags)
@@ -175,7 +175,7 @@ class Healer:
         kwargs: Mapping[str, Any],
         bad: Any,
     ) -> None:
-        """Runs a step that overflowed beside its reference, and passes the rows to the host."""
+        """Runs a step that overflowed with its reference, and passes the rows to the host."""
         name = describe_callable(function)
         arrays, signature = flatten_call(name, tuple(args), dict(kwargs))
         try:
@@ -187,8 +187,8 @@ class Healer:
                 rows = jax.lax.cond(
                     bad, lambda: program.rows(arrays), lambda: jnp.zeros(like.shape, like.dtype)
                 )
-        except Exception as error:  # of whatever the step holds: the training is to go on
-            self._give_up("%s cannot be run beside its float32 reference: %s", name, error)
+        except Exception as error:  # any error of the user's step; training must go on
+            self._give_up("%s cannot run next to its float32 reference: %s", name, error)
             return
         jax.debug.callback(functools.partial(self._looked, program), rows, bad)
 
@@ -197,29 +197,29 @@ class Healer:
     def _overflowed(
         self, bad: Any, finite: Any, last_finite: Any, skipped: Any, good_steps: Any
     ) -> None:
-        """Counts, and after enough in a row, or often enough, has the next steps looked at.
+        """Counts an overflow; starts a look after enough overflows in a row or in total.
 
         Args:
-            bad: whether the step overflowed; ``vmap`` calls for those that did not too.
-            finite: whether the gradients were, in spite of the loss: such steps are not skipped,
-                and count whether in a row or not.
+            bad: whether the step overflowed; under ``vmap`` the host is also called if not.
+            finite: whether the gradients were finite although the loss was not. Such steps are not
+                skipped; they count as in a row.
             last_finite: whether the step before was taken.
-            skipped: how many steps were skipped before, -1 if nobody counts.
-            good_steps: how many steps were taken since the last skipped one, likewise.
+            skipped: how many steps were skipped before, -1 if unknown.
+            good_steps: how many steps were taken since the last skipped one, -1 if unknown.
         """
         if not np.asarray(bad).any():
             return
         with _LOCK:
             step = -1 if np.asarray(finite).any() else int(np.asarray(skipped).max())
             if step >= 0 and step == self._step:
-                return  # of another device
+                return  # another device reported this step already
             self._step = step
             if self._looking or self._gave_up:
                 self._late += 1
                 if self._late == _LATE and self._looking:
                     self._say(
-                        "%d more steps overflowed and the step was not traced again, so nothing "
-                        "can be healed in it: it was compiled ahead of time, or is one long scan. "
+                        "%d more steps overflowed and the step was not retraced, so nothing in it "
+                        "can be healed: it was compiled ahead of time, or is one long scan. "
                         "duotone.blame(step, ...) names the operation and prints the pin.",
                         _LATE,
                     )
@@ -235,14 +235,14 @@ class Healer:
                 self._look()
 
     def _looked(self, program: Instrumented, rows: Any, bad: Any) -> None:
-        """Reads what a step beside its reference has shown."""
+        """Finds the operation to blame in the rows of a step."""
         with _LOCK:
             if not self._looking or self._gave_up:
                 return
             if not np.asarray(bad).any():
                 self._clean += 1
                 if self._clean >= _PATIENCE:
-                    self._stop()  # it shows nothing about what overflows in other batches
+                    self._stop()  # good batches do not show which operation overflows in others
                 return
             self._found = record = program.blamed(rows)
             found = self._pinned(record)
@@ -252,35 +252,36 @@ class Healer:
             self._stop()
 
     def _pinned(self, record: BlameRecord) -> bool:
-        """Keeps full what is to blame; False if there is nothing to keep full."""
+        """Keeps the operation to blame full; False if there is none."""
         first = record.first
         if self._asked and not self.after:
             if first is not None:
-                logger.warning("of the skipped steps: %s", _told(record, first) + _remedy(record))
+                line = _in_words(record, first) + _remedy(record)
+                logger.warning("of the skipped steps: %s", line)
             return False
         if record.verdict not in _HALF_IS_TO_BLAME or first is None:
-            if record.verdict not in self._told:
-                self._told.add(record.verdict)
-                self._say("%s Nothing is kept full for it.", _told(record, first))
+            if record.verdict not in self._reported:
+                self._reported.add(record.verdict)
+                self._say("%s Nothing is kept full for it.", _in_words(record, first))
             return False
         policy = self._policy() or Policy()
         taken = {*policy.keep_full, *policy.keep_half}
         pins = tuple(pin for pin in record.pins if pin not in taken)
         if not pins:
-            self._give_up("%s It stays so with %s full.", _told(record, first), record.pins)
+            self._give_up("%s It stays so with %s full.", _in_words(record, first), record.pins)
             return False
         self._repaint(policy.replace(keep_full=(*policy.keep_full, *pins)))
-        self._say("%s From now on full: %s.", _told(record, first), ", ".join(map(repr, pins)))
+        self._say("%s From now on full: %s.", _in_words(record, first), ", ".join(map(repr, pins)))
         return True
 
     def _look(self) -> None:
         self._looking, self._clean, self._late = True, 0, 0
-        _trace_again()
+        _retrace_all()
 
     def _stop(self) -> None:
         self._looking = self._asked = False
         self._in_a_row, self._often = 0, 0.0
-        _trace_again()
+        _retrace_all()
 
     def _give_up(self, why: str, *words: Any) -> None:
         with _LOCK:
@@ -292,36 +293,36 @@ class Healer:
         logger.warning(f"heal: {line}", *words)
 
 
-def _trace_again() -> None:
-    """Has all compiled functions traced again when they are called next."""
+def _retrace_all() -> None:
+    """Makes the next call of every compiled function retrace it."""
     _jax.healing.set_global(_jax.healing.get_global() + 1)
 
 
-def _told(record: BlameRecord, first: Suspect | None) -> str:
-    """Says what is to blame, in a sentence or two."""
+def _in_words(record: BlameRecord, first: Suspect | None) -> str:
+    """Describes the operation to blame in a sentence or two."""
     if first is None:
-        return "a step overflowed, and all its values are finite when it is run once more."
-    place = f" at {short_source(first.source)}" if first.source else ""
+        return "a step overflowed, and all its values are finite when it runs again."
+    line = f" at {short_source(first.source)}" if first.source else ""
+    name = f"{first.path}{line}"
     if record.verdict is Verdict.LOSS_SCALE:
         return (
-            f"{first.path}{place} overflows by the loss scale, {record.loss_scale:g}; the backward "
-            f"pass fits at {record.fitting_scale:g}."
+            f"{name} overflows by the loss scale, {record.loss_scale:g}; the backward pass fits at "
+            f"{record.fitting_scale:g}."
         )
     if record.verdict is Verdict.INPUT:
-        held = ", ".join(record.inputs)
-        return f"the arguments of the step hold NaN or infinity: {held}. {_NOT_HALF}"
+        inputs = ", ".join(record.inputs)
+        return f"the arguments of the step hold NaN or infinity: {inputs}. {_NOT_HALF}"
     if record.verdict is Verdict.FLOAT32:
-        return f"{first.path}{place} is not finite in float32 either. {_NOT_HALF}"
+        return f"{name} is not finite in float32 either. {_NOT_HALF}"
     where = "backward" if first.backward else "forward"
     if record.culprit is not None:
-        lost = record.culprit
         return (
-            f"numbers of {lost.path} become 0 in {record.half_dtype}, and {first.path}{place} "
-            + (f"divides by them, in the {where} pass.")
+            f"numbers of {record.culprit.path} become 0 in {record.half_dtype}, and {name} divides "
+            f"by them, in the {where} pass."
         )
     return (
-        f"{first.path}{place} overflows {record.half_dtype} in the {where} pass: in float32 it is "
-        f"from {first.low:.4g} to {first.high:.4g}."
+        f"{name} overflows {record.half_dtype} in the {where} pass: in float32 it is from "
+        f"{first.low:.4g} to {first.high:.4g}."
     )
 
 

@@ -1,11 +1,11 @@
-"""The rankings of ``blame``: which sites lose most to half, where nothing overflows.
+"""The rankings of ``blame``: the sites that lose most to half if nothing overflows.
 
 ::
 
     error       relative to the float32 reference
-    negligible  the reference of a sum is as small as float32's own rounding of its terms: the true
+    negligible  a sum whose reference is as small as float32's own rounding of its terms. The true
                 sum is 0 (the gradient of a bias before a softmax, or of a mean), so the error is
-                relative to the terms; what only such sums lead to is not ranked
+                relative to the terms. Values that depend only on such sums are not ranked.
     order       lines of the user's files, then libraries and the optimizer's update; most first
 """
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from duotone.blaming.suspects import Run
 
 MOST = 20
-"""Operations of each group that a ranking holds."""
+"""The most operations of each group in a ranking."""
 _SUMS = names_with(TRAITS, Trait.ADDS, Trait.SUBTRACTS, Trait.SUMS)
 _DOTS = names_with(TRAITS, Trait.CONTRACTS)
 _ROUNDING = 4 * 2.0**-24
 """The rounding error of a float32 sum, relative to a term, for each term."""
 _ALL_IS_LOST = 0.05
-"""The error from which on a value that follows from negligible sums has nothing of its own."""
+"""From this error on, a value computed from negligible sums counts as negligible too."""
 
 
 def shares_lost(run: Run) -> np.ndarray:
-    """For each site, the share of elements that are 0 or subnormal in half alone."""
+    """Returns for each site the share of elements that are 0 or subnormal only in half."""
     return run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
 
 
 def errors(run: Run) -> np.ndarray:
-    """For each site, its error, relative to what judges it; 0 where it is not ranked."""
+    """Returns for each site its relative error; 0 if the site is not ranked."""
     found = np.array([run.error(k) for k in range(len(run.sites))])
     wrong = found > 0
     negligible = set[int]()
@@ -66,7 +66,7 @@ def errors(run: Run) -> np.ndarray:
 
 
 def _terms(run: Run, site: Site, reads: list[int]) -> float:
-    """The greatest magnitude of the terms that a site adds up; 0 if it adds up nothing."""
+    """Returns the greatest magnitude of the terms that a site adds; 0 if it is no sum."""
     name = "" if site.eqn is None else site.eqn.primitive.name
     if name in _SUMS:
         return max(map(run.reference, reads), default=0.0)
@@ -74,7 +74,7 @@ def _terms(run: Run, site: Site, reads: list[int]) -> float:
 
 
 def _number(run: Run, k: int, reads: list[int]) -> float:
-    """About how many terms each element of a sum has."""
+    """Estimates how many terms each element of a sum has."""
     counts = [float(run.rows[read, COUNT]) for read in reads]
     result = max(float(run.rows[k, COUNT]), 1.0)
     if len(reads) == 2 and run.sites[k].eqn.primitive.name in _DOTS:
@@ -83,11 +83,12 @@ def _number(run: Run, k: int, reads: list[int]) -> float:
 
 
 def order(run: Run, sizes: np.ndarray) -> list[list[int]]:
-    """Sites in two groups, the user's own and others, those with the greatest sizes first.
+    """Sorts sites by size in two groups, the user's own lines and others, greatest first.
 
     Args:
         run: the run.
-        sizes: of each site; what moves values only to a result, and sizes of 0, are left out.
+        sizes: the figure of each site. Sites of size 0, and results that only move a value, are
+            left out.
     """
     moved = {k for k in run.results if k >= 0 and _moves(run.sites[k])}
     groups: list[list[int]] = [[], []]
@@ -111,5 +112,5 @@ def _is_users(site: Site) -> bool:
 
 
 def _moves(site: Site) -> bool:
-    """True if what makes a value only moves others."""
+    """True if the operation at a site only moves values."""
     return site.eqn is not None and site.eqn.primitive.name in MOVING

@@ -1,7 +1,8 @@
-"""Loops, branches and shards of a program that runs beside its float32 reference.
+"""Loops, branches and shards of a program that runs with its float32 reference.
 
-A carry has a reference of its own only if the body, or what it starts from, makes one: that is
-tried out, and so is which sites the body has, since a loop carries one row for each of them.
+A carry has a separate reference only if its initial value or the body makes one. Tracing the body
+until nothing changes finds these carries. It also finds the sites of the body, since a loop carries
+one row for each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Names = tuple[tuple[str, bool], ...]
 def _packed(
     references: Iterable[Reference], shared: Sequence[bool], avals: Sequence[Any]
 ) -> list[Any]:
-    """Arrays of values: one of each that is its own reference, two of each other."""
+    """Returns the arrays of values: one if a value is its own reference, otherwise two."""
     arrays: list[Any] = []
     for reference, one, aval in zip(references, shared, avals, strict=True):
         pair = rejoined(reference.plain, reference.full, aval)
@@ -35,7 +36,7 @@ def _packed(
 def _unpacked(
     arrays: Sequence[Any], shared: Sequence[bool], like: Sequence[int]
 ) -> list[Reference]:
-    """The values of arrays; ``like`` has the site of each."""
+    """Inverts :func:`_packed`; ``like`` has the site of each value."""
     rest = iter(arrays)
     found = []
     for one, site in zip(shared, like, strict=True):
@@ -45,16 +46,16 @@ def _unpacked(
 
 
 def _spread(t: References, sites: Sequence[int], rows: Any, among: Sequence[int]) -> Any:
-    """Rows of these sites among those of others, which are neutral."""
+    """Scatters rows of ``sites`` into neutral rows of ``among``."""
     return t.kind.neutral(len(among)).at[np.searchsorted(among, sites)].set(rows)
 
 
 class _Body:
-    """The body of a loop, tried out until it is known what it carries.
+    """The body of a loop, traced until its carries are known.
 
     Attributes:
         shared: which carries are their own references.
-        keys: the sites in it.
+        keys: the sites in the body.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class _Body:
         self.after: list[Reference] = []
         self.keys: list[int] = []
 
-    def settle(self, x: Sequence[Any]) -> None:
-        """Finds what is carried; ``x`` is what an iteration gets besides."""
+    def find_carries(self, x: Sequence[Any]) -> None:
+        """Finds which carries are shared; ``x`` has the other arguments of an iteration."""
         while True:
             arrays = _packed(self.first, self.shared, self._avals)
             jax.eval_shape(lambda a: self(a, x, jnp.int32(0), jnp.int32(0))[:2], arrays)
@@ -88,7 +89,7 @@ class _Body:
     def __call__(
         self, arrays: Sequence[Any], x: Sequence[Any], tick: Any, iteration: Any
     ) -> tuple[list[Any], Any, Any, list[Reference]]:
-        """One iteration: new carries, rows, tick, and further results."""
+        """Runs one iteration; returns new carries, rows, tick and further results."""
         carry = _unpacked(arrays, self.shared, self.sites)
         after, left = self._t.apart(lambda: self._run(carry, x), tick + 1, iteration)
         self.after, (self.keys, rows, tick) = after, left
@@ -97,12 +98,12 @@ class _Body:
         return arrays, rows, tick, after[count:]
 
     def start(self) -> tuple[list[Any], Any]:
-        """The carries before the loop, and the rows of no iteration."""
+        """Returns the carries before the loop, and neutral rows."""
         arrays = _packed(self.first, self.shared, self._avals)
         return arrays, self._t.kind.neutral(len(self.keys))
 
     def results(self, arrays: Sequence[Any]) -> list[Reference]:
-        """The carries after the loop."""
+        """Returns the carries after the loop."""
         return _unpacked(
             arrays, self.shared, [reference.site for reference in self.after[: len(self.shared)]]
         )
@@ -138,7 +139,7 @@ def _scan(
     )
     if not length:
         return _empty(eqn, operands)
-    body.settle(one)
+    body.find_carries(one)
     keys, avals = body.keys, [var.aval for var in opened.outvars[num_carry:]]
     stacked = [reference.shared for reference in body.after[num_carry:]]
 
@@ -162,7 +163,7 @@ def _extended(array: Any) -> bool:
 
 
 def _empty(eqn: Any, operands: list[Reference]) -> list[Reference]:
-    """A scan over nothing."""
+    """Runs a scan of length 0."""
     with _jax.EquationContext(eqn):
         plains = _jax.bind(eqn, [operand.plain for operand in operands])
     num_consts, num_carry = _jax.scan_layout(eqn)
@@ -171,7 +172,7 @@ def _empty(eqn: Any, operands: list[Reference]) -> list[Reference]:
 
 
 def _leave(t: References, keys: Sequence[int], rows: Any, tick: Any) -> None:
-    """Takes over what was noted inside."""
+    """Adds the rows of a loop or branch to the run."""
     t.left.append((keys, rows))
     t.tick = tick + 1
 
@@ -188,7 +189,7 @@ def _while(
         return t.run(jaxpr, [*consts, *carry], names, path)
 
     body = _Body(t, run, first, [var.aval for var in _jax.open_jaxpr(jaxpr).invars[of_body:]])
-    body.settle(())
+    body.find_carries(())
     mapped = is_mapped(eqn)
 
     def goes_on(arrays: Sequence[Any]) -> Any:
@@ -253,7 +254,7 @@ def _cond(
 def _shard_map(
     t: References, eqn: Any, operands: list[Reference], names: Names, path: tuple[int, ...]
 ) -> list[Reference]:
-    """Nothing is noted inside; the results are one site each."""
+    """Runs a ``shard_map`` without notes inside; each result is one site."""
     arguments = _jax.shard_map_arguments(eqn)
     jaxpr = eqn.params["jaxpr"]
     shared = [reference.shared for reference in operands]
@@ -275,8 +276,9 @@ def _shard_map(
         for reference in operands
         for a in ((reference.plain,) if reference.shared else (reference.plain, reference.full))
     ]
-    again = jax.shard_map(run, **{**arguments, "in_specs": tuple(enter), "out_specs": tuple(leave)})
-    results = _unpacked(again(*given), [False] * len(local), [-1] * len(local))
+    specs = {"in_specs": tuple(enter), "out_specs": tuple(leave)}
+    arrays = jax.shard_map(run, **{**arguments, **specs})(*given)
+    results = _unpacked(arrays, [False] * len(local), [-1] * len(local))
     reads = [reference.site for reference in operands]
     return [t.note((path, k), eqn, names, reference, reads) for k, reference in enumerate(results)]
 

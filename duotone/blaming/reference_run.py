@@ -1,14 +1,14 @@
-"""References: runs a rewritten program and, beside each of its values, what float32 makes of it.
+"""Runs a rewritten program together with a float32 reference of each of its values.
 
 ::
 
     for each equation
-        bind it to what the program has, and once more to the references, in which nothing is half
-        note a row of numbers of both (:mod:`duotone.blaming.reference_statistics`)
+        bind it to the program's values, then to their references, none of which is half
+        note a row of statistics of both (:mod:`duotone.blaming.reference_statistics`)
 
-A value that nothing half leads to is its own reference and is calculated once. Loops and branches
-go where the program's own values lead, for both; what is noted of their iterations is joined. The
-whole is traced by whoever calls it, so it is compiled as one program.
+A value is its own reference, computed once, if no half value leads to it. The program's own values
+control loops and branches of both runs. Rows of several iterations are joined. The caller traces
+both runs, so they compile as one program.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ MOVING = frozenset(
     "gather concatenate pad select_n neg optimization_barrier duotone_instead stop_gradient "
     "reduce_precision dynamic_update_slice device_put pvary".split()
 )
-"""Operations that only move values: nothing is noted of what moves one."""
+"""Operations that only move values. Their results have no site of their own."""
 _CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _CALLS = frozenset("jit pjit closed_call core_call remat2 custom_jvp_call custom_vjp_call".split())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Site:
-    """A place in the program at which a value is made.
+    """A site in the program that makes a value.
 
     Attributes:
         eqn: the equation.
         names: its name stack: names, and whether each is that of a transformation.
-        dtype: of the value.
-        shape: likewise.
+        dtype: the dtype of the value.
+        shape: the shape of the value.
         reads: sites of the operands.
-        loop: whether it stands in a loop.
-        around: the equations in whose programs it is, outermost first.
+        loop: whether the equation is in a loop.
+        around: the enclosing equations, outermost first.
     """
 
     eqn: Any
@@ -75,31 +75,31 @@ class Reference:
 
 
 NUMBER = -2
-"""The site of a literal, and of what is made of literals alone."""
+"""The site of a literal and of values computed from literals alone."""
 
 
 def reference_of(plain: Any, site: int = -1) -> Reference:
-    """An argument or a constant, with a reference of the same numbers."""
+    """Returns an argument or a constant with a reference of the same numbers."""
     if getattr(plain, "dtype", None) in HALF and not _jax.is_operand(plain):
         return Reference(plain, jnp.asarray(plain).astype(jnp.float32), site)
     return Reference(plain, plain, site)
 
 
 class References:
-    """One run of a program beside its reference.
+    """One run of a program and its reference.
 
     Args:
         kind: what is noted of each value.
         handlers: runs an equation with loops or branches, by primitive name.
 
     Attributes:
-        sites: by number, in the order in which they are first met.
-        readers: for each site, the equations' name stacks that read it.
-        notes: what was noted in the program that runs, by site.
-        left: the rows that loops and branches in it have left, each with their sites.
+        sites: by number, in the order in which the run first meets them.
+        readers: for each site, the name stacks of the equations that read it.
+        notes: the notes of the current program, by site.
+        left: the rows of its loops and branches, each with their sites.
         tick: iterations of all loops so far.
-        iteration: of the innermost loop.
-        watching: whether anything is noted.
+        iteration: the iteration of the innermost loop.
+        watching: whether values are noted.
     """
 
     def __init__(self, kind: Kind, handlers: Mapping[str, Handler]) -> None:
@@ -140,32 +140,32 @@ class References:
 
         for position, eqn in enumerate(opened.eqns):
             inner = (*names, *_jax.stack_names(eqn.source_info.name_stack))
-            place = (*path, position)
+            inner_path = (*path, position)
             handler = self._handlers.get(
                 eqn.primitive.name, _calls if eqn.primitive.name in _CALLS else _leaf
             )
             around = self._around
             self._around = around if handler is _leaf else (*around, eqn)
-            results = handler(self, eqn, [read(atom) for atom in eqn.invars], inner, place)
+            results = handler(self, eqn, [read(atom) for atom in eqn.invars], inner, inner_path)
             self._around = around
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in opened.outvars]
 
     def note_results(self, jaxpr: Any, results: Sequence[Reference]) -> list[int]:
-        """The sites of the program's results.
+        """Returns the sites of the program's results.
 
-        A result that was moved after it was noted has a site of its own: what moves it may put NaN
-        into it, as ``jnp.where`` and ``jnp.take`` do.
+        A result that was moved after its note gets a site of its own, because the move may add
+        NaN, as ``jnp.where`` and ``jnp.take`` do.
         """
         sites = []
-        for place, reference in enumerate(results):
+        for position, reference in enumerate(results):
             noted = self.notes.get(reference.site)
-            makers = _makers(jaxpr, place)
+            makers = _makers(jaxpr, position)
             if makers and (noted is None or noted.full is not reference.full):
                 stacks = (_jax.stack_names(eqn.source_info.name_stack) for eqn in makers)
                 names, self._around = tuple(itertools.chain(*stacks)), makers[:-1]
                 reference = self.note(
-                    ("result", place), makers[-1], names, reference, [reference.site]
+                    ("result", position), makers[-1], names, reference, [reference.site]
                 )
             sites.append(reference.site)
         self._around = ()
@@ -179,7 +179,7 @@ class References:
         reference: Reference,
         reads: Sequence[int],
     ) -> Reference:
-        """The value with its site, after it was noted for a row."""
+        """Notes a value for a row and returns it with its site."""
         dtype = getattr(reference.plain, "dtype", None)
         if not self.watching or not watched(dtype) or _jax.is_operand(reference.plain):
             return reference
@@ -195,7 +195,7 @@ class References:
         return Reference(reference.plain, reference.full, number)
 
     def rows(self) -> tuple[list[int], Any]:
-        """The sites that were noted in the program that runs, and a row for each."""
+        """Returns the sites that the current program noted, and a row for each."""
         iteration = -1 if self.iteration is None else self.iteration
         sites = [*self.notes, *(site for sites, _ in self.left for site in sites)]
         found = [rows for _, rows in self.left]
@@ -204,9 +204,10 @@ class References:
         return sites, jnp.concatenate(found) if found else self.kind.neutral(0)
 
     def apart(self, function: Callable[[], Any], tick: Any, iteration: Any) -> tuple[Any, Any]:
-        """Runs a function that runs programs: gives its result, and sites, rows and tick it leaves.
+        """Runs a function in a trace of its own, with empty notes.
 
-        What was noted so far is set aside: it is traced by itself.
+        Returns:
+            Its result, and the sites, rows and tick that it leaves.
         """
         saved = self.notes, self.left, self.tick, self.iteration
         self.notes, self.left, self.tick, self.iteration = {}, [], tick, iteration
@@ -216,10 +217,10 @@ class References:
             self.notes, self.left, self.tick, self.iteration = saved
 
 
-def _makers(jaxpr: Any, place: int) -> tuple[Any, ...]:
-    """The equation that makes a result, last, after those whose programs it is in."""
+def _makers(jaxpr: Any, position: int) -> tuple[Any, ...]:
+    """Returns the equation that makes a result, after its enclosing equations."""
     opened = _jax.open_jaxpr(jaxpr)
-    atom = opened.outvars[place]
+    atom = opened.outvars[position]
     for eqn in reversed(opened.eqns):
         if any(out is atom for out in eqn.outvars):
             if eqn.primitive.name not in _CALLS:
@@ -234,7 +235,7 @@ Handler = Callable[
     [References, Any, list[Reference], tuple[tuple[str, bool], ...], tuple[int, ...]],
     list[Reference],
 ]
-"""Takes the run, an equation, its operands, the name stack and the place; returns its results."""
+"""Takes the run, an equation, its operands, the name stack and the path; returns its results."""
 
 
 def _calls(
@@ -244,7 +245,7 @@ def _calls(
     names: tuple[tuple[str, bool], ...],
     path: tuple[int, ...],
 ) -> list[Reference]:
-    """A program that runs once, in place."""
+    """Runs the program of a call once."""
     jaxpr = next(eqn.params[name] for name in _CALLED if name in eqn.params)
     return t.run(jaxpr, operands, names, path)
 
@@ -256,7 +257,7 @@ def _leaf(
     names: tuple[tuple[str, bool], ...],
     path: tuple[int, ...],
 ) -> list[Reference]:
-    """One equation, bound twice."""
+    """Binds an equation to the program's values and to their references."""
     for operand in operands:
         if operand.site >= 0:
             t.readers.setdefault(operand.site, set()).add(names)
@@ -273,17 +274,16 @@ def _leaf(
     found = list(dict.fromkeys(read for read in reads if read >= 0)) or [max(reads, default=-1)]
     if widened or (name in MOVING and (many or len(found) == 1)):
         return [
-            Reference(reference.plain, reference.full, reads[place] if many else found[0])
-            for place, reference in enumerate(references)
+            Reference(reference.plain, reference.full, reads[k] if many else found[0])
+            for k, reference in enumerate(references)
         ]
     return [
-        t.note((path, place), eqn, names, reference, reads)
-        for place, reference in enumerate(references)
+        t.note((path, k), eqn, names, reference, reads) for k, reference in enumerate(references)
     ]
 
 
 def _full(eqn: Any, operands: Sequence[Reference], plains: list[Any]) -> list[Any]:
-    """The references of an equation's results."""
+    """Computes the references of an equation's results."""
     half = any(getattr(plain, "dtype", None) in HALF for plain in plains)
     if all(operand.shared for operand in operands) and not half and not _rounds(eqn):
         return plains
@@ -305,7 +305,7 @@ def _full(eqn: Any, operands: Sequence[Reference], plains: list[Any]) -> list[An
 
 
 def _with_own_types(eqn: Any, operands: Sequence[Reference]) -> list[Any]:
-    """The equation as it stands, on references in the types of the program."""
+    """Binds an unchanged equation to references in the types of the program."""
     own = [
         operand.full if operand.shared else jnp.asarray(operand.full).astype(operand.plain.dtype)
         for operand in operands
@@ -324,7 +324,7 @@ def _rounds(eqn: Any) -> bool:
 
 
 def _wide(param: Any) -> Any:
-    """A parameter of an equation, float32 where it names a half type or an algorithm of it."""
+    """Replaces half types and their algorithms in a parameter by float32."""
     if isinstance(param, str):
         return "float32" if param in map(str, HALF) else param
     if isinstance(param, lax.DotAlgorithmPreset) and param.name.startswith(("BF16", "F16")):
@@ -335,7 +335,7 @@ def _wide(param: Any) -> Any:
 
 
 def rejoined(plain: Any, full: Any, aval: Any) -> tuple[Any, Any]:
-    """Both in the dtypes that a carry of this type has."""
+    """Casts a value and its reference to the dtypes of a carry of this type."""
     dtype = aval.dtype
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         return plain, full

@@ -1,14 +1,14 @@
-"""The notes of ``blame`` on values: a row of numbers for each and its float32 reference.
+"""The statistics of ``blame``: one row of numbers for each value and its float32 reference.
 
-Rows are made for all values of a program at once::
+A program makes the rows of all its values at once::
 
-    small values of one size and dtype are laid side by side, so that one kernel reads them all
-    one reduction, of several operands, gives all columns; all of them are whole numbers
+    stack small values of one size and dtype, so that one kernel reads them all
+    compute all columns with one integer reduction of several operands
 
-The bits of a float32, read as a whole number, are in the order of the numbers, and neither sums nor
-extrema of whole numbers depend on their order: a compiler makes them many at a time, which it may
-not do with sums of floating numbers. Errors are such sums, so they are noted by themselves, in a
-run of their own. Rows of the same value in two iterations of a loop are joined to one.
+The integer bits of float32 numbers are in the order of the numbers. Integer sums and extrema do not
+depend on their order, so the compiler may vectorize them. It may not reorder floating-point sums.
+Errors are floating-point sums, so a second run computes them. Rows of the same value in two
+iterations of a loop are joined.
 """
 
 from __future__ import annotations
@@ -24,36 +24,39 @@ import numpy as np
 from jax import lax
 
 BAD, TICK, ITERATION, LOW, HIGH, UNDERFLOW, ZERO, COUNT, FULL_TICK = range(9)
-"""Columns of a look: elements that are not finite while the reference's are; when that was first,
-counted in iterations of all loops, and the iteration of the innermost one; least and greatest
-element of the reference, both NaN if one is; elements below the normal numbers of half whose
-reference is a normal float32, and those of them that are 0; elements; when the reference was first
-not finite."""
+"""Columns of a look.
+
+``BAD``: how many elements are not finite while the reference's are. ``TICK``: when that was first,
+in iterations of all loops. ``ITERATION``: the same for the innermost loop. ``LOW``, ``HIGH``: the
+least and greatest element of the reference, both NaN if one element is. ``UNDERFLOW``: how many
+elements are below the normal numbers of half while their reference is a normal float32. ``ZERO``:
+how many of them are 0. ``COUNT``: how many elements there are. ``FULL_TICK``: when the reference
+was first not finite."""
 WIDTH = 9
 ERROR, SIZE = range(WIDTH, WIDTH + 2)
-"""Columns of errors, behind those of a look: sums of squares of the error and of the reference, not
-finite where one of them is not."""
+"""Columns of errors, after those of a look: sums of squares of the error and of the reference. They
+are not finite if an element is not."""
 NEUTRAL = np.array([0, np.inf, 0, np.inf, -np.inf, 0, 0, 0, np.inf], np.float32)
-"""The row of no element."""
+"""The row of an empty value."""
 _ADDED = np.array([1, 0, 0, 0, 0, 1, 1, 1, 0], bool)
 _SMALL = 4096
-"""Elements up to which values are laid side by side: a copy of one takes less than a kernel."""
+"""Values of up to this many elements are stacked, since a copy costs less than a kernel."""
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
 _NORMAL = np.int32(0x00800000)
 _ZERO, _ONE = np.int32(0), np.int32(1)
 _SUM, _MAX, _MIN = (lax.add, _ZERO), (lax.max, ~_INFINITE), (lax.min, _INFINITE)
-"""Reductions: what joins two numbers, and the number of no element (in order, -inf and inf)."""
+"""Reductions: the operation and its neutral element (for extrema, the order of -inf and inf)."""
 
 
 class Note(NamedTuple):
-    """A value of which a row is to be made.
+    """A value that gets a row.
 
     Attributes:
-        plain: as the program has it.
-        full: its reference; the same object if both are one value.
-        tick: counts iterations.
+        plain: the program's value.
+        full: its reference; the same object if the value is its own reference.
+        tick: iterations of all loops so far.
     """
 
     plain: Any
@@ -66,10 +69,10 @@ class Kind:
     """One kind of rows.
 
     Attributes:
-        rows: makes those of values, ``float32[values, width]``, of notes that are at least one and
-            the iteration of the innermost loop.
+        rows: takes one note or more and the iteration of the innermost loop; returns the rows,
+            ``float32[values, width]``.
         joined: joins rows of the same values at two times.
-        start: the row of no element.
+        start: the row of an empty value.
     """
 
     rows: Callable[[Sequence[Note], Any], Any]
@@ -77,12 +80,12 @@ class Kind:
     start: np.ndarray
 
     def neutral(self, count: int) -> Any:
-        """Rows of values that were not made yet."""
+        """Returns rows of values that the program has not made yet."""
         return jnp.tile(jnp.asarray(self.start), (count, 1))
 
 
 def _grouped(notes: Sequence[Note]) -> list[list[int]]:
-    """Places of notes that are read by one kernel."""
+    """Groups the indices of notes so that one kernel reads each group."""
     groups: defaultdict[Any, list[int]] = defaultdict(list)
     for k, note in enumerate(notes):
         size, alike = note.plain.size, note.plain is note.full
@@ -91,14 +94,14 @@ def _grouped(notes: Sequence[Note]) -> list[list[int]]:
 
 
 def _rows_of_look(notes: Sequence[Note], iteration: Any) -> Any:
-    """Rows of what overflows and what is lost, ``float32[values, WIDTH]``.
+    """Makes rows of overflows and underflows, ``float32[values, WIDTH]``.
 
     Args:
-        notes: of the values.
-        iteration: of the innermost loop.
+        notes: one for each value.
+        iteration: the iteration of the innermost loop.
     """
     groups = _grouped(notes)
-    found = [_columns(*_side_by_side([notes[k] for k in group])) for group in groups]
+    found = [_columns(*_stacked_notes([notes[k] for k in group])) for group in groups]
     columns = {c: jnp.concatenate([one[c] for one in found]) for c in found[0]}
     order = [k for group in groups for k in group]
     bad = columns[BAD].astype(jnp.float32)
@@ -117,8 +120,8 @@ def _rows_of_look(notes: Sequence[Note], iteration: Any) -> Any:
     return jnp.stack([done[c] for c in range(WIDTH)], 1)[np.argsort(order)]
 
 
-def _side_by_side(notes: Sequence[Note]) -> tuple[Any, Any]:
-    """The values of notes, all of one size, and their references, ``[notes, ...]`` each."""
+def _stacked_notes(notes: Sequence[Note]) -> tuple[Any, Any]:
+    """Stacks the values of notes of one size, and their references, to ``[notes, ...]``."""
     plains, fulls = [note.plain for note in notes], [note.full for note in notes]
     alike = plains[0] is fulls[0]
     if len(notes) == 1:
@@ -129,7 +132,7 @@ def _side_by_side(notes: Sequence[Note]) -> tuple[Any, Any]:
 
 
 def _stacked(arrays: Sequence[Any]) -> Any:
-    """Arrays of one size side by side; made once, not anew for each element that is read."""
+    """Stacks arrays of one size; the barrier prevents recomputation for each element."""
     return lax.optimization_barrier(jnp.stack([jnp.ravel(array) for array in arrays]))
 
 
@@ -137,8 +140,8 @@ def _columns(plain: Any, full: Any) -> dict[int, Any]:
     """Reduces values to columns, ``int32[values]`` each.
 
     Args:
-        plain: as the program has them, ``[values, ...]``.
-        full: their references; the same object if they are their own.
+        plain: the program's values, ``[values, ...]``.
+        full: their references; the same object if the values are their own references.
     """
     bits = _bits(full)
     order = _ordered(bits)
@@ -168,7 +171,7 @@ def _bits(array: Any) -> Any:
 
 
 def _ordered(bits: Any) -> Any:
-    """Bits of float32 as whole numbers in the same order; its own inverse."""
+    """Maps bits of float32 to integers in the order of the numbers; its own inverse."""
     return bits ^ ((bits >> 31) & _MAGNITUDE)
 
 
@@ -181,11 +184,11 @@ def _counted(found: Any) -> Any:
 
 
 def _ticks(ticks: Sequence[Any]) -> Any:
-    """Scalars as one array; few of them differ."""
+    """Stacks scalars, each different one once, and gathers."""
     different = list({id(tick): tick for tick in ticks}.values())
-    place = {id(tick): k for k, tick in enumerate(different)}
+    index = {id(tick): k for k, tick in enumerate(different)}
     found = jnp.stack([jnp.float32(tick) for tick in different])
-    return found[np.array([place[id(tick)] for tick in ticks])]
+    return found[np.array([index[id(tick)] for tick in ticks])]
 
 
 def _joined_looks(one: Any, other: Any) -> Any:
@@ -198,10 +201,10 @@ def _joined_looks(one: Any, other: Any) -> Any:
 
 
 def _rows_of_errors(notes: Sequence[Note], iteration: Any) -> Any:
-    """Rows of errors, ``float32[values, 2]``; 0 for values that are their own references."""
+    """Makes rows of errors, ``float32[values, 2]``; 0 for values that are their own references."""
     del iteration
     groups = _grouped(notes)
-    found = [_sums(*_side_by_side([notes[k] for k in group])) for group in groups]
+    found = [_sums(*_stacked_notes([notes[k] for k in group])) for group in groups]
     order = [k for group in groups for k in group]
     return jnp.concatenate(found)[np.argsort(order)]
 
@@ -218,8 +221,8 @@ def _sums(plain: Any, full: Any) -> Any:
 def _sum(array: Any) -> Any:
     """Sums over all dimensions but the first, in two steps.
 
-    Floating numbers are added up in order: the sums of many columns, but not one sum, are made many
-    at a time.
+    The compiler adds floating-point numbers in order, so it vectorizes the sums of many columns but
+    not a single sum.
     """
     length = math.prod(array.shape[1:])
     rows = next((n for n in (512, 256, 128, 64, 32, 16, 8) if length % n == 0), 1)
@@ -228,7 +231,7 @@ def _sum(array: Any) -> Any:
 
 
 LOOK = Kind(_rows_of_look, _joined_looks, NEUTRAL)
-"""Overflows and what is lost: the columns from ``BAD`` to ``FULL_TICK``."""
+"""Overflows and underflows: the columns from ``BAD`` to ``FULL_TICK``."""
 ERRORS = Kind(_rows_of_errors, lax.add, np.zeros(2, np.float32))
 """Errors against float32: the columns ``ERROR`` and ``SIZE``."""
 

@@ -1,12 +1,12 @@
-"""From the rows of a run beside its float32 reference to what is to blame.
+"""Finds the operation to blame in the rows of a run and its float32 reference.
 
 ::
 
-    first     of the sites at which an element is not finite while its reference is, the earliest
-    cause     the reference does not fit half: overflow, in the forward or the backward pass;
-              it fits: something before it became 0
-    pins      what makes or reads a half value whose reference does not fit
-    otherwise the first NaN of float32, and back from it to the site that it comes from
+    first     the earliest site with an element that is not finite while its reference is
+    cause     overflow in the forward or backward pass, if the reference does not fit half;
+              otherwise an earlier value became 0
+    pins      operations that make or read a half value whose reference does not fit
+    otherwise find the first NaN of float32 and follow its operands back to their origin
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from duotone.ops.traits import Trait
 from duotone.policy.regions import LOSS_SCALE, without_regions
 
 _MATTERS = 0.01
-"""Share of elements that became 0 which is worth a pin."""
+"""The share of elements that became 0 from which on a site is pinned."""
 Names = tuple[tuple[str, bool], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a step beside its reference.
+    """One run of a step and its reference.
 
     Attributes:
-        sites: where values are made.
-        rows: what was noted, one row for each site.
+        sites: the sites that make values.
+        rows: one row of statistics for each site.
         readers: name stacks of the equations that read a site.
         marked: painted programs, by the number in the marks.
         arguments: name of each argument.
@@ -68,7 +68,7 @@ class Run:
     results: Sequence[int]
 
     def node(self, names: Names) -> tuple[Any, Node] | None:
-        """The painted program and the node that a name stack marks."""
+        """Returns the painted program and the node that a name stack marks."""
         found = node_marked(name for name, _ in names)
         if found is None:
             return None
@@ -76,31 +76,31 @@ class Run:
         return painted, painted.built.graph.nodes[found[1]]
 
     def reference(self, site: int) -> float:
-        """The greatest magnitude of a reference, 0 if it is not finite itself."""
+        """Returns the greatest magnitude of a reference, 0 if that is not finite."""
         low, high = self.rows[site, [LOW, HIGH]]
         return float(max(abs(low), abs(high))) if np.isfinite([low, high]).all() else 0.0
 
     def largest(self, site: int) -> float:
-        """The largest number of the dtype of a site if that is half, else infinity."""
+        """Returns the largest number of a site's dtype if that is half, else infinity."""
         half = HALF_TYPES.get(self.sites[site].dtype)
         return math.inf if half is None else half.largest
 
     def emptied(self, site: int) -> float:
-        """The share of elements that became 0."""
+        """Returns the share of elements that became 0."""
         return float(self.rows[site, ZERO] / max(self.rows[site, COUNT], 1))
 
     def error(self, site: int) -> float:
-        """The root mean square of the difference to a reference, over that of the reference."""
+        """Returns the root mean square of the error, relative to that of the reference."""
         error, size = self.rows[site, [ERROR, SIZE]]
         relative = math.sqrt(error / size) if 0 < size < math.inf and error >= 0 else 0.0
         return relative if math.isfinite(relative) else 0.0
 
     def backward(self, site: int) -> bool:
-        """True if a site stands in a backward pass."""
+        """True if a site is in a backward pass."""
         return any(name == "transpose" and by for name, by in self.sites[site].names)
 
     def maker(self, site: int) -> int:
-        """The site whose value a cast to half rounds; the site itself if it is no such cast."""
+        """Returns the site whose value a cast to half rounds; the site itself if it is no cast."""
         found = self.sites[site]
         if found.eqn is None or found.eqn.primitive.name != "convert_element_type":
             return site
@@ -110,7 +110,7 @@ class Run:
 
 
 def blamed(run: Run, half: str) -> BlameRecord:
-    """Finds the operation to blame for what a run shows, and the cause.
+    """Finds the operation to blame in a run, and the cause.
 
     Args:
         run: the run.
@@ -124,8 +124,8 @@ def blamed(run: Run, half: str) -> BlameRecord:
         if verdict is Verdict.UNDERFLOW:
             culprit = _emptied(run, first)
         if verdict is not Verdict.LOSS_SCALE:
-            mended = scale is not None and fitting is not None and fitting >= 1
-            pins = _pins(run, first, culprit, mended=mended)
+            scale_helps = scale is not None and fitting is not None and fitting >= 1
+            pins = _pins(run, first, culprit, scale_helps=scale_helps)
     else:
         verdict, first = _of_float32(run, inputs)
     return BlameRecord(
@@ -145,7 +145,7 @@ def blamed(run: Run, half: str) -> BlameRecord:
 
 
 def _bad_inputs(run: Run) -> tuple[str, ...]:
-    """Names of arguments that are not finite."""
+    """Returns the names of arguments that are not finite."""
     found = (k for k, site in enumerate(run.sites) if site.eqn is None)
     return tuple(
         site.names[0][0]
@@ -155,19 +155,19 @@ def _bad_inputs(run: Run) -> tuple[str, ...]:
 
 
 def _first_bad(run: Run) -> int | None:
-    """The site at which an element is first not finite while its reference is."""
+    """Returns the earliest site with an element that is not finite while its reference is."""
     bad = np.flatnonzero(run.rows[:, BAD] > 0)
     return min(bad.tolist(), key=lambda k: (run.rows[k, TICK], k), default=None)
 
 
 def _scales(run: Run) -> tuple[float | None, float | None]:
-    """The loss scale, and the greatest power of two at which the backward pass fits."""
-    behind = [k for k in range(len(run.sites)) if run.backward(k)]
-    scaled = [k for k in behind if (LOSS_SCALE, False) in run.sites[k].names]
+    """Returns the loss scale and the greatest power of two at which the backward pass fits."""
+    backward = [k for k in range(len(run.sites)) if run.backward(k)]
+    scaled = [k for k in backward if (LOSS_SCALE, False) in run.sites[k].names]
     scale = max((run.reference(k) for k in scaled), default=0.0)
     if not scale:
         return None, None
-    over = max((run.reference(k) / run.largest(k) for k in behind), default=0.0)
+    over = max((run.reference(k) / run.largest(k) for k in backward), default=0.0)
     fitting = scale if over <= 1 else 2.0 ** math.floor(math.log2(scale / over))
     return scale, fitting
 
@@ -183,14 +183,14 @@ def _cause(run: Run, first: int, scale: float | None, fitting: float | None) -> 
 
 
 def _overflows_before(run: Run, first: int) -> bool:
-    """True if the first operation, in float32 itself, reads numbers that are too large for half."""
+    """True if the first operation is float32 and reads numbers that are too large for half."""
     return run.sites[first].dtype not in HALF_TYPES and any(
         run.reference(k) > run.largest(k) for k in run.sites[first].reads
     )
 
 
 def _emptied(run: Run, site: int) -> int | None:
-    """The nearest site before, by what reads what, at which numbers became 0."""
+    """Returns the nearest ancestor of a site at which numbers became 0."""
     seen, layer = {site}, [site]
     while layer:
         lost = [k for k in layer if run.rows[k, ZERO] > 0]
@@ -202,29 +202,29 @@ def _emptied(run: Run, site: int) -> int | None:
 
 
 def _emptied_before(run: Run, site: int) -> set[int]:
-    """A site and those before it at which numbers became 0, with none between that kept them."""
-    found, ahead = {site}, [site]
-    while ahead:
-        for k in run.sites[ahead.pop()].reads:
+    """Returns a site and its ancestors along paths on which numbers became 0 at every site."""
+    found, stack = {site}, [site]
+    while stack:
+        for k in run.sites[stack.pop()].reads:
             if k not in found and run.emptied(k) > _MATTERS:
                 found.add(k)
-                ahead.append(k)
+                stack.append(k)
     return found
 
 
-def _pins(run: Run, first: int, culprit: int | None, *, mended: bool) -> list[str]:
-    """Patterns of what makes or reads a half value that does not fit.
+def _pins(run: Run, first: int, culprit: int | None, *, scale_helps: bool) -> list[str]:
+    """Returns patterns of the operations that make or read a half value that does not fit.
 
     Args:
         run: the run.
-        first: the site that is not finite first.
-        culprit: the one whose numbers became 0, if that is why.
-        mended: whether a lower loss scale mends the backward pass.
+        first: the first site that is not finite.
+        culprit: the site whose numbers became 0, if that is the cause.
+        scale_helps: whether the backward pass fits at a lower loss scale.
     """
     sites = [] if culprit is not None else [first]
     sites += [] if culprit is None else sorted(_emptied_before(run, culprit))
     for k in range(len(run.sites)):
-        if run.reference(k) > run.largest(k) and not (mended and run.backward(k)):
+        if run.reference(k) > run.largest(k) and not (scale_helps and run.backward(k)):
             sites.append(k)
     paths: dict[str, None] = {}
     for k in sites:
@@ -240,7 +240,7 @@ def _path(node: Node) -> str:
 
 
 def _escaped(path: str) -> str:
-    """A pattern that matches a path."""
+    """Returns a pattern that matches exactly a path."""
     return (
         path
         if fnmatch.fnmatchcase(path, path)
@@ -249,7 +249,7 @@ def _escaped(path: str) -> str:
 
 
 def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
-    """The verdict on a run that half does not break: finite, or where float32 is not."""
+    """Returns the verdict on a run that half does not break, and the site if there is one."""
     bad = np.isfinite(run.rows[:, FULL_TICK])
     nan = np.flatnonzero(np.isnan(run.rows[:, LOW])).tolist()
     starts = nan or [k for k in run.results if k >= 0 and bad[k]]
@@ -261,12 +261,12 @@ def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
 
 
 def _origin(run: Run, bad: np.ndarray, starts: Sequence[int]) -> int:
-    """The site from which the earliest of some sites has numbers that are not finite.
+    """Follows the earliest of some sites back to the first ancestor that is not finite.
 
     Args:
         run: the run.
         bad: for each site, whether its reference is ever not finite.
-        starts: sites at which it is.
+        starts: sites whose reference is not finite.
     """
 
     def moment(k: int) -> tuple[float, int]:
@@ -284,7 +284,7 @@ def _origin(run: Run, bad: np.ndarray, starts: Sequence[int]) -> int:
 
 
 def suspect(run: Run, site: int) -> Suspect:
-    """The operation at a site, with what was noted there."""
+    """Returns the operation at a site with its statistics."""
     made, row = run.maker(site), run.rows[site]
     at = run.sites[made]
     reader = ""
@@ -313,7 +313,7 @@ def suspect(run: Run, site: int) -> Suspect:
 
 
 def _described(run: Run, at: Site) -> tuple[str, str, str, str]:
-    """Operation, scope, source line and rule."""
+    """Returns the operation, scope, source line and rule of a site."""
     if at.eqn is None:
         return "argument", at.names[0][0], "", ""
     found = run.node(at.names)
@@ -328,13 +328,13 @@ def _described(run: Run, at: Site) -> tuple[str, str, str, str]:
 
 
 def _first_known(source: str, at: Site) -> str:
-    """A source line, or where JAX knows none that of the nearest equation around it."""
+    """Returns a source line, or that of the nearest enclosing equation if JAX knows none."""
     lines = (source, *map(_jax.source_line, reversed(at.around)))
     return next((line for line in lines if line != _jax.NO_SOURCE), source)
 
 
 def _ranked(run: Run, sizes: np.ndarray, *, is_error: bool) -> tuple[Suspect, ...]:
-    """Operations by a figure of their sites, each once; the user's own first, most first."""
+    """Ranks operations by a figure of their sites, each once, the user's own lines first."""
     ranked: list[Suspect] = []
     for group in ranking.order(run, sizes):
         found: dict[Any, Suspect] = {}

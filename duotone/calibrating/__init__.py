@@ -1,1 +1,1 @@
-"""``duotone.calibrate``: measures what the values of a function are, for a policy to rely on."""
+"""``duotone.calibrate`` measures the ranges of a function's values for a policy."""

@@ -1,11 +1,11 @@
-"""Measuring: runs a function on sample batches and records what its values are.
+"""Runs a function on sample batches and records the ranges of its values.
 
 ::
 
     for each batch
-        trace the function and build its graph; it must be the graph of the first batch
-        run it in float32, equation by equation; of each float32 value note the least and the
-            greatest element and how many float16 would round to fewer digits or to zero
+        trace the function and build its graph, which must equal the graph of the first batch
+        run it in float32, equation by equation; record for each float32 value the least and the
+            greatest element, and how many elements float16 would round to subnormals or to zero
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _FLOAT16 = HALF_TYPES["float16"]
 def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
     """Measures the values of a function on sample data.
 
-    The function runs in float32, equation by equation, loops in Python: expect some thousand
-    operations a second on small arrays. Values inside ``shard_map`` are not seen. The function is
-    to be the one that is rewritten: for ``autocast(jax.value_and_grad(loss))`` measure
-    ``jax.value_and_grad(loss)``; of a function that :func:`duotone.autocast` returned, the one
-    inside is measured.
+    The function runs in float32, equation by equation, with loops in Python: expect some thousand
+    operations a second on small arrays. It does not measure values inside ``shard_map``. Measure
+    the function that is rewritten: for ``autocast(jax.value_and_grad(loss))``, measure
+    ``jax.value_and_grad(loss)``. For a result of :func:`duotone.autocast`, it measures the function
+    inside.
 
     Args:
         fn: the function.
         batches: arguments of ``fn``, one element for each call: a tuple of positional arguments, or
-            the only argument, as which a named tuple counts too.
+            a single argument, which may be a named tuple.
 
     Returns:
-        For each float32 value the least and greatest element on all batches, and the shares that
-        float16 would hold with fewer digits or as zero. Values that were infinite or NaN somewhere
+        For each float32 value the least and greatest element over all batches, and the shares that
+        float16 would round to subnormals or to zero. Values that were infinite or NaN in a batch
         are left out.
 
     Raises:
-        CalibrationError: there is no batch, an argument holds NaN, or a batch makes ``fn`` another
-            program than the first (another structure, another Python number; other sizes are fine).
+        CalibrationError: there is no batch, an argument contains NaN, or the program of ``fn``
+            differs between batches (another structure or Python number; other sizes are fine).
         ArgumentTypeError: ``fn`` is not callable or ``batches`` cannot be iterated over.
 
     Example:
@@ -80,10 +80,7 @@ def calibrate(fn: Callable[..., Any], batches: Iterable[Any]) -> Calibration:
 
 
 class Calibrations:
-    """Measurements of the programs of one optimizer or model, call by call.
-
-    A call with another batch of a program adds to what is known of that; see :attr:`calibrations`.
-    """
+    """Calibrations of all programs of one optimizer or model, updated by each call."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, _Tally] = {}
@@ -94,12 +91,12 @@ class Calibrations:
         """Measures one call, as :func:`calibrate` does.
 
         Args:
-            fn: the function; of one that :func:`duotone.autocast` returned, the one inside.
-            args: its arguments.
+            fn: the function; for a result of :func:`duotone.autocast`, measures the one inside.
+            args: its positional arguments.
             kwargs: its keyword arguments.
 
         Returns:
-            What is known of this program by now.
+            The calibration of this program over all its calls so far.
 
         Raises:
             ArgumentTypeError, CalibrationError: as :func:`calibrate` does.
@@ -114,11 +111,11 @@ class Calibrations:
 
     @property
     def calibrations(self) -> tuple[Calibration, ...]:
-        """One for each program."""
+        """One calibration for each program."""
         return tuple(tally.calibration() for tally in self._tallies.values())
 
     def added_to(self, policy: Policy | None) -> Policy:
-        """A policy that knows these calibrations besides those it knew."""
+        """Returns a policy with these calibrations in addition to its own."""
         policy = policy or Policy()
         own = self.calibrations
         measured = {new.fingerprint for new in own}
@@ -174,7 +171,7 @@ class _Tally:
         self._batches += 1
 
     def join(self, other: _Tally) -> None:
-        """Adds what another tally saw of the same program."""
+        """Adds another tally of the same program."""
         for value, row in other._seen.items():
             self._add_rows(value, [row])
         self._batches += other._batches
@@ -189,7 +186,7 @@ class _Tally:
             if isinstance(array, (jax.ShapeDtypeStruct, Tracer)):
                 raise ArgumentTypeError(
                     f"calibrate({self._name}): {name} of batch {self._batches} is a "
-                    f"{type(array).__name__}, which holds no data; call calibrate on real arrays, "
+                    f"{type(array).__name__}, which has no data; call calibrate on real arrays, "
                     "outside of jax.jit and other transformations"
                 )
         for name, array in zip(names, arrays, strict=True):
@@ -202,7 +199,7 @@ class _Tally:
                 )
 
     def _check(self, graph: Graph, names: tuple[str, ...]) -> None:
-        """Every batch must give the same graph."""
+        """Raises if a batch gives another graph than the first."""
         found = fingerprint(graph)
         if not self.fingerprint:
             self.fingerprint = found
@@ -210,12 +207,12 @@ class _Tally:
             self._names |= dict(zip(graph.inputs, names, strict=True))
         elif found != self.fingerprint:
             raise CalibrationError(
-                f"calibrate({self._name}): batch {self._batches} makes it another program than "
-                "batch 0 did; pass batches of one structure, with the same non-array arguments"
+                f"calibrate({self._name}): batch {self._batches} gives another program than "
+                "batch 0; pass batches of one structure, with the same non-array arguments"
             )
 
     def calibration(self) -> Calibration:
-        """The record."""
+        """Returns the record."""
         values = []
         for value, row in sorted(self._seen.items()):
             low, smallest, high, nonzero, small, lost, over, bad = map(float, row)
@@ -231,9 +228,9 @@ class _Tally:
 
 @jax.jit
 def _statistics(array: jax.Array) -> jax.Array:
-    """Least element, smallest magnitude but 0, greatest element; then how many elements there are.
+    """Returns the least element, the smallest nonzero magnitude, the greatest element, and counts.
 
-    Counted are those that are not zero, small, lost, too large for float16, and not finite.
+    The counts are of nonzero, small, lost, too large (all for float16), and non-finite elements.
     """
     size = jnp.abs(array)
     small = (size > 0) & (size < _FLOAT16.smallest_normal)
@@ -246,5 +243,5 @@ def _statistics(array: jax.Array) -> jax.Array:
 
 
 def _joined(rows: np.ndarray) -> np.ndarray:
-    """The statistics of all rows together."""
+    """Merges rows of statistics."""
     return np.concatenate([rows[:, :2].min(0), rows[:, 2:3].max(0), rows[:, 3:].sum(0)])

@@ -1,6 +1,6 @@
-"""The command line: ``duotone``. One file per command; ``main`` puts them together.
+"""The ``duotone`` command line, with one file for each command.
 
-Called by the console script and by ``python -m duotone``. Who extends this: a new command is a
-new file with one function, and one line in ``main.py``. Commands import what they need when they
-run, so ``duotone --help`` is quick, and ``import duotone`` never loads this room.
+A new command is a new file with one function, and a line in ``main.py``. Commands import their
+dependencies when they run, so ``duotone --help`` is fast. ``import duotone`` never loads this
+folder.
 """

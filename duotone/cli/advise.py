@@ -1,6 +1,6 @@
-"""``duotone advise``: what makes a step slow on a device, and what to do about it.
+"""``duotone advise`` lists what makes a step slow on a device, with remedies.
 
-Nothing is compiled or run but the module that the function stands in.
+Nothing is compiled, and only the module of the function runs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def advise(
     target: Annotated[
         str | None,
         typer.Option(
-            help="The device, which need not be here: h100, a100, v5e, …; by default the one at "
-            "hand where its speed is known, else an h100.",
+            help="The device, which need not be present: h100, a100, v5e, …; by default the one "
+            "here if its speed is known, else an h100.",
             metavar="NAME",
         ),
     ] = None,
@@ -29,7 +29,7 @@ def advise(
     policy_file: PolicyFileOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Say what makes a step slow on a device and what to do about it, most expensive first."""
+    """List what makes a step slow on a device, with remedies, most expensive first."""
     import duotone
 
     function, arguments = load(program, shapes)

@@ -1,7 +1,7 @@
-"""``duotone blame``: which operation of a step is the first that is not finite in half, and why.
+"""``duotone blame`` names the first operation of a step that is not finite in half, and why.
 
 The step runs once, so its arguments need data: a function without arguments returns them, or with
-``--shapes`` they are random numbers. What is compiled is shown on stderr.
+``--shapes`` they are random numbers. Progress is shown on stderr.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ def blame(
     shapes: Annotated[
         str | None,
         typer.Option(
-            help="The arguments, arrays of these shapes: 'f32[64,32] i32[8]'. They hold normal "
-            "random numbers, of integers 0.",
+            help="The arguments, arrays of these shapes: 'f32[64,32] i32[8]'. Floats are normal "
+            "random numbers, integers are 0.",
             metavar="SHAPES",
         ),
     ] = None,
     dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
     rows: Annotated[
-        int, typer.Option("--rows", min=1, help="Lines of each ranking, where all is finite.")
+        int, typer.Option("--rows", min=1, help="Lines of each ranking, if all is finite.")
     ] = 5,
     json: JsonOption = None,
 ) -> None:
-    """Run a step once beside float32 and name the first operation that is not finite in half."""
+    """Run a step once in half and float32; name the first operation that only half breaks."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -53,15 +53,15 @@ def blame(
     with progress:
         bar = progress.add_task("tracing", total=None)
 
-        def told(stage: str) -> None:
+        def report(stage: str) -> None:
             progress.update(bar, description=stage if stage == "tracing" else f"compiling: {stage}")
 
-        found = look(function, arguments, {}, asked["dtype"], asked["policy"], told)
+        found = look(function, arguments, {}, asked["dtype"], asked["policy"], report)
     show(BlameView(found, rows), json, found.to_json)
 
 
 def _filled(shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arrays with data for arrays without: normal random numbers, and zeros of integers."""
+    """Makes arrays of these shapes: normal random floats, and integer zeros."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""``duotone clusters`` and ``duotone flags``: what makes compilation slow, and the flags for it."""
+"""``duotone clusters`` and ``duotone flags``: the causes of slow compilation, and XLA's flags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def clusters(
     program: ProgramArgument,
     shapes: ShapesOption = None,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Also compile it, as it stands and rolled.")
+        bool, typer.Option("--compile", help="Also compile it, unchanged and rolled.")
     ] = False,
 ) -> None:
     """Show the repeated parts of a function, and what rolling them into loops saves."""
@@ -36,7 +36,7 @@ def flags(
         ),
     ] = None,
 ) -> None:
-    """Check XLA_FLAGS against the installed XLA, and say what TF_XLA_FLAGS mean here."""
+    """Check XLA_FLAGS against the installed XLA, and explain TF_XLA_FLAGS."""
     from duotone.compiling.flags import TF_XLA_FLAGS, check_xla_flags, read_tf_xla_flags
 
     asked = os.environ.get("XLA_FLAGS", "") if xla is None else xla

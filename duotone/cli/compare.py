@@ -1,7 +1,7 @@
-"""``duotone compare``: float32, as written and duotone side by side, for devices here or not.
+"""``duotone compare`` compares a function in float32, as written and with duotone on devices.
 
-Of two ONNX models, where they first differ: ``duotone compare a.onnx b.onnx``. Of a function only
-its module runs. The progress bar is on stderr.
+It also finds the first difference between two ONNX models: ``duotone compare a.onnx b.onnx``. The
+module of a function runs, but not the function. The progress bar is on stderr.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def compare(
     second: Annotated[
         str | None,
         typer.Argument(
-            help="Of ONNX models the one to compare with the first: both are run.", metavar="[ONNX]"
+            help="For ONNX models: the model to compare with the first; both run.", metavar="[ONNX]"
         ),
     ] = None,
     targets: Annotated[
         str | None,
         typer.Option(
-            help="The devices, which need not be here: h100,a100,v5e.", metavar="NAME,NAME"
+            help="The devices, which need not be present: h100,a100,v5e.", metavar="NAME,NAME"
         ),
     ] = None,
     shapes: ShapesOption = None,
@@ -46,14 +46,14 @@ def compare(
         bool | None,
         typer.Option(
             "--exact/--bound",
-            help="Compile, or be satisfied with bounds; by default what can be had.",
+            help="Compile, or only estimate bounds; by default compiles if possible.",
             show_default=False,
         ),
     ] = None,
     batch: Annotated[
         str | None,
         typer.Option(
-            help="Positions of the arguments that begin with the batch, from 0: tells the largest.",
+            help="Positions of the arguments that begin with the batch, from 0; shows the largest.",
             metavar="N,N",
         ),
     ] = None,
@@ -61,7 +61,7 @@ def compare(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Of ONNX models: inputs by name in an .npz file; random ones without.",
+            help="For ONNX models: inputs by name in an .npz file; random by default.",
             metavar="FILE",
         ),
     ] = None,
@@ -99,17 +99,17 @@ def compare(
         bar = progress.add_task("tracing", total=plan.count)
         begun = 0
 
-        def told(what: str) -> None:
+        def report(program: str) -> None:
             nonlocal begun
-            progress.update(bar, description=what, completed=begun)
+            progress.update(bar, description=program, completed=begun)
             begun += 1
 
-        seen = plan.lower(told)
+        seen = plan.run(report)
     show(seen, json, seen.to_json)
 
 
 def _positions(text: str) -> tuple[int, ...]:
-    """Numbers divided by commas."""
+    """Parses comma-separated numbers."""
     positions = [position.strip() for position in text.split(",")]
     if not all(position.isdigit() for position in positions):
         raise ArgumentError(f"--batch is {text!r}; name positions of arguments, as --batch 1,2")

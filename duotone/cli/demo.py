@@ -1,12 +1,13 @@
-"""``duotone demo``: one network, trained in float32 and in mixed precision, side by side.
+"""``duotone demo`` trains one network in float32 and in mixed precision and compares them.
 
-The training is :mod:`duotone.samples.digits`, the report :mod:`duotone.samples.training_report`;
-this file reads the options, shows progress and draws the table.
+:mod:`duotone.samples.digits` trains, and :mod:`duotone.samples.training_report` writes the report.
+This file reads the options, shows progress and prints the table.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import importlib.util
 import math
 import statistics
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from duotone.samples.training_report import Result
 
 _CURVE_ROWS = 8
-_CURVE_COLUMNS = range(12, 37)  # what fits three times into 80 columns, and what is wide enough
+_CURVE_COLUMNS = range(12, 37)  # from a third of 80 columns to a comfortable width
 _CURVE_POINTS = 40
 _CPU_NOTE = (
     "Step times on a CPU say nothing of a GPU: most CPUs emulate half precision, and autocast "
@@ -50,7 +51,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per precision, with seeds in a row.")] = 1,
     out: Annotated[
-        Path, typer.Option(help="Folder for the report; made if missing.", metavar="DIR")
+        Path, typer.Option(help="Folder for the report; created if missing.", metavar="DIR")
     ] = Path("reports/demo"),
 ) -> None:
     """Train a small network on real handwritten digits, in float32 and in mixed precision."""
@@ -83,7 +84,7 @@ def demo(
 
 
 def _say_missing(console: Console) -> None:
-    """Says in one line what the demonstration leaves out without the libraries that draw it."""
+    """Prints what the demonstration leaves out because a drawing library is missing."""
     drawn = {"matplotlib": "picture of the training", "plotext": "loss curve in the table"}
     missing = [what for library, what in drawn.items() if not _is_there(library)]
     if missing:
@@ -118,17 +119,14 @@ def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) 
             for t in trainers
         ]
 
-        def listener(bar: TaskID, done_before: int) -> Callable[[int, float], None]:
-            def on_step(done: int, loss: float) -> None:
-                progress.update(bar, completed=done_before + done, loss=f"{loss:.4f}")
-
-            return on_step
+        def show_step(bar: TaskID, done_before: int, done: int, loss: float) -> None:
+            progress.update(bar, completed=done_before + done, loss=f"{loss:.4f}")
 
         results = []
         for bar, trainer in zip(bars, trainers, strict=True):
             progress.start_task(bar)
             runs = tuple(
-                trainer.run(seed, listener(bar, number * trainer.steps))
+                trainer.run(seed, functools.partial(show_step, bar, number * trainer.steps))
                 for number, seed in enumerate(seeds)
             )
             results.append(Result(trainer.precision, runs, trainer.explain()))
@@ -136,11 +134,11 @@ def _train(console: Console, trainers: Sequence[Trainer], seeds: Sequence[int]) 
 
 
 def comparison(results: Sequence[Result], width: int = 80) -> Table:
-    """The results side by side, one column for each precision.
+    """Makes a table of the results with one column for each precision.
 
     Args:
         results: one per precision.
-        width: columns of the terminal; the loss curves take what it leaves.
+        width: columns of the terminal; the loss curves fill the remaining width.
     """
     from rich.table import Table
     from rich.text import Text
@@ -175,10 +173,10 @@ def comparison(results: Sequence[Result], width: int = 80) -> Table:
 
 
 def loss_curve(losses: Sequence[float], columns: int) -> str:
-    """A small chart of the losses for a terminal, on a logarithmic axis, without colour.
+    """Draws a small chart of the losses for a terminal, on a logarithmic axis, without colour.
 
     Args:
-        losses: one per step; neighbours are averaged where there are many.
+        losses: one per step; a long sequence is averaged in groups.
         columns: the width of the chart.
     """
     import plotext
@@ -188,7 +186,7 @@ def loss_curve(losses: Sequence[float], columns: int) -> str:
         (min(start + group, len(losses)), statistics.fmean(losses[start : start + group]))
         for start in range(0, len(losses), group)
     ]
-    # A training that went wrong has losses that no axis holds; the chart shows the others.
+    # A diverged training has losses that no axis can show; the chart shows the others.
     shown = [(step, loss) for step, loss in means if 0 < loss < math.inf]
     if not shown:
         return "no finite loss"
@@ -208,7 +206,7 @@ def _accuracy(result: Result) -> str:
 
 
 def _scales(result: Result) -> str:
-    """The final loss scales as powers of two; nothing to show without scaling."""
+    """Formats the final loss scales as powers of two; ``-`` without scaling."""
     scales = [run.final_scale for run in result.runs]
     if all(scale == 1 for scale in scales):
         return "-"

@@ -1,6 +1,6 @@
-"""``duotone explain``: what mixed precision does to a function or an ONNX model, and why.
+"""``duotone explain`` shows what mixed precision does to a function or an ONNX model, and why.
 
-Nothing is compiled or run but the module that the function stands in.
+Nothing is compiled, and only the module of the function runs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 WhereOption = Annotated[
     str | None,
     typer.Option(
-        help="Operations one by one, of these name scopes: '*/attention/*'.", metavar="PATTERN"
+        help="List the operations in these name scopes: '*/attention/*'.", metavar="PATTERN"
     ),
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option(help="Only the operations that differ on this device, and why.", metavar="TARGET"),
+    typer.Option(help="List the operations that differ on this device.", metavar="TARGET"),
 ]
 RuleOption = Annotated[
     str | None,
-    typer.Option(help="Operations one by one, of this rule: taint.", metavar="RULE"),
+    typer.Option(help="List the operations of this rule: taint.", metavar="RULE"),
 ]
 MostOption = Annotated[
     int | None,
-    typer.Option("--rows", min=1, help="Operations one by one, so many with the most bytes."),
+    typer.Option("--rows", min=1, help="List this many operations, those with the most bytes."),
 ]
 
 

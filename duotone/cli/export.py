@@ -1,4 +1,4 @@
-"""``duotone export``: a function as files that JAX runs without duotone."""
+"""``duotone export`` writes a function as files that JAX runs without duotone."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def export(
     platforms: Annotated[
         str | None,
         typer.Option(
-            help="Where it is to run: cpu,cuda,rocm,tpu; by default here and on the target.",
+            help="The platforms to run on: cpu,cuda,rocm,tpu; by default here and the target's.",
             metavar="NAME,NAME",
         ),
     ] = None,
     batch: Annotated[
         str,
         typer.Option(
-            help="Positions of the arguments that begin with the batch, from 0: any size is taken.",
+            help="Positions of the arguments that begin with the batch, from 0; any size works.",
             metavar="N,N",
         ),
     ] = "",

@@ -1,8 +1,8 @@
-"""The ``duotone`` command: its list of commands, its help, and how errors reach a person.
+"""The ``duotone`` command: the list of commands, their help, and the output of errors.
 
-An error of duotone, or of the file system, is one line on stderr and exit status 2 or 1. An error
-of the user's program is shown from the first line of a file of theirs on, also with status 1;
-anything else is a fault of duotone and keeps its traceback.
+An error of duotone or of the file system is one line on stderr with exit status 2 or 1. An error of
+the user's program shows its traceback from the first frame in the user's files, with status 1. Any
+other error is a bug of duotone and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ _CLUSTERS_EPILOG = """
 
   duotone clusters train.py:step --shapes 'f32[64,32]'
 
-  duotone clusters train.py:example --compile    compiles it twice: as it stands, and rolled
+  duotone clusters train.py:example --compile    compiles it twice: unchanged, and rolled
 """
 
 _FLAGS_EPILOG = """
@@ -255,7 +255,7 @@ app = typer.Typer(
 app.command(epilog=_DEMO_EPILOG)(demo)
 app.command(
     name="run",
-    # What stands after the script belongs to the script, options as well.
+    # Words after the script belong to the script, also options.
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     epilog=_RUN_EPILOG,
 )(run_script)
@@ -289,10 +289,10 @@ def _options(
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and ends the process with its exit status.
+    """Runs the command line and exits the process with its status.
 
     Args:
-        arguments: the words after ``duotone``; those of the process if omitted.
+        arguments: the words after ``duotone``; by default those of the process.
     """
     logging.getLogger("jax._src.xla_bridge").addFilter(_in_one_line)
     try:
@@ -309,7 +309,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Says in one line that JAX's plugin for a device fails: there is no GPU, mostly."""
+    """Shortens JAX's report of a failing device plugin to a line; mostly there is no GPU."""
     if record.exc_info and record.exc_info[1] is not None:
         why = (str(record.exc_info[1]).splitlines() or [record.exc_info[0].__name__])[0]
         record.msg, record.args = f"{record.getMessage()}: {why}", ()

@@ -1,7 +1,7 @@
-"""ONNX models on the command line: for ``rewrite``, ``view``, ``explain`` and ``compare``.
+"""ONNX models in the commands ``rewrite``, ``view``, ``explain`` and ``compare``.
 
-A file is taken for a model by its name, which ends in ``.onnx``. The work is that of
-:mod:`duotone.onnx`; this file says what goes on and prints.
+A file whose name ends in ``.onnx`` is a model. :mod:`duotone.onnx` does the work; this file shows
+progress and prints.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ KeepFullOption = Annotated[
 CalibrationOption = Annotated[
     Path | None,
     typer.Option(
-        help="ONNX: inputs by name in an .npz file; what does not fit half there stays float32.",
+        help="ONNX: inputs by name in an .npz file; values that do not fit half stay float32.",
         metavar="FILE",
     ),
 ]
 ProviderOption = Annotated[
     str | None,
     typer.Option(
-        help="ONNX: cpu, cuda, tensorrt or directml: leaves what it has no half kernel for.",
+        help="ONNX: cpu, cuda, tensorrt or directml; operations without a half kernel there stay.",
         metavar="NAME",
     ),
 ]
@@ -61,15 +61,15 @@ def is_model(path: str | Path) -> bool:
 
 
 def check_options(path: Path, given: Mapping[str, object], foreign: Collection[str]) -> None:
-    """Raises if options were given that have no meaning for a file.
+    """Raises if the user gave options that have no meaning for a file.
 
     Args:
         path: the file.
         given: options and their values; ``None``, false and empty ones were not given.
-        foreign: the kind of graph that they are for, in words, and nothing else.
+        foreign: the kinds of graphs that the options are for, in words.
 
     Raises:
-        ArgumentError: an option was given.
+        ArgumentError: the user gave an option.
     """
     for option, value in given.items():
         if value not in (None, False, "", [], ()):
@@ -77,7 +77,7 @@ def check_options(path: Path, given: Mapping[str, object], foreign: Collection[s
             raise ArgumentError(f"{option} is for {kinds}, and {path} is none: leave it out.")
 
 
-def lower(
+def rewrite_model(
     console: Console,
     model: Path,
     out: Path | None,
@@ -91,15 +91,15 @@ def lower(
     fold_inputs: bool = False,
     overwrite: bool = False,
 ) -> Rewritten:
-    """Rewrites a model while a line says what is being done; options as on the command line."""
+    """Rewrites a model and shows the current stage; takes the options of the command line."""
     from rich.markup import escape
 
     from duotone import onnx
 
-    def doing(stage: str) -> str:
+    def line(stage: str) -> str:
         return escape(f"{stage} {out if stage == 'writing' else model}")
 
-    with console.status(doing("reading")) as status:
+    with console.status(line("reading")) as status:
         return onnx.rewrite(
             model,
             out,
@@ -111,12 +111,12 @@ def lower(
             provider=provider,
             fold_inputs=fold_inputs,
             overwrite=overwrite,
-            on_stage=lambda stage: status.update(doing(stage)),
+            on_stage=lambda stage: status.update(line(stage)),
         )
 
 
 def say_rewritten(console: Console, done: Rewritten) -> None:
-    """Prints the totals of a rewrite, and where the model is."""
+    """Prints the totals of a rewrite and the path of the model."""
     from rich.markup import escape
 
     from duotone import onnx
@@ -129,7 +129,7 @@ def say_rewritten(console: Console, done: Rewritten) -> None:
 
 
 def compare_models(first: str, second: str, data: Path | None, json: Path | None) -> None:
-    """Prints where two models first differ."""
+    """Prints the first difference between two models."""
     from rich.console import Console
 
     from duotone import onnx

@@ -1,4 +1,4 @@
-"""Where the result of a command goes: a table on standard output, JSON in a file or there."""
+"""Prints the result of a command as a table, and writes it as JSON."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def show(view: Any, json: Path | None, to_json: Callable[[], str]) -> None:
     """Prints a result, and writes it as JSON.
 
     Args:
-        view: what Rich prints; a string as it is.
-        json: the file; ``-`` for standard output, where nothing else is printed then.
+        view: a rich renderable, or a string.
+        json: the file; ``-`` writes only the JSON to standard output.
         to_json: makes the JSON.
 
     Raises:

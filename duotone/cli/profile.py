@@ -1,9 +1,9 @@
-"""``duotone profile``: where the time of a script goes, iteration by iteration.
+"""``duotone profile`` measures the time of a script, iteration by iteration.
 
-The script runs as it is, under JAX's profiler, from the first program that it compiles on. The
-report goes to stderr, so that stdout is the script's own, and into a folder. Whatever ends the
-script (its end, an error, Ctrl-C, SIGTERM, ``sys.exit``), what was seen is written, and its exit
-status is passed on. A trace that was taken before may stand in the place of a script.
+The script runs unchanged under JAX's profiler, which starts at its first compilation. The report
+goes into a folder and to stderr, so that stdout is the script's own. The report is written however
+the script ends (normally, an error, Ctrl-C, SIGTERM, ``sys.exit``), and the command returns the
+script's exit status. The argument may also be an existing trace.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def profile(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="What the script is called with.")
+        list[str] | None, typer.Argument(help="The arguments of the script.")
     ] = None,
     key_node: Annotated[
         str | None,
         typer.Option(
-            help="The operation that begins an iteration, or a pattern of it; by default the first "
-            "one of the program that takes most time.",
+            help="The operation that begins an iteration, or a pattern for it; by default the "
+            "first one of the program that takes the most time.",
             metavar="NAME",
         ),
     ] = None,
@@ -53,7 +53,7 @@ def profile(
         int | None,
         typer.Option(
             min=0,
-            help="The first iteration that counts, from 0; by default those that warm up or "
+            help="The first iteration that counts, from 0; by default iterations that warm up or "
             "compile are left out.",
             show_default=False,
         ),
@@ -94,9 +94,9 @@ def profile(
 
 
 class _Run:
-    """A script's run: what is profiled of it, and what is not.
+    """The profile of a script's run.
 
-    The script imports JAX, and sets it up until it compiles something: only then the trace begins.
+    The script imports and configures JAX. The trace begins when it first compiles something.
     """
 
     def __init__(self, out: Path, asked: Asked) -> None:
@@ -116,13 +116,13 @@ class _Run:
         self._profile.begin_when_compiled()
 
     def _audit(self, event: str, arguments: object) -> None:
-        """Counts the processes that the script starts, which the trace does not see."""
+        """Counts the processes that the script starts, since the trace does not include them."""
         del arguments
         if event in _STARTS:
             self._started += 1
 
     def _terminated(self, number: int, frame: object) -> None:
-        """Ends the script by an exception, so that there is a report; a forked process as ever."""
+        """Ends the script by an exception, so that there is a report; a forked process dies."""
         del frame
         if os.getpid() != self._process:
             signal.signal(number, signal.SIG_DFL)
@@ -130,17 +130,17 @@ class _Run:
         raise SystemExit(_TERMINATED)
 
     def report(self) -> None:
-        """Shows and writes what was seen; nothing in a process that the script forked off."""
+        """Prints and writes the report; does nothing in a forked process."""
         from rich.console import Console
 
         if os.getpid() != self._process:
             return
         if self._profile is None:
-            importlib.import_module("jax")  # the script did not, which is what is to be reported
+            importlib.import_module("jax")  # the script did not import it; the report says so
         assert self._profile is not None, "made when JAX is imported"
-        told = ()
+        notes = ()
         if self._started:
             many = f"{self._started} processes" if self._started > 1 else "a process"
-            told = (f"the script started {many}; what JAX did there is not in this profile",)
-        self._profile.finish(told)
+            notes = (f"the script started {many}; what JAX did there is not in this profile",)
+        self._profile.finish(notes)
         Console(stderr=True).print(self._profile)

@@ -1,6 +1,6 @@
-"""``duotone report``: what is half in a function and why, as one HTML file.
+"""``duotone report`` writes which operations of a function are half, and why, as one HTML file.
 
-Nothing runs but the module that the function stands in, and with ``--blame`` the function itself.
+Only the module of the function runs, and with ``--blame`` the function itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def report(
     target: PaintTargetOption = None,
     policy_file: PolicyFileOption = None,
     title: Annotated[
-        str | None, typer.Option(help="Of the page; by default the function's name.")
+        str | None, typer.Option(help="The title of the page; by default the function's name.")
     ] = None,
     compare: Annotated[
         str | None,
@@ -46,7 +46,7 @@ def report(
     blame: Annotated[
         bool,
         typer.Option(
-            "--blame", help="Run it once, and show what is not finite or loses most in half."
+            "--blame", help="Run it once; show operations that overflow or lose most in half."
         ),
     ] = False,
     advise: Annotated[
@@ -60,7 +60,7 @@ def report(
             metavar="FILE",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a page about a function: overview, graph to zoom into, table to sort and to search."""
     from rich.console import Console

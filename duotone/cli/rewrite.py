@@ -1,7 +1,7 @@
-"""``duotone rewrite``: a TensorFlow graph, SavedModel or ONNX model to mixed precision.
+"""``duotone rewrite`` converts a TensorFlow graph, SavedModel or ONNX model to mixed precision.
 
-The work is :func:`duotone.tensorflow.rewrite_file`, or :func:`duotone.onnx.rewrite`; this file
-reads the options, says what goes on, and draws the tables.
+:func:`duotone.tensorflow.rewrite_file` or :func:`duotone.onnx.rewrite` does the work. This file
+reads the options, shows progress and prints the tables.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ GraphArgument = Annotated[
 FetchOption = Annotated[
     str | None,
     typer.Option(
-        help="Nodes that keep their types, separated by commas, beside those of signatures. By "
-        "default, without signatures, the nodes that nothing reads.",
+        help="Nodes that keep their types, separated by commas, in addition to those of "
+        "signatures. By default, without signatures, the nodes that nothing reads.",
         metavar="NODES",
     ),
 ]
@@ -61,17 +61,17 @@ DtypeOption = Annotated[
 PainterOption = Annotated[
     PainterChoice | None,
     typer.Option(
-        help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut; of ONNX models "
-        "duotone's own too. By default what DUOTONE_PAINTER says, or TensorFlow's; of ONNX models "
-        "duotone's."
+        help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut; for ONNX "
+        "models also duotone's own. The default is DUOTONE_PAINTER, or TensorFlow's; for ONNX "
+        "models duotone's."
     ),
 ]
 DeviceOption = Annotated[
     str | None,
     typer.Option(
-        help="What the graph will run on: cpu, gpu, a GPU's compute capability as in gpu:8.0, or a "
+        help="The device of the graph: cpu, gpu, a GPU's compute capability as in gpu:8.0, or a "
         "name: b200, h200, h100, a100, l40s, l4, a10, rtx4090, v100, t4, v5e, v5p, v6e. By default "
-        "what the dtype is for.",
+        "the device that the dtype is for.",
         metavar="DEVICE",
     ),
 ]
@@ -95,7 +95,7 @@ def rewrite(
     device: DeviceOption = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace another file that is there; never what is read."),
+        typer.Option("--force", help="Replace an existing file, but never the input."),
     ] = False,
     keep_io: onnx.KeepIoOption = True,
     keep_full: onnx.KeepFullOption = None,
@@ -116,7 +116,7 @@ def rewrite(
     if onnx.is_model(graph):
         graphs = {"--fetch": fetch, "--feed": feed, "--device": device}
         onnx.check_options(graph, graphs, ["TensorFlow graphs"])
-        rewritten = onnx.lower(
+        rewritten = onnx.rewrite_model(
             console,
             graph,
             out,
@@ -132,9 +132,9 @@ def rewrite(
         onnx.say_rewritten(console, rewritten)
         if dtype is HalfTypeChoice.BFLOAT16 and provider is None:
             typer.echo(
-                "note: ONNX Runtime's CPU has no kernels that calculate in bfloat16, so it cannot "
+                "note: ONNX Runtime's CPU has no kernels that compute in bfloat16, so it cannot "
                 "run this model. --dtype float16 runs there; --provider cuda or tensorrt names "
-                "where bfloat16 is to run.",
+                "a runtime for bfloat16.",
                 err=True,
             )
         return
@@ -147,14 +147,16 @@ def rewrite(
     }
     onnx.check_options(graph, models, ["ONNX models (*.onnx)"])
     runs_on = device_of(device, dtype)
-    done = lower(console, graph, out, fetch, feed, dtype, painter, runs_on, overwrite=force)
+    done = rewrite_graphs(
+        console, graph, out, fetch, feed, dtype, painter, runs_on, overwrite=force
+    )
     for result in done.graphs:
         console.print(graphdef.summary(result))
     where = f"[bold]{escape(str(out))}[/bold] ({done.kind})"
     console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
 
 
-def lower(
+def rewrite_graphs(
     console: Console,
     graph: Path,
     out: Path | None,
@@ -166,21 +168,21 @@ def lower(
     *,
     overwrite: bool = False,
 ) -> FileResult:
-    """Rewrites a file while a line says what is being done.
+    """Rewrites a file and shows the current stage.
 
     Args:
-        console: to say it on.
-        graph: what to read.
-        out: where to write; None writes nothing.
-        fetch: as on the command line.
-        feed: likewise.
-        dtype: likewise.
-        painter: likewise.
-        device: what it will run on.
-        overwrite: whether another file that is there may be replaced.
+        console: shows the stage.
+        graph: the file or folder to read.
+        out: the file or folder to write; ``None`` writes nothing.
+        fetch: the option ``--fetch``.
+        feed: the option ``--feed``.
+        dtype: the option ``--dtype``.
+        painter: the option ``--painter``.
+        device: the device of the graph.
+        overwrite: whether to replace an existing file.
 
     Returns:
-        What was done.
+        The rewritten graphs.
 
     Raises:
         DuotoneError: as :func:`duotone.tensorflow.rewrite_file`.
@@ -189,10 +191,10 @@ def lower(
 
     from duotone.tensorflow.rewrite_file import rewrite_file
 
-    def doing(stage: str) -> str:
+    def line(stage: str) -> str:
         return escape(f"{stage} {out if stage == 'writing' else graph}")
 
-    with console.status(doing("reading")) as status:
+    with console.status(line("reading")) as status:
         return rewrite_file(
             graph,
             out,
@@ -202,12 +204,12 @@ def lower(
             dtype=dtype.value,
             painter=None if painter is None else painter.value,
             device=device,
-            on_stage=lambda stage: status.update(doing(stage)),
+            on_stage=lambda stage: status.update(line(stage)),
         )
 
 
 def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:
-    """The device of ``--device``; where TensorFlow's passes change nothing on it, a line says so.
+    """Parses ``--device`` and prints a note if TensorFlow's passes change nothing on the device.
 
     Raises:
         ArgumentError: as :func:`parse_device`.
@@ -226,10 +228,10 @@ def device_of(text: str | None, dtype: HalfTypeChoice) -> Device:
 
 
 def parse_device(text: str | None) -> Device:
-    """The device of ``--device``.
+    """Parses ``--device``.
 
     Raises:
-        ArgumentError: it is neither a form nor a name that is known; the nearest is named.
+        ArgumentError: the text is no known device; the message names the nearest one.
     """
     from duotone.devices.specifications import TARGETS
     from duotone.tensorflow.devices import DEFAULT_DEVICE, Device

@@ -1,9 +1,9 @@
-"""``duotone run``: runs a script in mixed precision without a change of its source.
+"""``duotone run`` runs a script in mixed precision without changes to its source.
 
-Keras models of the script are rewritten although their optimizer is a plain one, and optimizers
-made with ``duotone.optimizer_from_environment(...)`` are switched on. The options become the
-environment variables that say the same, so whatever the script itself says wins. The script sees
-the command line, ``__name__`` and module path that it would have under ``python``.
+It rewrites the script's Keras models, also with plain optimizers, and switches on optimizers made
+with ``duotone.optimizer_from_environment(...)``. The options become environment variables, so
+settings in the script override them. The script sees the command line, ``__name__`` and module path
+that it would have under ``python``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RunPainterChoice(enum.StrEnum):
 
 
 def _half_type(text: str) -> HalfTypeChoice:
-    """The half type that a word on the command line means; the same words as in Python."""
+    """Parses a half type; accepts the same words as in Python."""
     name = canonical(text)
     if name in list(HalfTypeChoice):
         return HalfTypeChoice(name)
@@ -52,7 +52,7 @@ def _half_type(text: str) -> HalfTypeChoice:
 
 
 def half_type_option(help: str) -> Any:
-    """The option ``--dtype``.
+    """Makes the option ``--dtype``.
 
     Args:
         help: its line in the help.
@@ -78,7 +78,7 @@ PolicyFileOption = Annotated[
     Path | None,
     typer.Option(
         help="A TOML or JSON file with fields of duotone.Policy, such as "
-        'deny_add = ["tanh"]; what the script itself says wins.',
+        'deny_add = ["tanh"]; settings in the script override it.',
         metavar="FILE",
     ),
 ]
@@ -93,7 +93,7 @@ def run(
         str, typer.Argument(help="The Python script, or with --module the name of a module.")
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="What the script is called with.")
+        list[str] | None, typer.Argument(help="The arguments of the script.")
     ] = None,
     dtype: Annotated[
         HalfTypeChoice | None,
@@ -124,7 +124,8 @@ def run(
     status = execute("run", script, arguments or [], module)
     if status:
         raise typer.Exit(status)
-    if not {"keras", "duotone.adapters.optax"} & set(sys.modules):  # the second loads when used
+    # `duotone.adapters.optax` is imported when it is first used.
+    if not {"keras", "duotone.adapters.optax"} & set(sys.modules):
         typer.echo(
             f"note: {script} uses neither Keras nor duotone.optimizer_from_environment(...): "
             "nothing to switch on",
@@ -133,7 +134,7 @@ def run(
 
 
 def _set_variables(options: Mapping[str, str | None]) -> None:
-    """Hands the options to the script as variables, which reach the processes it starts as well."""
+    """Passes the options to the script and its child processes as environment variables."""
     os.environ.update({name: value for name, value in options.items() if value is not None})
     if (text := options[LOSS_SCALE]) is not None:
         try:
@@ -141,7 +142,7 @@ def _set_variables(options: Mapping[str, str | None]) -> None:
         except EnvironmentVariableError as error:
             takes = "dynamic, none or a number above 0, such as --loss-scale 1024"
             raise ArgumentError(f"--loss-scale {text}: it takes {takes}.") from error
-    if not read_switches().found:  # who set TensorFlow's variables chose the parts already
+    if not read_switches().found:  # TensorFlow's variables, if set, choose the parts already
         os.environ[SWITCH] = "1"
     if text is not None and not read_switches().loss_scaling:
         typer.echo(
@@ -156,7 +157,7 @@ def _set_variables(options: Mapping[str, str | None]) -> None:
 
 
 class _LogLines(logging.StreamHandler[TextIO]):
-    """Shows log lines, unless the script set up a log of its own, which shows them too."""
+    """Prints log lines unless the script configured logging, which then prints them."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line."""
@@ -165,7 +166,7 @@ class _LogLines(logging.StreamHandler[TextIO]):
 
 
 def _show_log() -> None:
-    """Shows what duotone logs, from level INFO on."""
+    """Prints duotone's log from level INFO on."""
     handler = _LogLines()
     handler.setFormatter(logging.Formatter("duotone: %(message)s"))
     logger = logging.getLogger("duotone")
@@ -174,7 +175,7 @@ def _show_log() -> None:
 
 
 def _follow_compilation() -> None:
-    """Does what ``TF_XLA_FLAGS`` and ``TF_CPP_VMODULE`` say of compilation."""
+    """Applies the compilation settings in ``TF_XLA_FLAGS`` and ``TF_CPP_VMODULE``."""
     from duotone.compiling.log import asks_for_log, log_compilations
 
     if asks_for_log(os.environ.get("TF_CPP_VMODULE", "")):

@@ -1,4 +1,4 @@
-"""Running a user's script, as ``python`` would: what ``duotone run`` and ``duotone profile`` share.
+"""Runs a user's script for ``duotone run`` and ``duotone profile``.
 
 The script sees the command line, ``__name__`` and module path that it would have under ``python``.
 """
@@ -18,22 +18,22 @@ from duotone.errors import ArgumentError
 
 
 def check_script(command: str, script: str, module: bool, options: Sequence[str]) -> None:
-    """Raises if this is a misspelt option, or no file where one is meant.
+    """Raises if the script is a misspelt option or does not exist.
 
     Args:
-        command: the command's name, for the message.
-        script: a path, or with `module` a module's name.
-        module: which of the two it is.
-        options: the command's own.
+        command: the name of the command, for the message.
+        script: a path, or the name of a module.
+        module: whether ``script`` is a module.
+        options: the options of the command.
 
     Raises:
-        ArgumentError: likewise.
+        ArgumentError: the script is a misspelt option or does not exist.
     """
     if script.startswith("-") and not Path(script).exists():
         near = difflib.get_close_matches(script, options, n=1)
         meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(options)}."
         raise ArgumentError(
-            f"duotone {command} has no option {script}: {meant} Options of the script stand behind "
+            f"duotone {command} has no option {script}: {meant} Options of the script come after "
             "it."
         )
     if not module and not Path(script).is_file():
@@ -46,20 +46,20 @@ def execute(command: str, script: str, arguments: Sequence[str], module: bool) -
     """Runs a script or module as ``__main__``.
 
     Args:
-        command: the command's name, for the message.
-        script: a path, or with `module` a module's name.
-        arguments: what it is called with.
-        module: which of the two it is.
+        command: the name of the command, for the message.
+        script: a path, or the name of a module.
+        arguments: the arguments of the script.
+        module: whether ``script`` is a module.
 
     Returns:
-        The exit status: 0, or 1 after an error and 130 after Ctrl-C, which have been shown.
+        The exit status: 0, 1 after an error, or 130 after Ctrl-C; both are printed.
 
     Raises:
         ArgumentError: there is no such module.
-        SystemExit: the script ended by it.
+        SystemExit: the script raised it.
     """
     sys.argv = [script, *arguments]
-    if not sys.flags.safe_path:  # of python -P and PYTHONSAFEPATH, where nothing comes first
+    if not sys.flags.safe_path:  # python -P and PYTHONSAFEPATH add no folder to the path
         sys.path[0] = str(Path.cwd() if module else Path(script).resolve().parent)
     if module:
         _check_module(command, script)
@@ -75,7 +75,7 @@ def execute(command: str, script: str, arguments: Sequence[str], module: bool) -
 
 
 def _run_file(path: Path) -> None:
-    """Runs a file as ``__main__``; unlike ``runpy`` it leaves ``sys.argv[0]`` as it was typed."""
+    """Runs a file as ``__main__``; unlike ``runpy`` it does not change ``sys.argv[0]``."""
     main = types.ModuleType("__main__")
     main.__file__ = str(path.absolute())
     sys.modules["__main__"] = main
@@ -88,7 +88,7 @@ def _check_module(command: str, name: str) -> None:
         found = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as error:
         found = error.name is None or not f"{name}.".startswith(f"{error.name}.")
-    except Exception:  # of a package around it; importing it again says so, as the script's error
+    except Exception:  # an error of its package, which running the module will raise again
         found = True
     if not found:
         raise ArgumentError(
@@ -98,13 +98,13 @@ def _check_module(command: str, name: str) -> None:
 
 
 def from_users_line(error: BaseException) -> bool:
-    """Cuts off the frames of an error before the first one in a file of the user's.
+    """Removes the frames of an error before the first one in a file of the user.
 
-    Files of duotone, of installed libraries and of Python are not the user's. The errors that led
-    to it are cut too.
+    Files of duotone, of installed libraries and of Python are not the user's. The causes of the
+    error lose these frames too.
 
     Returns:
-        Whether there is such a frame; the error is as it was if there is none.
+        Whether there is such a frame; if not, the error does not change.
     """
     frames = error.__traceback__
     while frames is not None and _is_library(frames.tb_frame.f_code.co_filename):
@@ -126,7 +126,7 @@ def _is_library(file: str) -> bool:
 
 
 def _show(error: BaseException) -> None:
-    """Shows an error of the script as python does, by its own hook if it has one."""
+    """Prints an error of the script with ``sys.excepthook``, without frames of duotone."""
     own = {__file__, runpy.run_module.__code__.co_filename}
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in own:

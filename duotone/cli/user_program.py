@@ -1,4 +1,4 @@
-"""A function and its arguments, as the command line names them: ``train.py:step``."""
+"""Loads a function and its arguments from a name on the command line: ``train.py:step``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from duotone.errors import ArgumentError, shown
 ProgramArgument = Annotated[
     str,
     typer.Argument(
-        help="A function in a file or module: train.py:step or package.train:step. One without "
-        "arguments is called, and returns the function to look at and its arguments: "
-        "(step, x, y), or (step, (x, y)) where step takes no tuple.",
+        help="A function in a file or module: train.py:step or package.train:step. A function "
+        "without arguments is called and returns the function to analyze and its arguments: "
+        "(step, x, y), or (step, (x, y)) if step takes no tuple.",
         metavar="FILE:FUNCTION",
     ),
 ]
@@ -38,12 +38,12 @@ ShapesOption = Annotated[
 ]
 ChosenHalfOption = Annotated[
     HalfTypeChoice | None,
-    half_type_option("The half type; by default that of the program, or what is fast there."),
+    half_type_option("The half type; by default that of the program, or the fast one there."),
 ]
 PaintTargetOption = Annotated[
     str | None,
     typer.Option(
-        help="Paint as for this device, which need not be here: h100, a100, v5e, ….",
+        help="Paint for this device, which need not be present: h100, a100, v5e, ….",
         metavar="NAME",
     ),
 ]
@@ -56,7 +56,7 @@ _KNOWN = frozenset(
 
 
 def settings(dtype: HalfTypeChoice | None, policy_file: Path | None) -> dict[str, Any]:
-    """The arguments ``dtype`` and ``policy`` of duotone's functions, as options say them."""
+    """Converts options to the arguments ``dtype`` and ``policy`` of duotone's functions."""
     from duotone.policy.policy import Policy
 
     return {
@@ -66,16 +66,16 @@ def settings(dtype: HalfTypeChoice | None, policy_file: Path | None) -> dict[str
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The names in a list with commas."""
+    """Splits a comma-separated list of names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function that is meant, and its arguments.
+    """Loads the function and its arguments.
 
     Args:
-        program: file or module, colon, name; dots in the name go into classes and objects.
-        shapes: of its arguments, if they are arrays.
+        program: file or module, colon, name; dots in the name are attributes.
+        shapes: shapes of its arguments, if they are arrays.
 
     Raises:
         ArgumentError: there is no such file, module or function, its arguments are unknown, or the
@@ -84,7 +84,7 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
     where, colon, name = program.rpartition(":")
     if not colon or not where or not name:
         raise ArgumentError(f"{program!r}: name a function, as in train.py:step.")
-    sys.argv = [where]  # what a script reads of its command line: it has no arguments
+    sys.argv = [where]  # the script sees a command line without arguments
     found: Any = _module(where)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -111,7 +111,7 @@ def load(program: str, shapes: str | None) -> tuple[Callable[..., Any], tuple[An
 
 
 def _module(where: str) -> ModuleType:
-    """Runs a file, or imports a module; what stands beside it can be imported, as in Python."""
+    """Runs a file or imports a module; the file can import its neighbours, as in Python."""
     if not where.endswith(".py"):
         if not sys.flags.safe_path and "" not in sys.path:
             sys.path.insert(0, "")
@@ -146,7 +146,7 @@ def _shape(word: str) -> Any:
 
 
 def _made(program: str, function: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Calls a function without arguments for another one and its arguments."""
+    """Calls a function without arguments, which returns the function and its arguments."""
     try:
         needed = [
             p.name
@@ -175,9 +175,9 @@ def _made(program: str, function: Callable[..., Any]) -> tuple[Callable[..., Any
 
 
 def _spread(step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of ``(step, (x, y))``: the tuple, or what is in it if only that fits.
+    """Returns the arguments of ``(step, (x, y))``: the tuple, or its elements if only they fit.
 
-    A step that may be called either way is traced with the tuple, and then with what is in it.
+    If the signature of the step allows both, tracing decides.
     """
     if len(arguments) != 1 or type(arguments[0]) is not tuple:
         return arguments
@@ -191,12 +191,12 @@ def _spread(step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, 
 
 
 def _refusal(function: Callable[..., Any], arguments: tuple[Any, ...]) -> TypeError | None:
-    """Python's reason why a function cannot be called with these arguments."""
+    """Returns Python's reason why a function cannot be called with these arguments."""
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
         return error
-    except ValueError:  # it does not tell what it takes
+    except ValueError:  # it has no signature
         return None
     return None
 
@@ -214,13 +214,13 @@ def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Excep
 
     try:
         jax.eval_shape(call, *[leaf for leaf in leaves if hasattr(leaf, "dtype")])
-    except Exception as error:  # of the user's function, whatever it is
+    except Exception as error:  # any error of the user's function
         return error
     return None
 
 
 def _line_of(function: Callable[..., Any], error: Exception) -> str:
-    """`` at file:line`` of the line in the function's file that raised an error."""
+    """Returns `` at file:line`` for the line in the function's file that raised an error."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     own = getattr(code, "co_filename", None)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]

@@ -1,4 +1,4 @@
-"""``duotone version``: what is installed, in the words a bug report needs."""
+"""``duotone version`` prints the versions that a bug report needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def version() -> None:
 
 
 def print_version(wanted: bool) -> None:
-    """Shows duotone's own version and ends, if `wanted`."""
+    """Prints duotone's version and exits if ``wanted``."""
     if wanted:
         typer.echo(f"duotone {__version__}")
         raise typer.Exit

@@ -1,7 +1,7 @@
-"""``duotone view``: how a graph is painted and why, in the terminal or in TensorBoard.
+"""``duotone view`` shows how a graph is painted and why, in the terminal or in TensorBoard.
 
-A TensorFlow graph or ONNX model is painted without being written; the JSON of an explanation
-(``duotone.explain(...).to_json()``) holds a painted JAX program already.
+It paints a TensorFlow graph or ONNX model without writing it. The JSON of an explanation
+(``duotone.explain(...).to_json()``) contains a painted JAX program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from duotone.cli.rewrite import (
     PainterChoice,
     PainterOption,
     device_of,
-    lower,
+    rewrite_graphs,
 )
 from duotone.cli.run import HalfTypeChoice
 from duotone.errors import ArgumentError
@@ -76,7 +76,7 @@ def view(
     if onnx.is_model(graph):
         graphs = {"--fetch": fetch, "--feed": feed, "--device": device, "--compare": compare}
         onnx.check_options(graph, graphs, ["TensorFlow graphs"])
-        painted = onnx.lower(
+        painted = onnx.rewrite_model(
             console,
             graph,
             None,
@@ -99,7 +99,7 @@ def view(
     if _is_json(graph):
         if compare:
             raise ArgumentError(f"{graph} is a JAX program: --compare is for graphs.")
-        _view_record(console, graph, nodes, most, tensorboard)
+        _show_record(console, read_record(graph), nodes, most, tensorboard)
         return
     from duotone.tensorflow import graph_view as graphdef
 
@@ -109,7 +109,7 @@ def view(
         _compare(console, graph, fetch, feed, dtype, device_of(device, dtype))
         return
     runs_on = device_of(device, dtype)
-    done = lower(console, graph, None, fetch, feed, dtype, painter, runs_on)
+    done = rewrite_graphs(console, graph, None, fetch, feed, dtype, painter, runs_on)
     for number, result in enumerate(done.graphs):
         if nodes is None:
             console.print(graphdef.by_op(result.result))
@@ -132,11 +132,13 @@ def _compare(
     dtype: HalfTypeChoice,
     device: Device,
 ) -> None:
-    """Shows what each painter makes of each graph of a file."""
+    """Compares the painters on each graph of a file."""
     from duotone.tensorflow import graph_view as graphdef
 
     painted = {
-        choice.value: lower(console, graph, None, fetch, feed, dtype, choice, device).graphs
+        choice.value: rewrite_graphs(
+            console, graph, None, fetch, feed, dtype, choice, device
+        ).graphs
         for choice in OF_GRAPHS
     }
     for number in range(len(painted[PainterChoice.TENSORFLOW])):
@@ -145,7 +147,7 @@ def _compare(
 
 
 def _is_json(path: Path) -> bool:
-    """True if a file is an object in JSON, by its first character."""
+    """True if a file starts like a JSON object."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -153,10 +155,10 @@ def _is_json(path: Path) -> bool:
 
 
 def read_record(path: Path) -> Record:
-    """The record in a file that ``duotone.explain(...).to_json()`` made.
+    """Reads the record in a file from ``duotone.explain(...).to_json()``.
 
     Raises:
-        ArgumentError: the file holds something else.
+        ArgumentError: the file contains something else.
     """
     from duotone.precision.record import Record
 
@@ -166,17 +168,10 @@ def read_record(path: Path) -> Record:
         raise ArgumentError(f"{path}: {error}") from error
 
 
-def _view_record(
-    console: Console, path: Path, where: str | None, most: int, logdir: Path | None
-) -> None:
-    """Shows the record of a JAX program, or some of its operations one by one."""
-    _show_record(console, read_record(path), where, most, logdir)
-
-
 def _show_record(
     console: Console, record: Record, where: str | None, most: int, logdir: Path | None
 ) -> None:
-    """Shows a record, or some of its operations one by one."""
+    """Prints a record or some of its operations, and writes it for TensorBoard."""
     from duotone.explaining.operation_rows import Rows
     from duotone.explaining.overview import Overview
 

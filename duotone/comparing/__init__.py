@@ -1,1 +1,1 @@
-"""``duotone.compare``: float32, the function as written, and duotone, side by side."""
+"""``duotone.compare`` compares a function in float32, as written, and with duotone."""

@@ -18,8 +18,8 @@ class Batch:
     """The arguments of a function whose first axis is the batch.
 
     Attributes:
-        positions: of those arguments.
-        size: examples in them.
+        positions: positions of those arguments.
+        size: how many examples they have.
     """
 
     positions: tuple[int, ...]
@@ -27,17 +27,17 @@ class Batch:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """Sizes to compile beside it, in the order in which they are tried."""
+        """Other sizes to compile, in the order of trial."""
         return (2 * self.size, self.size // 2) if self.size > 1 else (2 * self.size,)
 
     def largest(self, memory: int, other: int, other_memory: int, limit: float) -> int | None:
-        """The largest batch that fits, if memory grows evenly with it; ``None`` if it does not.
+        """Extrapolates the largest batch that fits; ``None`` if memory does not grow with it.
 
         Args:
             memory: bytes that one call needs.
             other: another size of the batch.
-            other_memory: bytes that it needs.
-            limit: bytes that there are.
+            other_memory: bytes that one call with the other size needs.
+            limit: bytes of the device's memory.
         """
         each = (other_memory - memory) / (other - self.size)
         if each <= 0:
@@ -45,7 +45,7 @@ class Batch:
         return max(int(self.size + (limit - memory) / each), 0)
 
     def resized(self, args: tuple[Any, ...], size: int) -> tuple[Any, ...]:
-        """The arguments with so many examples, as shapes."""
+        """Returns the arguments with ``size`` examples; arrays of the batch become shapes."""
         return tuple(
             jax.tree.map(functools.partial(_resized, size=size), arg)
             if position in self.positions
@@ -55,15 +55,15 @@ class Batch:
 
 
 def batch_of(args: tuple[Any, ...], given: int | Sequence[int]) -> Batch:
-    """The batch among a function's arguments.
+    """Finds the batch among a function's arguments.
 
     Args:
         args: the arguments.
-        given: positions of those whose arrays all have the batch as first axis.
+        given: positions of the arguments whose arrays all have the batch as first axis.
 
     Raises:
-        ArgumentTypeError: ``given`` holds no integers.
-        ArgumentError: there is no such argument, or its arrays have not one first axis.
+        ArgumentTypeError: ``given`` contains something other than integers.
+        ArgumentError: there is no such argument, or the first axes of its arrays differ.
     """
     positions = (given,) if isinstance(given, int) else tuple(given)
     if not positions or not all(type(position) is int for position in positions):
@@ -83,8 +83,8 @@ def batch_of(args: tuple[Any, ...], given: int | Sequence[int]) -> Batch:
     if len(sizes) != 1 or None in sizes:
         found = ", ".join(map(str, sorted(sizes, key=str))) or "no arrays"
         raise ArgumentError(
-            f"compare: the arrays of batch={shown(given)} have not one first axis ({found}); name "
-            "the arguments whose arrays all begin with the batch"
+            f"compare: the arrays of batch={shown(given)} differ in their first axis ({found}); "
+            "name the arguments whose arrays all begin with the batch"
         )
     return Batch(positions, sizes.pop())
 

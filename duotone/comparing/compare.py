@@ -1,12 +1,12 @@
-"""``duotone.compare``: float32, as written and duotone side by side, for devices here or not.
+"""``duotone.compare`` compares a function in float32, as written and with duotone on devices.
 
 ::
 
-    the function ─► its forms: with duotone off, as it is, with autocast; alike ones once
+    make the forms of the function: with duotone off, as written, with autocast; merge equal ones
     for each target, for each form:
-        compile it for the target and count            where the compiler is there (exact)
-        else paint it for the target, estimate          (duotone.cost.estimate)
-    speed-ups over float32, notes
+        compile it for the target and count its kernels    if the compiler is installed (exact)
+        otherwise paint it for the target and estimate     (duotone.cost.estimate)
+    compute speed-ups over float32; add notes
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from duotone.transforms.compile_for import compile_for
 class Comparison(Viewed, SideBySide):
     """The result of ``duotone.compare``; see :class:`duotone.comparing.comparison.SideBySide`.
 
-    ``print`` shows a table for each target, no wider than 80 columns; a notebook shows it too.
-    ``rows`` are data, :meth:`row` finds one, :meth:`to_json` writes all.
+    ``print`` and notebooks show a table for each target, at most 80 columns wide. ``rows`` are
+    data, :meth:`row` finds one, and :meth:`to_json` writes all.
     """
 
     def __rich__(self) -> ComparisonView:
@@ -71,27 +71,26 @@ def compare(
     batch: int | Sequence[int] | None = None,
     **kwargs: Any,
 ) -> Comparison:
-    """Says what a function costs in float32, as written and with duotone, on several devices.
+    """Reports the cost of a function in float32, as written and with duotone, on several devices.
 
-    No device need be present; nothing runs. Where the compiler of a target is installed
-    (``duotone[cuda]``, ``duotone[tpu]``) the function is compiled for it and the figures are those
-    of :func:`duotone.compile_for`; elsewhere they are an estimate between two bounds, from the
-    FLOPs and bytes of the traced program, and the result says so. What is sharded over a mesh is
-    compiled for as many devices of the target; figures are then those of one of them.
+    No device need be present, and nothing runs. If the compiler of a target is installed
+    (``duotone[cuda]``, ``duotone[tpu]``), the figures are those of :func:`duotone.compile_for`.
+    Otherwise they are an estimate between two bounds, from the FLOPs and bytes of the traced
+    program, and the result says so. If arrays are sharded over a mesh, the function is compiled
+    for that many devices of the target, and figures describe one of them.
 
     Args:
-        step: a function, one that ``jax.jit`` returned, or one that holds :func:`duotone.autocast`,
-            :func:`duotone.grad` or the like.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
+        step: a function, one that ``jax.jit`` returned, or one that calls
+            :func:`duotone.autocast`, :func:`duotone.grad` or the like.
+        *args: its arguments: arrays or ``jax.ShapeDtypeStruct``.
         targets: names as for :func:`duotone.compile_for`, or :class:`duotone.Target`.
-        dtype: of the form ``"duotone"``, as for :func:`duotone.autocast`: ``None`` takes the one
-            that is fast on the target, or that of a function made by ``autocast``.
-        policy: likewise.
-        exact: ``None`` compiles where it can; ``True`` compiles, and raises where it cannot;
-            ``False`` compiles nothing.
-        batch: positions of the arguments whose arrays begin with the batch; the largest batch that
-            fits is then told of each form that is compiled, which takes a second compilation with
-            twice the batch.
+        dtype: half type of the form ``"duotone"``, as for :func:`duotone.autocast`. ``None`` takes
+            that of a function made by ``autocast``, or the fast one of the target.
+        policy: policy of the form ``"duotone"``, as for :func:`duotone.autocast`.
+        exact: ``None`` compiles if possible; ``True`` compiles or raises; ``False`` compiles
+            nothing.
+        batch: positions of the arguments whose first axis is the batch. Each compiled form then
+            has the largest batch that fits, from a second compilation with twice the batch.
         **kwargs: keyword arguments of ``step``. For a function with an argument of a name above,
             pass ``functools.partial(step, policy=...)``.
 
@@ -114,15 +113,11 @@ def compare(
         >>> round(seen.row("h100").speedup, 2)
         1.63
     """
-    return Plan(step, args, kwargs, targets, dtype, policy, exact, batch).lower()
+    return Plan(step, args, kwargs, targets, dtype, policy, exact, batch).run()
 
 
 class Plan:
-    """A comparison to make.
-
-    Attributes:
-        count: programs that are to be made.
-    """
+    """A comparison with checked arguments."""
 
     def __init__(
         self,
@@ -153,26 +148,26 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """Programs to make."""
+        """How many programs :meth:`run` compiles or estimates."""
         return len(self.targets) * (len(FORMS) - len(self._same_as))
 
-    def lower(self, told: Callable[[str], None] = lambda what: None) -> Comparison:
+    def run(self, report: Callable[[str], None] = lambda program: None) -> Comparison:
         """Makes the comparison.
 
         Args:
-            told: hears before each program what is made.
+            report: called with the target and form of each program before it is made.
         """
         rows: list[ComparisonRow] = []
         notes: dict[str, list[str]] = {}
         for target in self.targets:
             exact, why = self._compiles(target)
             try:
-                made = list(self._rows(target, exact, told))
+                made = list(self._rows(target, exact, report))
             except CompilationError as error:
                 if self.exact:
                     raise
                 exact, why = False, f"not compiled: {error}"
-                made = list(self._rows(target, False, lambda what: None))
+                made = list(self._rows(target, False, lambda program: None))
             rows += with_speedups(made)
             known = "" if target.bandwidth else NO_TIME
             whole = SHARDED if not exact and self.forms.is_sharded else ""
@@ -180,11 +175,11 @@ class Plan:
             for note in (EXACT if exact else ESTIMATE, why, known, whole, largest):
                 if note:
                     notes.setdefault(note, []).append(target.name)
-        told_of = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
-        return Comparison(self.name, tuple(rows), (*self._unknown(), *told_of))
+        lines = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
+        return Comparison(self.name, tuple(rows), (*self._unknown(), *lines))
 
     def _compiles(self, target: Target) -> tuple[bool, str]:
-        """True if to compile for a target; else why not, where ``exact`` leaves the choice open."""
+        """Returns whether to compile for a target; if not, and ``exact`` is ``None``, also why."""
         if self.exact is False:
             return False, ""
         from duotone.devices import topology
@@ -203,7 +198,7 @@ class Plan:
         return True, ""
 
     def _rows(
-        self, target: Target, exact: bool, told: Callable[[str], None]
+        self, target: Target, exact: bool, report: Callable[[str], None]
     ) -> Iterator[ComparisonRow]:
         made: dict[str, ComparisonRow] = {}
         for form in (FLOAT32, DUOTONE, WRITTEN):
@@ -211,7 +206,7 @@ class Plan:
             if other:
                 row = dataclasses.replace(made[other], form=form, same_as=other)
             else:
-                told(f"{target.name}: {form}")
+                report(f"{target.name}: {form}")
                 row = self._row(target, form, exact)
             made[form] = row
         yield from (made[form] for form in FORMS)
@@ -228,7 +223,7 @@ class Plan:
         return make_row(found.estimate, target, form, half, bounds)
 
     def _largest(self, target: Target, form: str, row: ComparisonRow) -> int | None:
-        """The largest batch that fits, by the memory of another; ``None`` if nobody can know."""
+        """Extrapolates the largest batch that fits from the memory of two sizes."""
         if self._batch is None or not target.memory:
             return None
         for size, made in self._resized.items():
@@ -244,23 +239,23 @@ class Plan:
         arguments, results, donated = self.forms.memory
         settings = self.forms.settings
         if form != FLOAT32 and settings is not None and settings.weights is not None:
-            # They may be kept in half.
+            # The weights may be stored in half.
             weights = settings.weights.types
             arguments -= sum(bytes_of(kind) // 2 for kind in weights if kind.dtype == OFF)
         return bound_of(self.forms.record(target, form), target, arguments, results, donated)
 
     def _unknown(self) -> Iterator[str]:
-        """A line for each thing that cannot be known of the function."""
+        """Yields a note if the function has half types of its own."""
         operations = self.forms.record(self.targets[0], FLOAT32).operations
         if any(HALF_TYPES.keys() & {o.dtype, *o.operands} for o in operations):
             yield (
                 f"{self.name} has float16 or bfloat16 of its own, duotone aside; the row float32 "
-                "keeps it, for what would be there without it is not known"
+                "keeps it, since its float32 version is not known"
             )
 
 
 def _found(targets: str | Target | Sequence[str | Target]) -> tuple[Target, ...]:
-    """The targets, each once."""
+    """Finds the targets and removes duplicates."""
     given = [targets] if isinstance(targets, str | Target) else targets
     if not isinstance(given, Sequence):
         raise ArgumentTypeError(

@@ -1,7 +1,4 @@
-"""Programs side by side on several devices, as data: what ``duotone.compare`` returns.
-
-Made by :mod:`duotone.comparing.compare`, shown by :mod:`duotone.comparing.comparison_view`.
-"""
+"""The record of ``duotone.compare``: the forms of a function on several devices."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from duotone.errors import ArgumentError, shown
 
 FLOAT32, WRITTEN, DUOTONE = "float32", "as written", "duotone"
 FORMS = (FLOAT32, WRITTEN, DUOTONE)
-"""The forms of a function that are compared."""
-_DEAREST = 3
+"""The compared forms of a function."""
+_MOST_EXPENSIVE = 3
 ESTIMATE = (
     "estimated, nothing was compiled. Time, bytes and kernels are those of a model of what a "
     "compiler fuses. Bounds of the time: least, dots and convolutions alone at the device's peak; "
@@ -27,15 +24,15 @@ ESTIMATE = (
 )
 EXACT = "compiled. Time is the roofline of its kernels, a bound that no device reaches."
 SHARDED = (
-    "it is sharded over several devices; only a compiler divides it, so the estimate is that of "
-    "one device that does all."
+    "it is sharded over several devices; only a compiler divides it, so the estimate is for one "
+    "device that computes everything."
 )
-NO_TIME = "nothing is known of its speed, so there is no time."
+NO_TIME = "its speed is not known, so there is no time."
 LARGEST = {
-    True: "the largest batch is where memory, which two sizes show to grow evenly, is full.",
-    False: "the largest batch is told by a compiler only.",
+    True: "the largest batch fills the memory, extrapolated from the memory of two sizes.",
+    False: "only a compiler can tell the largest batch.",
 }
-"""Notes on the figures; the last one by whether they are exact."""
+"""Notes on the figures. The key of :data:`LARGEST` is whether the figures are exact."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,32 +41,34 @@ class ComparisonRow:
 
     Attributes:
         target: name of the target.
-        device: in its maker's words.
-        form: ``"float32"``: with duotone off; ``"as written"``: as it is; ``"duotone"``: with
+        device: its maker's name of the device.
+        form: ``"float32"``: with duotone off; ``"as written"``: unchanged; ``"duotone"``: with
             ``duotone.autocast``.
-        same_as: another form that is the same program, whose figures these are; empty for none.
-        exact: whether it was compiled. If not, ``seconds``, ``bytes``, ``kernel_count`` and
-            ``most_expensive`` are an estimate, and ``memory`` is that of arguments and results
-            alone.
-        half: the half type of ``"duotone"``; empty where none is fast and for other forms.
-        seconds: roofline; 0 where nothing is known of the device.
-        least_seconds: bound of an estimate: dots and convolutions alone. ``None`` where compiled.
-        most_seconds: bound of an estimate: each operation is a kernel of its own; likewise.
-        speedup: ``seconds`` of ``"float32"`` over its own; ``None`` where nothing is known.
-        bytes: moved between kernels and memory.
-        flops: of dots and convolutions.
-        half_flops_share: of them, with two half operands.
-        kernel_count: kernels that run.
-        casts: conversions between float32 and half that run.
+        same_as: another form with the same program and figures; empty for none.
+        exact: whether the program was compiled. If not, ``seconds``, ``bytes``, ``kernel_count``
+            and ``most_expensive`` are an estimate, and ``memory`` counts only arguments and
+            results.
+        half: the half type of ``"duotone"``; empty if none is fast and for other forms.
+        seconds: roofline time of one call; 0 if the device's speed is not known.
+        least_seconds: lower bound of an estimate: dots and convolutions alone. ``None`` if exact.
+        most_seconds: upper bound of an estimate: a separate kernel for each operation. ``None`` if
+            exact.
+        speedup: ``seconds`` of ``"float32"`` over those of this row; ``None`` if not known.
+        bytes: bytes moved between kernels and memory.
+        flops: FLOPs of dots and convolutions.
+        half_flops_share: the share of ``flops`` with two half operands.
+        kernel_count: how many kernels run.
+        casts: how many conversions between float32 and half run.
         memory: bytes that one call needs.
-        fits: whether they fit into the device's memory; ``None`` where that is not known: nothing
-            is known of the device, or it was not compiled and arguments and results fit.
-        time_by: shares of ``seconds`` by ``"dots"``, ``"bandwidth"``, ``"links"`` (of several
+        fits: whether ``memory`` fits into the device; ``None`` if not known, because the device's
+            memory is not known, or because arguments and results fit and the rest is not compiled.
+        time_by: shares of ``seconds`` by ``"dots"``, ``"bandwidth"``, ``"links"`` (between
             devices) and ``"launches"``.
-        most_expensive: the three kernels, or operations, that take most seconds in all their runs.
-        devices: that run it; above 1 all figures are those of one of them, on its part of the
-            arrays. 1 of an estimate.
-        largest_batch: that fits into the device's memory; ``None`` where nobody asked or knows.
+        most_expensive: the three kernels or operations that take the most seconds over all runs.
+        devices: how many devices run the program. Above 1, all figures describe one device and its
+            part of the arrays. An estimate has 1.
+        largest_batch: the largest batch that fits into the device's memory; ``None`` if not asked
+            for or not known.
         sent: bytes that one device sends to others, by kind of collective: ``"all-gather"``, ….
     """
 
@@ -98,7 +97,7 @@ class ComparisonRow:
 
     @property
     def bounded_by(self) -> str:
-        """The key of ``time_by`` that most seconds go by; empty if there is none."""
+        """The key of ``time_by`` with the largest share; empty if there is none."""
         return max(self.time_by, key=lambda name: self.time_by[name], default="")
 
 
@@ -109,14 +108,14 @@ def make_row(
     half: str,
     bounds: tuple[float, float] | None,
 ) -> ComparisonRow:
-    """A row without its speed-up.
+    """Makes a row without its speed-up.
 
     Args:
-        cost: of the program, compiled or estimated.
+        cost: the cost of the program, compiled or estimated.
         target: the device.
         form: one of :data:`FORMS`.
         half: the half type, or empty.
-        bounds: least and most seconds of an estimate; ``None`` where it was compiled.
+        bounds: least and most seconds of an estimate; ``None`` if the program was compiled.
     """
     fits = cost.peak_bytes <= target.memory if target.memory else None
     exact = bounds is None
@@ -144,14 +143,14 @@ def make_row(
         memory=cost.peak_bytes,
         fits=fits if exact or fits is False else None,
         time_by=time_by(cost.kernels, target),
-        most_expensive=cost.largest(_DEAREST, by),
+        most_expensive=cost.largest(_MOST_EXPENSIVE, by),
         devices=cost.devices,
         sent=dict(sent),
     )
 
 
 def with_speedups(rows: list[ComparisonRow]) -> list[ComparisonRow]:
-    """The rows of one target with their speed-ups over that of float32."""
+    """Adds to the rows of one target their speed-ups over float32."""
     full = next(row.seconds for row in rows if row.form == FLOAT32)
     return [
         dataclasses.replace(row, speedup=full / row.seconds if row.seconds else None)
@@ -164,9 +163,9 @@ class SideBySide:
     """A function in several forms on several targets.
 
     Attributes:
-        function: its name.
-        rows: by target, as they were asked for, and form: float32, as written, duotone.
-        notes: what the figures are, what they leave out and what could not be known, a line each.
+        function: the name of the function.
+        rows: rows by target, in the order of the call, and form: float32, as written, duotone.
+        notes: lines that explain the figures and their limits.
     """
 
     function: str
@@ -175,14 +174,14 @@ class SideBySide:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names of the targets."""
+        """The names of the targets."""
         return tuple(dict.fromkeys(row.target for row in self.rows))
 
     def row(self, target: str, form: str = DUOTONE) -> ComparisonRow:
-        """One row.
+        """Returns one row.
 
         Args:
-            target: name of the target, in any case.
+            target: name of the target, in upper or lower case.
             form: ``"float32"``, ``"as written"`` or ``"duotone"``.
 
         Raises:
@@ -196,7 +195,7 @@ class SideBySide:
         raise ArgumentError(f"row: target is {shown(target)}; there are {_listed(self.targets)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: ``{"function": …, "rows": […], "notes": […]}``."""
+        """Returns plain data: ``{"function": …, "rows": […], "notes": […]}``."""
         rows = []
         for row in self.rows:
             data = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
@@ -210,7 +209,7 @@ class SideBySide:
         return json.dumps(self.to_dict(), indent=indent)
 
     def page_section(self) -> dict[str, Any]:
-        """The record as a section of the report page."""
+        """Returns the record as a section of the report page."""
         from duotone.comparing.comparison_page import comparison_section
 
         return comparison_section(self)

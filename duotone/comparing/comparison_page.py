@@ -13,7 +13,7 @@ from duotone.text.source_lines import short_source
 
 
 def comparison_section(seen: SideBySide) -> dict[str, Any]:
-    """A comparison as a section: a table for each target, and one of its most expensive kernels."""
+    """Makes the section: for each target a table of forms and one of expensive kernels."""
     tables = []
     for target in seen.targets:
         rows = [row for row in seen.rows if row.target == target]

@@ -1,4 +1,4 @@
-"""A comparison as text: a table for each target, its most expensive kernels, and notes."""
+"""Prints a comparison: a table for each target, its most expensive kernels, and notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 class ComparisonView(Lines):
-    """A comparison as a rich renderable for people.
+    """A comparison as a rich renderable.
 
     Args:
         seen: the comparison.
@@ -38,7 +38,7 @@ class ComparisonView(Lines):
 
 
 def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
-    """One target: its forms, and the most expensive kernels of the last one."""
+    """Yields the forms on one target, and the most expensive kernels of the last form."""
     first = rows[0]
     several = f" for {first.devices} devices; of each:" if first.devices > 1 else ""
     made = "compiled" if first.exact else "estimated"
@@ -51,8 +51,8 @@ def _table(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
     yield from _sent(rows, width)
     known = [row for row in rows if row.largest_batch is not None and not row.same_as]
     if known:
-        told = [f"{row.form} {row.largest_batch}" for row in known]
-        yield f"largest batch, about: {', '.join(told)}"
+        batches = ", ".join(f"{row.form} {row.largest_batch}" for row in known)
+        yield f"largest batch, about: {batches}"
     mixed = next(row for row in rows if row.form == DUOTONE)
     half = f" ({mixed.half})" if mixed.half else ", which finds no half type that is fast here"
     yield f"most expensive kernels with duotone{half}"
@@ -80,16 +80,16 @@ def _row(row: ComparisonRow, width: int) -> str:
 
 
 def _sent(rows: Sequence[ComparisonRow], width: int) -> Iterator[str]:
-    """The bytes that a device sends in each form, by kind of collective; nothing for one device."""
+    """Yields the bytes that a device sends in each form, by kind of collective."""
     if not any(row.sent for row in rows):
         return
     yield columns(width, ("", 10), ("sends", -8), is_head=True)
     for row in rows:
         if not row.same_as:
             kinds = sorted(row.sent.items(), key=lambda kind: -kind[1])
-            told = ", ".join(f"{kind} {amount(sent, 'B')}" for kind, sent in kinds)
+            by_kind = ", ".join(f"{kind} {amount(sent, 'B')}" for kind, sent in kinds)
             total = amount(sum(row.sent.values()), "B")
-            yield columns(width, (row.form, 10), (total, -8), (told, 0))
+            yield columns(width, (row.form, 10), (total, -8), (by_kind, 0))
 
 
 def _cells(width: int, *cells: str, is_head: bool = False) -> str:
@@ -122,7 +122,7 @@ def _kernel(kernel: Kernel, row: ComparisonRow, width: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with three digits; empty for none.
+    """Formats seconds with three digits; 0 is empty.
 
     Example:
         >>> duration(0.00312), duration(0.0)

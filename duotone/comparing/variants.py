@@ -1,4 +1,4 @@
-"""A function with duotone off, as it is, and with autocast: its forms, and how each is painted."""
+"""The forms of a function (duotone off, as written, with autocast), and how each is painted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from duotone.policy.policy import Policy
 from duotone.precision.record import Record
 from duotone.transforms import autocast as api
 
-_NOT_HANDED_ON = ("calibration", "target", "weights")
-"""Arguments of what reads a form; a function's own of these names would not reach it."""
+_RESERVED = ("calibration", "target", "weights")
+"""Arguments of functions such as ``explain``, which would not pass them to the user's function."""
 _ANY = AssumedDevice("any", "cpu")
-"""For what is the same on every device."""
+"""The device of programs that are the same on every device."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Form:
 
     Attributes:
         function: the function.
-        args: arguments by position.
-        kwargs: arguments by keyword.
+        args: positional arguments.
+        kwargs: keyword arguments.
     """
 
     function: Callable[..., Any]
@@ -47,7 +47,7 @@ class Form:
 
     @property
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """All its arguments."""
+        """The positional and keyword arguments."""
         return self.args, self.kwargs
 
 
@@ -55,8 +55,8 @@ class Forms:
     """The forms of a function.
 
     Attributes:
-        name: of the function.
-        settings: of one that ``autocast`` made; ``None`` for others.
+        name: the name of the function.
+        settings: the settings of a function that ``autocast`` made; ``None`` for others.
     """
 
     def __init__(
@@ -71,18 +71,20 @@ class Forms:
         """Checks the arguments; traces nothing.
 
         Args:
-            caller: the public function that was called, for errors.
-            step: what it was called with, likewise below.
-            args: arguments of ``step`` by position.
-            kwargs: by keyword.
-            dtype: of the form with autocast, as for :func:`duotone.autocast`.
-            policy: likewise.
+            caller: the public function that the user called, for errors.
+            step: the user's function.
+            args: positional arguments of ``step``.
+            kwargs: keyword arguments of ``step``.
+            dtype: dtype of the form with autocast, as for :func:`duotone.autocast`.
+            policy: policy of the form with autocast, as for :func:`duotone.autocast`.
         """
         check_callable(caller, step)
         api.check_settings(caller, dtype, policy)
-        for name in _NOT_HANDED_ON:
+        for name in _RESERVED:
             if name in kwargs:
-                raise ArgumentError(f"{caller}: {name} is not handed on; {way_out(name)}")
+                raise ArgumentError(
+                    f"{caller}: {name} is not passed to the function; {way_out(name)}"
+                )
         described = describe_callable(step).removeprefix("autocast(").removesuffix(")")
         self.name = described.rpartition("<locals>.")[2]
         self.settings = api.settings_of(step)
@@ -96,11 +98,11 @@ class Forms:
             )
 
     def __getitem__(self, form: str) -> Form:
-        """One of them: ``"float32"``, ``"as written"``, ``"duotone"``."""
+        """Returns a form: ``"float32"``, ``"as written"`` or ``"duotone"``."""
         return self._forms[form]
 
     def same_as(self, target: Target) -> dict[str, str]:
-        """The program that ``"as written"`` is the same as; empty if it is one of its own.
+        """Returns the form that has the same program as ``"as written"``; empty if none has.
 
         Args:
             target: the device to trace for.
@@ -110,11 +112,11 @@ class Forms:
             asked = self._dtype is not None or self._policy is not None
             return {} if asked else {WRITTEN: DUOTONE}
         with assuming(target.device()):
-            held = holds_rewritten(_traced(form).jaxpr)
-        return {} if held else {WRITTEN: FLOAT32}
+            is_rewritten = holds_rewritten(_traced(form).jaxpr)
+        return {} if is_rewritten else {WRITTEN: FLOAT32}
 
     def half(self, target: Target) -> str:
-        """The half type with which duotone would calculate on a target; empty for none."""
+        """Returns the half type that duotone would use on a target; empty for none."""
         settings, dtype, policy = self.settings, self._dtype, self._policy
         if settings is not None and not settings.off:
             dtype = settings.dtype if dtype is None else dtype
@@ -123,7 +125,7 @@ class Forms:
             return api.half_name(self._caller, dtype, policy) or ""
 
     def record(self, target: Target, form: str) -> Record:
-        """How a form is painted for a target; the same for targets that are painted alike."""
+        """Returns the record of a form on a target; targets with one painting share the record."""
         device = _ANY if form == FLOAT32 else target.device()
         key = form, device.platform, device.compute_capability
         if key not in self._records:
@@ -137,12 +139,12 @@ class Forms:
 
     @property
     def _own_half(self) -> bool:
-        """True if the function as it is was made by ``autocast`` and is not off."""
+        """True if ``autocast`` made the user's function and is not switched off."""
         return self.settings is not None and not self.settings.off
 
     @functools.cached_property
     def is_sharded(self) -> bool:
-        """True if arguments or values inside lie on several devices."""
+        """True if arguments or inner values are sharded over several devices."""
         call = self._forms[FLOAT32].call
         try:
             return bool(mesh.axes_of([*jax.tree.leaves(call), self.traced.jaxpr]))
@@ -151,12 +153,12 @@ class Forms:
 
     @functools.cached_property
     def traced(self) -> Traced:
-        """The program without duotone."""
+        """The traced program without duotone."""
         return _traced(self._forms[FLOAT32])
 
     @functools.cached_property
     def memory(self) -> tuple[int, int, int]:
-        """Bytes of arguments, of results, and of results that may reuse donated arguments."""
+        """Bytes of the arguments, of the results, and of results that may reuse donated ones."""
         jaxpr = self.traced.jaxpr
         opened = _jax.open_jaxpr(jaxpr)
         ins = [bytes_of(atom.aval) for atom in opened.invars]
@@ -173,7 +175,7 @@ def _forms(
     dtype: Any,
     policy: Policy | None,
 ) -> dict[str, Form]:
-    """The function with duotone off, as it is, and with autocast."""
+    """Makes the function with duotone off, as written, and with autocast."""
     settings = api.settings_of(step)
     function, given, mixed = step, args, step
     if settings is not None and settings.weights is not None:
@@ -198,18 +200,18 @@ def _forms(
 
 
 def without_duotone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in which nothing is rewritten, not inside of it either.
+    """Returns a function that runs without any rewrite, also in the functions that it calls.
 
     Args:
-        function: any; one that :func:`duotone.autocast` returned counts as it was before.
+        function: any function, also a result of :func:`duotone.autocast`.
     """
 
     @functools.wraps(function, updated=())
-    def plainly(*args: Any, **kwargs: Any) -> Any:
+    def unrewritten(*args: Any, **kwargs: Any) -> Any:
         with assuming(dataclasses.replace(assumed() or _ANY, rewrites=False)):
             return function(*args, **kwargs)
 
-    return plainly
+    return unrewritten
 
 
 def _traced(form: Form) -> Traced:
@@ -218,7 +220,7 @@ def _traced(form: Form) -> Traced:
 
 
 def _with_own_half(record: Record) -> Record:
-    """The record of a program as written, with the half type that it or what is inside has."""
+    """Sets the half type of a record to the first one that its operations have."""
     named = (name for o in record.operations for name in (o.dtype, *o.operands))
     half = next((name for name in named if name in HALF_TYPES), record.summary.half_dtype)
     summary = dataclasses.replace(record.summary, half_dtype=half)
@@ -226,6 +228,6 @@ def _with_own_half(record: Record) -> Record:
 
 
 def bytes_of(aval: Any) -> int:
-    """Bytes of an array; 0 of what has no fixed size."""
+    """Returns the bytes of an array; 0 if its size is not fixed."""
     size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
     return size * getattr(dtype, "itemsize", 0) if isinstance(size, int) else 0

@@ -1,4 +1,4 @@
-"""The operations that two records of one program treat differently, and why."""
+"""The operations that two records of one program paint differently, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duotone.text.source_lines import short_source
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperationDifference:
-    """One operation that two records treat differently.
+    """One operation that two records paint differently.
 
     Attributes:
         here: the operation in the first record.
@@ -30,13 +30,13 @@ class OperationDifference:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Difference(Viewed):
-    """The difference of two records of one program; ``print`` shows it.
+    """The difference between two records of one program; ``print`` shows it.
 
     Attributes:
-        names: of the two records, such as devices or dtypes.
-        half_dtypes: of the two records.
-        operations: those whose precision, rule or optimizations differ, in program order.
-        total: operations of the program.
+        names: names of the two records, such as devices or dtypes.
+        half_dtypes: half types of the two records.
+        operations: operations whose precision, rule or optimizations differ, in program order.
+        total: how many operations the program has.
     """
 
     names: tuple[str, str]
@@ -45,7 +45,7 @@ class Difference(Viewed):
     total: int
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The difference as JSON."""
+        """Returns the difference as JSON."""
         data: dict[str, Any] = dataclasses.asdict(self)
         return json.dumps(data, indent=indent)
 
@@ -59,7 +59,7 @@ def difference(here: Record, there: Record, names: tuple[str, str]) -> Differenc
     Args:
         here: the first record.
         there: the second record.
-        names: of the two, for people.
+        names: names of the two records, for the text.
 
     Returns:
         The operations whose precision, rule or optimizations differ.
@@ -90,7 +90,7 @@ def _choice(o: OperationRecord) -> tuple[Any, ...]:
 
 
 class _View(Lines):
-    """One line an operation; operations with the same reasons stand under one heading."""
+    """Prints one line for each operation; groups operations with the same reasons."""
 
     def __init__(self, seen: Difference) -> None:
         self.seen = seen
@@ -106,7 +106,9 @@ class _View(Lines):
         yield f"{differ} of {seen.total:,} between {here} and {there}{dtypes}"
         groups: dict[tuple[str, str], list[OperationRecord]] = {}
         for pair in seen.operations:
-            groups.setdefault((_told(pair.here), _told(pair.there)), []).append(pair.here)
+            groups.setdefault(
+                (_choice_in_words(pair.here), _choice_in_words(pair.there)), []
+            ).append(pair.here)
         for (first, second), operations in groups.items():
             yield ""
             yield f"{here}: {first}"
@@ -117,5 +119,5 @@ class _View(Lines):
                 yield columns(width, *cells)
 
 
-def _told(o: OperationRecord) -> str:
+def _choice_in_words(o: OperationRecord) -> str:
     return f"{precision_of(o)}, {because_of(o)}"

@@ -1,6 +1,6 @@
-"""Drawn: the operations and casts of a record as the nodes of a graph with edges, for viewers.
+"""Converts the operations and casts of a record to nodes and edges for graph viewers.
 
-Name scopes become groups. A cast stands beside the first operation that reads it.
+Name scopes become groups. A cast goes into the group of the first operation that reads it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class DrawnNode(NamedTuple):
     """One node.
 
     Attributes:
-        name: of its own; groups by slashes, without spaces and colons.
-        operation: of JAX, or :data:`CAST`.
+        name: a unique name without spaces and colons; slashes separate groups.
+        operation: the JAX operation, or :data:`CAST`.
         reads: names of the nodes whose results it reads.
-        precision: what it is coloured by, such as ``"half (float16)"``.
+        precision: the precision that sets its colour, such as ``"half (float16)"``.
         list: the list that the operation is on, in words; empty for a cast.
-        why: more, by name: the rule, its reason, the source line.
-        shape: of its result; empty for a cast and a scalar.
+        why: further attributes by name: the rule, its reason, the source line.
+        shape: the shape of its result; empty for a cast and a scalar.
     """
 
     name: str
@@ -38,10 +38,10 @@ class DrawnNode(NamedTuple):
 
 
 def drawn_nodes(record: Record) -> list[DrawnNode]:
-    """The graph of a record: its casts, then its operations, in their order."""
+    """Returns the graph of a record: its casts, then its operations in program order."""
     names = {o.index: _name(o.scope, f"{o.operation}.{o.index}") for o in record.operations}
     between: dict[tuple[int, int], str] = {}
-    beforehand: dict[int, list[str]] = {}  # casts of what no operation makes, by their readers
+    of_arguments: dict[int, list[str]] = {}  # casts of values that no operation makes, by reader
     found: list[DrawnNode] = []
     for number, cast in enumerate(record.casts):
         drawn = _cast(number, cast, names)
@@ -49,11 +49,11 @@ def drawn_nodes(record: Record) -> list[DrawnNode]:
         for target in cast.targets:
             between.update({(source, target): drawn.name for source in cast.sources})
             if not cast.sources:
-                beforehand.setdefault(target, []).append(drawn.name)
+                of_arguments.setdefault(target, []).append(drawn.name)
     for operation in record.operations:
         index = operation.index
         reads = [between.get((source, index), names[source]) for source in operation.reads]
-        reads += beforehand.get(index, [])
+        reads += of_arguments.get(index, [])
         found.append(_operation(operation, names[index], reads, record.summary.half_dtype))
     return found
 
@@ -85,7 +85,7 @@ def _operation(operation: OperationRecord, name: str, reads: list[str], half: st
 
 
 def _precision(compute: str, stored: str, half: str) -> str:
-    """The words by which a node is coloured."""
+    """Returns the words that set the colour of a node."""
     words = {"half": f"half ({half})", "full": "full (float32)"}
     if compute == stored:
         return words[compute]
@@ -93,6 +93,6 @@ def _precision(compute: str, stored: str, half: str) -> str:
 
 
 def _name(scope: str, last: str) -> str:
-    """A name as viewers take it: no spaces, no colons, groups by slashes."""
+    """Returns a name that viewers accept: no spaces, no colons, slashes between groups."""
     parts = [part for part in scope.split("/") if part]
     return "/".join(re.sub(r"[^A-Za-z0-9_.()\-]", "_", part) for part in (*parts, last))

@@ -17,29 +17,28 @@ if TYPE_CHECKING:
 
 
 _SHORT_TREE = 15
-"""Lines of the tree in a ``repr``."""
+"""The most lines of the tree in a ``repr``."""
 
 
 class Explanation(Viewed, Record):
     """The effect of a painting on a function, and why: a :class:`~duotone.precision.record.Record`.
 
-    ``print`` shows an overview: totals, why what is full is full, and a tree by name scope;
-    ``repr`` the same with a shorter tree.
-    :meth:`rows` shows operations one by one, :meth:`to_json` gives data, :meth:`to_html` a page
-    and :meth:`to_tensorboard` and :meth:`to_model_explorer` coloured graphs. A notebook shows the
-    overview too.
+    ``print`` and notebooks show an overview: totals, the rules that keep operations full, and a
+    tree of name scopes. ``repr`` shows a shorter tree. :meth:`rows` shows single operations,
+    :meth:`to_json` gives data, :meth:`to_html` a page, and :meth:`to_tensorboard` and
+    :meth:`to_model_explorer` coloured graphs.
     """
 
     def rows(
         self, where: str | None = None, *, rule: str | None = None, most: int | None = None
     ) -> Rows:
-        """Operations one by one, in program order: a sequence that prints itself as lines.
+        """Returns operations in program order, as a sequence that prints one line each.
 
         Args:
             where: a shell pattern over name scope and operation, as in a policy:
                 ``"*/attention/*"``.
-            rule: of this rule only; ``docs/rules.md`` tells them all.
-            most: those with the most bytes, no more than this.
+            rule: keeps only operations that this rule painted; see ``docs/rules.md``.
+            most: keeps at most this many operations, those with the most bytes.
 
         Raises:
             ArgumentError: there is no such rule, or nothing matches.
@@ -59,11 +58,12 @@ class Explanation(Viewed, Record):
         return repr(Overview(self, _SHORT_TREE))
 
     def difference(self, other: Record, names: tuple[str, str] = ("here", "there")) -> Difference:
-        """The operations that another record of the same program treats differently, and why.
+        """Returns the operations that another record of the same program paints differently.
 
         Args:
-            other: of the same function and arguments, for another device, dtype or policy.
-            names: of this record and the other, for the text.
+            other: a record of the same function and arguments, for another device, dtype or
+                policy.
+            names: names of this record and the other, for the text.
 
         Raises:
             ArgumentError: the other record is of another program.
@@ -78,7 +78,7 @@ class Explanation(Viewed, Record):
         return difference(self, other, names)
 
     def to_html(self, **sections: Unpack[Sections]) -> str:
-        """The report page: one HTML file that needs nothing else; :func:`duotone.report` writes it.
+        """Returns the report page as self-contained HTML; :func:`duotone.report` writes it.
 
         Args:
             **sections: ``title``, ``about``, ``comparison``, ``blame``, ``advice``, ``history``,
@@ -98,7 +98,7 @@ class Explanation(Viewed, Record):
         """Writes the graph for Model Explorer, to open with ``model-explorer FILE``.
 
         Args:
-            file: a JSON file; another one there is replaced.
+            file: a JSON file, which is overwritten.
 
         Example:
             >>> import tempfile, jax.numpy as jnp, duotone

@@ -1,12 +1,12 @@
-"""Painted programs in the format of Model Explorer, Google's viewer of graphs with groups.
+"""Writes painted programs for Model Explorer, Google's viewer of graphs with groups.
 
-Nodes are coloured by precision; a click shows rule, reason and source line. The app is not needed
-to write a file, and is not loaded: ``pip install ai-edge-model-explorer``, then
+The colour of a node is its precision; a click shows rule, reason and source line. Writing a file
+does not need the app. To open it, ``pip install ai-edge-model-explorer``, then
 ``model-explorer FILE``.
 
 References:
-    https://github.com/google-ai-edge/model-explorer/wiki: a file is a collection of graphs, a graph
-    a list of nodes with ``namespace`` (groups) and ``incomingEdges``.
+    https://github.com/google-ai-edge/model-explorer/wiki: a file is a collection of graphs. A graph
+    is a list of nodes with ``namespace`` (groups) and ``incomingEdges``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from duotone.explaining.drawn import CAST, DrawnNode, drawn_nodes
 from duotone.precision.record import Record
 
 _COLOURS = {"half": "#56b4e9", "full": "#e69f00", "computes": "#cc79a7", CAST: "#f0e442"}
-"""By the first word of a precision; colours that colour-blind people tell apart (Okabe and Ito,
+"""Colours by the first word of a precision, from a palette for colour-blind readers (Okabe and Ito,
 "Color Universal Design", 2008)."""
 
 
 def collection_of_record(record: Record, label: str = "duotone") -> str:
-    """The graph of a JAX program as a collection of one graph, in JSON.
+    """Writes the graph of a JAX program as a JSON collection of one graph.
 
     Args:
-        record: what :func:`duotone.explain` returned.
-        label: of the collection.
+        record: the result of :func:`duotone.explain`.
+        label: the label of the collection.
     """
     half = record.summary.half_dtype
     words = {

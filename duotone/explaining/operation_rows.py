@@ -20,10 +20,10 @@ _SHORT = re.compile(r"^(float|int|uint|complex|bfloat)(\d+)$")
 
 
 class Rows(Lines, Sequence[OperationRecord]):
-    """Some operations of a record, in program order: a sequence of them, shown one line each.
+    """A sequence of operations of a record in program order, printed one line each.
 
     Attributes:
-        operations: shown ones.
+        operations: the shown operations.
         hidden: how many more match.
     """
 
@@ -34,14 +34,14 @@ class Rows(Lines, Sequence[OperationRecord]):
         rule: str | None = None,
         most: int | None = None,
     ) -> None:
-        """Picks the operations.
+        """Selects the operations.
 
         Args:
             record: the record.
             where: a shell pattern over name scope and operation, as in a policy:
                 ``"*/attention/*"``.
-            rule: of this rule only.
-            most: those with the most bytes, no more than this.
+            rule: keeps only operations that this rule painted.
+            most: keeps at most this many operations, those with the most bytes.
 
         Raises:
             ArgumentError: there is no such rule, or nothing matches.
@@ -75,7 +75,7 @@ class Rows(Lines, Sequence[OperationRecord]):
         self.hidden = len(found) - len(shown)
 
     def __len__(self) -> int:
-        """The number of operations that are shown."""
+        """Returns the number of shown operations."""
         return len(self.operations)
 
     @overload
@@ -83,11 +83,11 @@ class Rows(Lines, Sequence[OperationRecord]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[OperationRecord]: ...
     def __getitem__(self, index: int | slice) -> OperationRecord | Sequence[OperationRecord]:
-        """The operations that are shown, by position among them."""
+        """Returns a shown operation or a slice of them."""
         return self.operations[index]
 
     def _lines(self, width: int) -> Iterator[str]:
-        """One line an operation."""
+        """Yields a line for each operation, then the words of its rules and optimizations."""
         scope = None
         names = ("operation", "result", "in", "source", "rule")
         yield _cells(width, names, is_head=True, style="bold")
@@ -107,23 +107,23 @@ class Rows(Lines, Sequence[OperationRecord]):
 
 
 def path_of(o: OperationRecord) -> str:
-    """The name scope and name of an operation: ``layer/attention/dot_general``."""
+    """Returns the name scope and name of an operation: ``layer/attention/dot_general``."""
     return f"{o.scope}/{o.operation}" if o.scope else o.operation
 
 
 def result_of(o: OperationRecord) -> str:
-    """The type of an operation's first result: ``f32[8,1024]``."""
+    """Returns the type of an operation's first result: ``f32[8,1024]``."""
     dtype = _SHORT.sub(lambda found: found[1][0] + found[2], o.dtype)
     return f"{dtype}[{','.join(o.shape)}]"
 
 
 def precision_of(o: OperationRecord) -> str:
-    """The precision of an operation: ``half``, ``full``, or ``full>half`` if it stores another."""
+    """Returns the precision: ``half``, ``full``, or ``full>half`` if the stored one differs."""
     return o.paint if o.paint == o.stored else f"{o.paint}>{o.stored}"
 
 
 def because_of(o: OperationRecord) -> str:
-    """The rule of an operation, its optimizations, and what is particular to it."""
+    """Returns the rule of an operation, its optimizations, and the details of its reason."""
     detail = o.reason.removeprefix(WORDS.get(o.rule, "")).removeprefix(": ")
     because = f"{o.rule}: {detail}" if detail and detail != o.reason else o.rule
     marks = "".join(f" +{name}" for name, _ in o.optimizations)

@@ -1,7 +1,7 @@
-"""A record as an overview: totals, why what is full is full, and a tree by name scope.
+"""Prints a record as an overview: totals, the rules that keep operations full, a tree of scopes.
 
-Branches that are alike but for a number (the layers of a transformer) are one line. The tree opens
-where most bytes are moved, until :data:`MOST_LINES` are full.
+Branches that differ only in a number (the layers of a transformer) share a line. The tree expands
+the branches that move the most bytes, up to :data:`MOST_LINES` lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from duotone.text.numbers import amount
 from duotone.text.source_lines import short_function
 
 MOST_LINES = 30
-"""Lines of the tree."""
+"""The most lines of the tree."""
 _MOST_REASONS = 6
 _NUMBER = re.compile(r"\d+")
 _UNNAMED = "(no scope)"
@@ -35,13 +35,13 @@ HINT = ".rows(), .rows('*/attention/*'), .rows(rule='taint')"
 
 @dataclasses.dataclass
 class Branch:
-    """A name scope with all in it.
+    """A name scope and its contents.
 
     Attributes:
-        name: its last part, or that of several branches that are alike: ``layer_[0-11]``.
-        copies: how many branches it stands for; its figures are of all of them.
+        name: its last part; merged branches have a common name: ``layer_[0-11]``.
+        copies: how many branches were merged. The figures are sums over all of them.
         operations: all operations inside.
-        branches: the scopes directly inside, alike ones together.
+        branches: the scopes directly inside, merged if they are alike.
     """
 
     name: str
@@ -51,17 +51,17 @@ class Branch:
 
     @property
     def bytes_full(self) -> int:
-        """Bytes that its operations move in float32."""
+        """The bytes that its operations move in float32."""
         return sum(o.bytes_full for o in self.operations)
 
 
 class Overview(Lines):
-    """A record as a rich renderable for people.
+    """A record as a rich renderable.
 
     Args:
         record: the record.
-        lines: of the tree, at most.
-        hint: what shows operations one by one.
+        lines: the most lines of the tree.
+        hint: the calls that show single operations.
     """
 
     def __init__(self, record: Record, lines: int = MOST_LINES, hint: str = HINT) -> None:
@@ -91,12 +91,12 @@ def _totals(record: Record, width: int) -> Iterator[str]:
     yield f"{plural(s.casts_inserted, 'cast')} inserted"
     if s.optimizations:
         named = ", ".join(f"{count} {name}" for name, count in sorted(s.optimizations.items()))
-        yield from textwrap.wrap(f"in another form, or not kept: {named}", width)
+        yield from textwrap.wrap(f"optimizations: {named}", width)
     yield from notes_of(record)
 
 
 def notes_of(record: Record) -> Iterator[str]:
-    """Lines about a record: what was left alone, and what was rewritten before."""
+    """Yields lines about the operations that duotone left alone or had rewritten before."""
     s = record.summary
     asked = sum(o.list == "allow" and PRECISION in o.reason for o in record.operations)
     if asked and 2 * asked >= s.allow_total:
@@ -124,9 +124,9 @@ class Reason:
 
     Attributes:
         rule: its name.
-        words: what it says; empty for a rule of another version.
-        share: of the bytes that all operations of the program move in float32.
-        operations: those that it keeps full.
+        words: its description; empty for a rule of another version.
+        share: the share of its operations in the bytes that the program moves in float32.
+        operations: the operations that it keeps full.
     """
 
     rule: str
@@ -136,7 +136,7 @@ class Reason:
 
 
 def reasons_of(record: Record) -> list[Reason]:
-    """Why what is full is full: the rules, that with the most bytes first.
+    """Returns the rules that keep operations full, the one with the most bytes first.
 
     Example:
         >>> from duotone.precision.record import Record, summarize
@@ -156,7 +156,7 @@ def reasons_of(record: Record) -> list[Reason]:
 
 
 def _reasons(record: Record, width: int) -> Iterator[str]:
-    """Why what is full is full: the rules with the most bytes."""
+    """Yields the table of the rules that keep operations full."""
     reasons = reasons_of(record)
     if not reasons:
         return
@@ -178,13 +178,13 @@ def _bytes(operations: Iterable[OperationRecord]) -> int:
 
 
 def counted(operations: Iterable[OperationRecord]) -> str:
-    """The three most frequent operations, with their numbers: ``12 exp, 3 log``."""
+    """Names the three most frequent operations with their counts: ``12 exp, 3 log``."""
     counts = Counter(o.operation for o in operations)
     return ", ".join(f"{count} {name}" for name, count in counts.most_common(3))
 
 
 def _tree(record: Record, lines: int, width: int) -> Iterator[str]:
-    """The tree by name scope."""
+    """Yields the tree of name scopes."""
     yield columns(
         width,
         ("scope", 0),
@@ -215,9 +215,9 @@ def _tree(record: Record, lines: int, width: int) -> Iterator[str]:
 
 
 def branches_of(operations: Sequence[OperationRecord]) -> list[Branch]:
-    """The tree of name scopes, alike branches together.
+    """Builds the tree of name scopes and merges branches that are alike.
 
-    What has no scope stands under the function that makes it.
+    An operation without a scope goes under the function that calls it.
 
     Example:
         >>> branches_of([])
@@ -228,7 +228,7 @@ def branches_of(operations: Sequence[OperationRecord]) -> list[Branch]:
 
 
 def scope_paths(operations: Sequence[OperationRecord]) -> list[tuple[str, ...]]:
-    """The place of each operation in the tree: its name scope, or the function that makes it."""
+    """Returns the path of each operation in the tree: its name scope or its Python function."""
     scoped = any(o.scope for o in operations)
     first = (_UNNAMED,) if scoped else ()
     functions = {source: short_function(source) for source in {o.source for o in operations}}
@@ -256,7 +256,7 @@ def _grown(parts: Sequence[tuple[tuple[str, ...], OperationRecord]]) -> list[Bra
 
 
 def _joined(names: Sequence[str]) -> str:
-    """One name for names that differ in numbers: ``layer_[0-11]``."""
+    """Merges names that differ in numbers: ``layer_[0-11]``."""
     if len(names) == 1:
         return names[0]
     numbers = [_NUMBER.findall(name) for name in names]
@@ -270,7 +270,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Numbers as spans.
+    """Formats sorted numbers as spans.
 
     Example:
         >>> _spans([0, 1, 2, 5])
@@ -286,7 +286,7 @@ def _spans(numbers: Sequence[int]) -> str:
 
 
 def _opened(roots: list[Branch], lines: int) -> list[tuple[int, Branch]]:
-    """Branches in order with their depths, opened where most bytes are while lines are left."""
+    """Returns the branches to show, with depths; expands those with the most bytes first."""
     opened: set[int] = set()
     left = lines - len(roots)
     count = itertools.count()

@@ -1,7 +1,4 @@
-"""One line of what a painting does, for a log: the first thing that a user sees of it.
-
-The full story is :func:`duotone.explain`.
-"""
+"""Summarizes a painting in one line for the log; :func:`duotone.explain` gives the details."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _WHY = {
     "small": "too small to gain from half here",
     "device": "gains nothing from half here",
 }
-"""Why an allow operation is full, by rule; other rules are named."""
+"""Why an allow operation is full, by rule. Other rules appear by name."""
 ASKED = (
     "a precision was asked for, which is kept: half without precision= and without "
     "jax_default_matmul_precision, which some libraries set"
@@ -26,7 +23,7 @@ ASKED = (
 
 
 def first_line(
-    what: str,
+    name: str,
     graph: Graph,
     classes: Classes,
     painting: Painting,
@@ -34,16 +31,16 @@ def first_line(
     device: str,
     slow: str = "",
 ) -> str:
-    """Dtype, device, shares in half, and the dots and convolutions that stay float32.
+    """Names the dtype, device, shares in half, and the dots and convolutions that stay float32.
 
     Args:
-        what: the function.
+        name: the name of the function.
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         half: the half type.
-        device: in words.
-        slow: why half saves no time there; empty where it does.
+        device: the device in words.
+        slow: why half saves no time there; empty if it does.
 
     Returns:
         The line, such as ``loss: bfloat16 on cuda (NVIDIA H200): 66 of 828 operations and 97.1% of
@@ -58,7 +55,7 @@ def first_line(
         for node, is_half in zip(nodes, halves, strict=True)
         if not is_half and classes.nodes[node.index].listed is Kind.ALLOW
     )
-    line = f"{what}: {half} on {device}: {sum(halves)} of {len(nodes)} operations"
+    line = f"{name}: {half} on {device}: {sum(halves)} of {len(nodes)} operations"
     line += f" and {share / (sum(flops) or 1.0):.1%} of FLOPs in half"
     stays = [
         f"{count} {op} ({rule if rule == ASKED else _WHY.get(rule, f'rule {rule}')})"

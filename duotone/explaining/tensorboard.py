@@ -1,13 +1,13 @@
 """Painted graphs for TensorBoard's *Graphs* dashboard, coloured by precision.
 
-TensorBoard colours nodes by their structure, their device or their XLA cluster, and by nothing
-else. So a *copy for display* says in these two fields what there is to see::
+TensorBoard colours nodes only by structure, device or XLA cluster. A *copy for display* therefore
+stores precision and list in the last two fields::
 
     Color by: Device         the precision: half, float32, cast ...
     Color by: XLA cluster    the list that the op is on: allow, infer, deny, clear, unlisted
 
-A click on a node shows why, in its attributes. The copy is not the graph: devices are those of the
-painting (the real one is an attribute) and large constants are left out.
+A click on a node shows the reason in its attributes. The copy cannot run: its device fields name
+precisions (an attribute has the real device), and it leaves out large constants.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _numbers = itertools.count()
 
 
 class Shown(NamedTuple):
-    """How one node is shown.
+    """The display of one node.
 
     Attributes:
-        precision: what it is coloured by, such as ``"half (float16)"``.
-        list: the list that decides its other colour; empty for none.
-        why: more attributes, by name.
+        precision: the precision that sets its colour, such as ``"half (float16)"``.
+        list: the list that sets its other colour; empty for none.
+        why: further attributes by name.
     """
 
     precision: str
@@ -54,17 +54,17 @@ class Shown(NamedTuple):
 
 
 def write_graph(folder: str | Path, graph: Any) -> Path:
-    """Writes an event file that holds a graph; a folder of the log folder is a run.
+    """Writes an event file with a graph.
 
     Args:
-        folder: of the run; made where missing.
+        folder: the folder of the run, in the log folder; created if missing.
         graph: a GraphDef.
 
     Returns:
         The file.
 
     Raises:
-        ArgumentError: the folder is a file, or cannot be made.
+        ArgumentError: the folder is a file, or cannot be created.
     """
     folder = prepare_folder(Path(folder))
     content = io.BytesIO()
@@ -75,7 +75,7 @@ def write_graph(folder: str | Path, graph: Any) -> Path:
         _EVENT.Event(wall_time=now, graph_def=graph.SerializeToString(deterministic=True)),
     ):
         writer.write(event.SerializeToString(deterministic=True))
-    # TensorBoard takes files of this form, the newest last.
+    # TensorBoard reads files with such names in alphabetical order.
     number = f"{os.getpid()}.{next(_numbers)}"
     file = folder / f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{number}"
     write_atomically(file, content.getvalue())
@@ -83,11 +83,11 @@ def write_graph(folder: str | Path, graph: Any) -> Path:
 
 
 def painted(graph_def: Any, shown: Mapping[str, Shown]) -> Any:
-    """A copy of a GraphDef for display.
+    """Makes a copy of a GraphDef for display.
 
     Args:
-        graph_def: the graph; functions of its library are shown as well.
-        shown: how each node is shown, by name; in a function by ``"function/node"``.
+        graph_def: the graph, including the functions of its library.
+        shown: the display of each node by name, or by ``"function/node"`` in a function.
 
     Returns:
         The copy.
@@ -103,7 +103,7 @@ def painted(graph_def: Any, shown: Mapping[str, Shown]) -> Any:
 
 
 def _fix_colours(graph: Any) -> None:
-    """Puts one node of each precision first: TensorBoard hands out colours as it meets devices."""
+    """Puts one node of each precision first, since TensorBoard assigns colours in this order."""
     first: dict[str, int] = {}
     for position, node in enumerate(graph.node):
         first.setdefault(node.device, position)
@@ -117,7 +117,7 @@ def _fix_colours(graph: Any) -> None:
 
 
 def _paint(node: Any, shown: Shown | None) -> None:
-    """Puts colours and reasons where TensorBoard looks for them."""
+    """Stores colours and reasons in the fields that TensorBoard reads."""
     for name in [name for name in node.attr if node.attr[name].ByteSize() > _LARGEST_ATTRIBUTE]:
         del node.attr[name]
     if node.device:
@@ -133,13 +133,13 @@ def _paint(node: Any, shown: Shown | None) -> None:
 def write_record(logdir: str | Path, record: Record, *, run: str = "duotone") -> Path:
     """Writes the graph of a JAX program, one node for each operation and each cast.
 
-    Name scopes become groups. What only carries a value into or out of a nested program is left
-    out; a loop shows as a circle.
+    Name scopes become groups. Nodes that only pass a value into or out of a nested program are
+    left out. A loop shows as a circle.
 
     Args:
-        logdir: folder that TensorBoard is started on.
-        record: what :func:`duotone.explain` returned.
-        run: name of the run.
+        logdir: the log folder of TensorBoard.
+        record: the result of :func:`duotone.explain`.
+        run: the name of the run.
 
     Returns:
         The event file.
@@ -148,7 +148,7 @@ def write_record(logdir: str | Path, record: Record, *, run: str = "duotone") ->
 
 
 def graph_of_record(record: Record) -> Any:
-    """The graph of a record as a GraphDef for display."""
+    """Converts the graph of a record to a GraphDef for display."""
     graph = _GRAPH.GraphDef()
     for drawn in drawn_nodes(record):
         node = graph.node.add(name=drawn.name, op=drawn.operation, input=drawn.reads)

@@ -1,12 +1,12 @@
-"""Functions exported as files that run without duotone.
+"""Exports functions as files that run without duotone.
 
 ::
 
-    export.py       traces and lowers a function, writes the folder, compares it with the function
-    onnx.py         writes an ONNX model instead
-    saved_model.py  writes the program as a TensorFlow SavedModel
-    arguments.py    divides the arguments, gives their types and names
-    refusals.py     what cannot be exported, in one line
-    comparison.py   results of a function and of its export, as one number
-    exported.py     the folder, read and checked; its program can be called
+    export.py              lowers a function, writes the folder, compares it with the function
+    export_onnx.py         writes an ONNX model instead
+    export_saved_model.py  writes the program as a TensorFlow SavedModel
+    export_arguments.py    splits the arguments, gives their types and names
+    refusals.py            errors for functions that cannot be exported
+    compare_exported.py    the difference between the results of a function and of its export
+    exported.py            reads and checks the folder; runs its program
 """

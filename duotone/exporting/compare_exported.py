@@ -1,4 +1,4 @@
-"""Results of a function beside those of its export, as one number."""
+"""Computes the difference between the results of a function and of its export."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from duotone.errors import RewriteError
 
 _ANOTHER_PROGRAM = 0.1
-"""A relative difference that no order of additions explains: two programs, not two roundings."""
+"""A larger relative difference cannot be rounding, so the programs differ."""
 
 
 def worst_difference(name: str, found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference of results, relative to the largest value of each.
+    """Returns the largest difference of results, relative to the largest value of each.
 
     Args:
-        name: of the function.
+        name: the name of the function.
         found: results of the exported program.
-        expected: those of the function.
+        expected: results of the function.
 
     Raises:
-        RewriteError: it is no matter of rounding.
+        RewriteError: the difference is too large for rounding.
     """
     pairs = zip(found, expected, strict=True)
     worst = max((_relative(_numbers(a), _numbers(b)) for a, b in pairs), default=0.0)
@@ -42,7 +42,7 @@ def _numbers(result: Any) -> np.ndarray:
 
 
 def _relative(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference over the largest finite value; infinite where only one is finite."""
+    """Returns the largest relative difference; infinite if only one of two numbers is finite."""
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
     a, b = found.astype(wide), expected.astype(wide)
     finite = np.isfinite(b)

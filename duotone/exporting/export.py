@@ -1,11 +1,11 @@
-"""``duotone.export``: a function as a folder of files that JAX runs without duotone.
+"""``duotone.export`` writes a function as a folder of files that JAX runs without duotone.
 
 ::
 
-    divide the arguments     those that hold arrays; the others become part of the program
+    split the arguments      arguments without arrays become part of the program
     lower                    jax.export, for one or several platforms
-    write                    a folder that takes its name when all of it is there
-    compare                  the program, read from its file, beside the function itself
+    write                    into a temporary folder, which is renamed at the end
+    compare                  results of the program, read from its file, with the function's own
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from duotone.exporting.exported import (
     ExportedOnnx,
     ExportedSavedModel,
 )
-from duotone.exporting.refusals import check_results, first_line, told_in_one_line
+from duotone.exporting.refusals import check_results, errors_in_one_line, first_line
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.policy.arguments import check_callable
 from duotone.policy.policy import Policy
@@ -48,7 +48,7 @@ from duotone.transforms import autocast as api
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _LARGEST = 2**31 - 2**20
-"""Bytes of a program: FlatBuffers and protobuf, in which it is written, end at 2 GiB."""
+"""The largest program in bytes: FlatBuffers and protobuf are limited to 2 GiB."""
 
 
 @overload
@@ -110,48 +110,49 @@ def export(
 ) -> Exported | ExportedOnnx | ExportedSavedModel:
     """Writes a painted function as files, for servers that have neither duotone nor its source.
 
-    The folder holds ``program.jax`` (for ``jax.export.deserialize``), ``program.stablehlo`` (the
-    same as portable StableHLO bytecode, for other runtimes of XLA), ``explain.json`` (for
+    The folder contains ``program.jax`` (for ``jax.export.deserialize``), ``program.stablehlo`` (the
+    same program as portable StableHLO bytecode, for other runtimes of XLA), ``explain.json`` (for
     ``duotone view``) and ``export.json`` (types, versions, policy, checksums). Weights given to
-    ``autocast(fn, weights=...)`` are part of the program, those read in half only in half.
+    ``autocast(fn, weights=...)`` are part of the program, in half if it reads them in half only.
 
-    The program is read back from its file and compared with ``fn`` on the arguments, where these
-    are arrays and the device at hand is one of the platforms.
+    If the arguments are arrays and the program runs on the default device, ``export`` reads the
+    program back from its file and compares its results with those of ``fn``.
 
     Args:
-        fn: what :func:`autocast` returned; any other function is given to it.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place, also with
-            ``jax.export.symbolic_shape``. One that holds no array (``False``, ``"relu"``) becomes
-            part of the program, which is called without it.
-        path: the folder; it does not exist or is empty.
-        format: ``"jax"``; or ``"onnx"`` for ``model.onnx`` instead of the programs, which needs
-            jax2onnx: the function is converted in float32 and rewritten by :mod:`duotone.onnx`, and
-            compared in ONNX Runtime; or ``"saved_model"``, which needs TensorFlow: the folder is a
-            SavedModel that holds the same painted program, compared in TensorFlow.
-        dtype: as for :func:`autocast`; ``"float32"`` exports the function as it is written.
+        fn: the result of :func:`autocast`; any other function is passed to it first.
+        *args: its arguments: arrays or ``jax.ShapeDtypeStruct``, also with
+            ``jax.export.symbolic_shape``. An argument without arrays (``False``, ``"relu"``)
+            becomes part of the program, which is called without it.
+        path: the folder; it must not exist or must be empty.
+        format: ``"jax"``, ``"onnx"`` or ``"saved_model"``. ``"onnx"`` needs jax2onnx: it converts
+            the function in float32 to ``model.onnx``, rewrites that with :mod:`duotone.onnx`, and
+            compares it in ONNX Runtime. ``"saved_model"`` needs TensorFlow: it writes the painted
+            program as a SavedModel and compares it in TensorFlow.
+        dtype: as for :func:`autocast`; ``"float32"`` exports the function as written.
         policy: as for :func:`autocast`.
-        target: paint for this device, which need not be here: a name that :func:`compile_for`
-            knows, or a :class:`Target`. By default the device at hand.
-        platforms: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; by default that of the
-            target and that of the device at hand, for a SavedModel the CPU too.
-        batch_argnums: positions of arguments whose arrays have the batch as axis 0: the program
-            takes any number there.
-        **kwargs: its keyword arguments, likewise. For a function that has one named ``target``
-            itself, say, pass ``functools.partial(fn, target=...)``.
+        target: the device to paint for, present or not: a name as for :func:`compile_for`, or a
+            :class:`Target`. By default the default device here.
+        platforms: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; by default those of the
+            target and of the default device, and for a SavedModel also the CPU.
+        batch_argnums: positions of arguments whose arrays have the batch as axis 0. The program
+            takes any batch size.
+        **kwargs: its keyword arguments, as ``*args``. For a function that has one named ``target``
+            itself, pass ``functools.partial(fn, target=...)``.
 
     Returns:
         The exported program; ``.call`` runs it. An :class:`ExportedOnnx` or an
         :class:`ExportedSavedModel` for these formats.
 
     Raises:
-        ArgumentError: the folder is not empty; no such format or platform; a position without an
-            array with axes; settings for a function that has its weights, or that an ONNX model
-            has no place for; the function cannot be exported, or its pytrees not written.
+        ArgumentError: the folder is not empty; there is no such format or platform; an argument in
+            ``batch_argnums`` has no array with axes; the function has its own weights and you pass
+            settings; an ONNX model cannot express the settings; the function cannot be exported, or
+            its pytrees not written.
         ArgumentTypeError: ``fn`` is not callable, ``dtype`` not a dtype, ``policy`` no policy.
         UnknownTargetError: no such target.
         MissingExtraError: ``format="onnx"`` without jax2onnx, ``"saved_model"`` without
             TensorFlow.
-        RewriteError: the program does not compute what ``fn`` does.
+        RewriteError: the program's results differ from those of ``fn``.
         WriteError: the file system refuses the folder.
 
     Example:
@@ -220,10 +221,10 @@ def _written(
     description: dict[str, Any],
     difference: Callable[[Callable[..., Any]], float | None],
 ) -> Exported:
-    """The folder of a program that JAX runs.
+    """Writes the folder of a JAX program.
 
     Raises:
-        RewriteError: it does not compute what the function does.
+        RewriteError: the program's results differ from those of the function.
     """
     description["files"] = {n: hashlib.sha256(data).hexdigest() for n, data in files.items()}
     with folder_in_one_step(folder) as temporary:
@@ -235,25 +236,25 @@ def _written(
 
 
 def _check_for_onnx(target: Any, platforms: Any) -> None:
-    """Raises where a device is named: an ONNX model has none.
+    """Refuses arguments that name a device, since an ONNX model has none.
 
     Raises:
-        ArgumentError: it is.
+        ArgumentError: there is such an argument.
     """
     for name, value in (("target", target), ("platforms", platforms)):
         if value is not None:
             raise ArgumentError(
                 f'export: {name}= is for the formats "jax" and "saved_model"; an ONNX model is '
-                "painted alike for all devices. What a runtime has no kernel for, "
-                "duotone rewrite --provider leaves full."
+                "painted alike for all devices. duotone rewrite --provider leaves operations full "
+                "for which a runtime has no half kernel."
             )
 
 
 def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Callable[..., Any]:
-    """The function in mixed precision.
+    """Returns the function in mixed precision.
 
     Raises:
-        ArgumentError: it has its weights, and settings of its own.
+        ArgumentError: the function has its own weights, and the user passes settings.
     """
     settings = api.settings_of(fn)
     if settings is not None and dtype is None and policy is None:
@@ -273,7 +274,7 @@ def _painted(fn: Callable[..., Any], dtype: Any, policy: Policy | None) -> Calla
 def _platforms(
     given: Sequence[str] | None, target: Target | None, also: Sequence[str]
 ) -> list[str]:
-    """Platforms to lower for; ``also`` by default.
+    """Returns the platforms to lower for, by default with those in ``also``.
 
     Raises:
         ArgumentError: there is no such platform.
@@ -295,22 +296,22 @@ def _platforms(
 def _exported(
     call: Call, types: tuple[tuple[Any, ...], dict[str, Any]], platforms: Sequence[str]
 ) -> jax.export.Exported:
-    """The lowered program.
+    """Lowers the program.
 
     Raises:
-        ArgumentError: JAX cannot export it.
-        ArgumentTypeError: it takes or returns what is no array, or fails with a type error itself.
+        ArgumentError: JAX cannot export the function.
+        ArgumentTypeError: an argument or result is no array, or the function raises a type error.
     """
     args, kwargs = types
     leaves = jax.tree.leaves(types)
     is_symbolic = any(jax.export.is_symbolic_dim(d) for x in leaves if is_array(x) for d in x.shape)
     hint = " It may be possible for fixed sizes." if is_symbolic else ""
     try:
-        with told_in_one_line(call.name, hint):
+        with errors_in_one_line(call.name, hint):
             made = jax.export.export(jax.jit(call.function), platforms=platforms)(*args, **kwargs)
     except jax.errors.InconclusiveDimensionOperation as error:
         raise ArgumentError(
-            f"export: {call.name} decides something by a size that is left open: "
+            f"export: the program of {call.name} depends on the value of an open size: "
             f"{first_line(error)} Export it for fixed sizes (without batch_argnums)."
         ) from error
     check_results(call.name, made.out_avals)
@@ -318,7 +319,7 @@ def _exported(
 
 
 def _check_size(name: str, program: jax.export.Exported) -> None:
-    """Raises where no file holds the program.
+    """Refuses a program that is too large for a file.
 
     Raises:
         ArgumentError: it is too large.
@@ -326,16 +327,16 @@ def _check_size(name: str, program: jax.export.Exported) -> None:
     size = len(program.mlir_module_serialized)
     if size > _LARGEST:
         raise ArgumentError(
-            f"export: {name} has {size:,} bytes with its weights, and a file holds {_LARGEST:,}. "
-            "Leave the weights an argument: duotone.autocast without weights=."
+            f"export: {name} has {size:,} bytes with its weights, and the limit of a file is "
+            f"{_LARGEST:,}. Make the weights an argument: duotone.autocast without weights=."
         )
 
 
 def _serialized(name: str, program: jax.export.Exported) -> bytes:
-    """The program as bytes.
+    """Serializes the program.
 
     Raises:
-        ArgumentError: arguments or results are of types that JAX does not write.
+        ArgumentError: JAX cannot serialize the types of arguments or results.
     """
     try:
         return bytes(program.serialize())
@@ -359,10 +360,10 @@ def _difference(
     platforms: Sequence[str],
     exported: Callable[..., Any],
 ) -> float | None:
-    """The largest difference of results, relative to the largest value of each; None if unknown.
+    """Returns the largest relative difference of the results; ``None`` if not comparable here.
 
     Raises:
-        RewriteError: it is no matter of rounding.
+        RewriteError: the difference is too large for rounding.
     """
     given = jax.tree.leaves((call.args, call.kwargs))
     here = jax.export.default_export_platform()

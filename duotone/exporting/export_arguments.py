@@ -1,4 +1,4 @@
-"""Arguments of a function that is exported: divided, checked, as types."""
+"""Splits, checks and names the arguments of an exported function."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from duotone.errors import ArgumentError
 BATCH = "batch"
 """The name of an open size."""
 Types = tuple[tuple[Any, ...], dict[str, Any]]
-"""Shapes and dtypes in place of the arrays among arguments, by position and by name."""
+"""Positional and keyword arguments with ``jax.ShapeDtypeStruct`` instead of arrays."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call, without the arguments that hold no array.
+    """A call without the arguments that contain no array.
 
     Attributes:
-        name: of the function.
-        function: takes the arguments that hold arrays.
-        args: these, by position.
-        positions: of each, among all arguments.
-        kwargs: those by name.
-        fixed: the others, by position (as text) or name.
+        name: the name of the function.
+        function: takes the arguments that contain arrays.
+        args: the positional arguments that contain arrays.
+        positions: the positions of ``args`` among all arguments.
+        kwargs: the keyword arguments that contain arrays.
+        fixed: the other arguments, by position (as text) or name.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Call:
 def divided(
     name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Call:
-    """A call divided: arguments that hold arrays, and those that become part of the program."""
+    """Separates the arguments that contain arrays from those that become part of the program."""
     positions = tuple(i for i, value in enumerate(args) if _holds_arrays(value))
     given = {key: value for key, value in kwargs.items() if _holds_arrays(value)}
     fixed: dict[str, Any] = {str(i): v for i, v in enumerate(args) if i not in positions}
@@ -64,15 +64,15 @@ def _holds_arrays(value: Any) -> bool:
 
 
 def is_array(leaf: Any) -> bool:
-    """True for an array, and for its shape in its place."""
+    """True for an array or a ``jax.ShapeDtypeStruct``."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
 def positions_of(given: int | Sequence[int], args: tuple[Any, ...]) -> frozenset[int]:
-    """The positions of arguments with a batch.
+    """Returns the positions of arguments with a batch.
 
     Raises:
-        ArgumentError: one that has no array with axes.
+        ArgumentError: an argument has no array with axes.
     """
     positions = (given,) if isinstance(given, int) else tuple(given)
     for position in positions:
@@ -87,7 +87,7 @@ def positions_of(given: int | Sequence[int], args: tuple[Any, ...]) -> frozenset
 
 
 def types_of(call: Call, with_batch: frozenset[int]) -> Types:
-    """Shapes and dtypes in place of arrays; the batch a symbol."""
+    """Replaces arrays by shapes and dtypes, and the batch size by a symbol."""
     (batch,) = jax.export.symbolic_shape(BATCH)
 
     def typed(leaf: Any, has_batch: bool) -> Any:
@@ -106,7 +106,7 @@ def types_of(call: Call, with_batch: frozenset[int]) -> Types:
 
 
 def parameters_of(fn: Callable[..., Any], call: Call) -> list[str]:
-    """The names of the parameters that take the positional arguments of a call."""
+    """Returns the names of the parameters that take the positional arguments of a call."""
     try:
         names = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -115,7 +115,7 @@ def parameters_of(fn: Callable[..., Any], call: Call) -> list[str]:
 
 
 def leaf_names(tree: Any, alone: str, kept: Callable[[Any], bool] = lambda leaf: True) -> list[str]:
-    """The names of the leaves of a pytree, by their paths."""
+    """Names the leaves of a pytree by their paths."""
     found = [path for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if kept(leaf)]
     return [jax.tree_util.keystr(path, simple=True, separator=".") or alone for path in found]
 
@@ -126,7 +126,7 @@ def input_names(
     kwargs: dict[str, Any],
     kept: Callable[[Any], bool] = lambda leaf: True,
 ) -> list[str]:
-    """The names of the leaves of ``(args, kwargs)``, in their order.
+    """Names the leaves of ``(args, kwargs)``, in their order.
 
     Example:
         >>> input_names(["w", "x"], [{"b": 1, "a": 2}, 3], {"scale": 4})

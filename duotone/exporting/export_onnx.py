@@ -1,15 +1,15 @@
-"""``duotone.export(..., format="onnx")``: a function as an ONNX model in mixed precision.
+"""Writes a function as an ONNX model in mixed precision.
 
 ::
 
-    float32 function     as it is written, its weights constants of it
-    jax2onnx             a float32 model
-    duotone.onnx         the model painted, with the policy's edits in the names of ONNX
-    ONNX Runtime         the model beside the function in mixed precision
+    float32 function     take the function as written, with its weights as constants
+    jax2onnx             convert it to a float32 model
+    duotone.onnx         paint the model, with the policy's edits in the names of ONNX
+    ONNX Runtime         compare its results with the function in mixed precision
 
-The painted program itself is not handed to jax2onnx: that knows no dot whose result is wider than
-its operands, nor what a rewritten loop is made of. ``benchmarks/onnx_agreement.py`` measures how
-far the two paintings agree.
+jax2onnx cannot convert the painted program: it knows no dot with a result wider than its operands,
+and not the operations of a rewritten loop. ``benchmarks/onnx_agreement.py`` measures how far the
+two paintings agree.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from duotone.exporting.export_arguments import (
     types_of,
 )
 from duotone.exporting.exported import DESCRIPTION, FORMAT, MODEL, RECORD, ExportedOnnx
-from duotone.exporting.refusals import check_results, first_line, told_in_one_line
+from duotone.exporting.refusals import check_results, errors_in_one_line, first_line
 from duotone.graph.graph import PRECISION
 from duotone.policy.arguments import half_named
 from duotone.policy.policy import Policy
@@ -53,7 +53,7 @@ from duotone.transforms import autocast as api
 
 logger = logging.getLogger("duotone")
 _LARGEST = 2**31 - 2**20
-"""Bytes of a model: a message of protobuf ends at 2 GiB."""
+"""The largest model in bytes: protobuf messages are limited to 2 GiB."""
 
 
 def export_onnx(
@@ -67,16 +67,16 @@ def export_onnx(
 
     Args:
         fn: the function.
-        args: its arguments, as :func:`duotone.export` takes them.
-        kwargs: likewise.
+        args: its positional arguments, as :func:`duotone.export` takes them.
+        kwargs: its keyword arguments, as :func:`duotone.export` takes them.
         folder: the new folder.
         batch_argnums: positions of arguments with a batch.
 
     Raises:
-        ArgumentError: what it keeps full or half cannot be said of the model, or jax2onnx cannot
-            export it.
+        ArgumentError: the model cannot express a pin of the policy, or jax2onnx cannot export the
+            function.
         MissingExtraError: jax2onnx or onnx is not installed.
-        RewriteError: the model does not compute what ``fn`` does.
+        RewriteError: the model's results differ from those of ``fn``.
     """
     to_onnx = _jax2onnx()
     settings = api.settings_of(fn)
@@ -85,7 +85,7 @@ def export_onnx(
     half = None if found is None else found.name
     written = _in_float32(settings)
     fn = api.autocast(written, dtype=half or "float32", policy=settings.policy)
-    with told_in_one_line(settings.name):
+    with errors_in_one_line(settings.name):
         seen = api.explain(fn, *args, **kwargs)
     _check_pins(settings.name, seen)
     call, plain = (divided(settings.name, f, args, kwargs) for f in (fn, written))
@@ -112,10 +112,10 @@ def export_onnx(
 
 
 def _jax2onnx() -> Callable[..., Any]:
-    """The converter.
+    """Imports the converter.
 
     Raises:
-        MissingExtraError: it is not installed, or what it needs.
+        MissingExtraError: the converter or one of its dependencies is not installed.
     """
     try:
         return importlib.import_module("jax2onnx").to_onnx
@@ -128,7 +128,7 @@ def _painter() -> Any:
 
 
 def _versions() -> dict[str, str]:
-    """The versions of what makes the file, of those that say one."""
+    """Returns the known versions of the converters."""
     found = {}
     for name in ("jax2onnx", "onnx"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -137,7 +137,7 @@ def _versions() -> dict[str, str]:
 
 
 def _in_float32(settings: Any) -> Callable[..., Any]:
-    """The function as it is written, without its weights among the arguments."""
+    """Returns the function as written, with its weights bound."""
     if settings.weights is None:
         return settings.function
     return functools.partial(settings.function, settings.weights.full())
@@ -147,18 +147,19 @@ def _in_float32(settings: Any) -> Callable[..., Any]:
 
 
 def _without_pins(policy: Policy | None) -> Policy | None:
-    """A policy without patterns, which name scopes of the function; none of them decided anything.
+    """Removes the patterns of a policy, which name scopes that a model does not have.
 
-    List edits stay as they are: :mod:`duotone.onnx` knows JAX's primitives by their names.
+    :func:`_check_pins` has made sure that none of them matched. List edits stay, since
+    :mod:`duotone.onnx` knows JAX's primitives by name.
     """
     return None if policy is None else policy.replace(keep_full=(), keep_half=())
 
 
 def _check_pins(name: str, seen: Record) -> None:
-    """Raises where the user decided on operations in a way that an ONNX model does not show.
+    """Refuses settings of the user that an ONNX model cannot express.
 
     Raises:
-        ArgumentError: by a scope, a region or a precision.
+        ArgumentError: a scope, a region or a precision decided an operation.
     """
     for one in seen.operations:
         if one.rule in (Rule.PINNED, Rule.UPDATE) or one.fixed.startswith(PRECISION):
@@ -174,10 +175,10 @@ def _check_pins(name: str, seen: Record) -> None:
 
 
 def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callable[..., Any]) -> Any:
-    """The float32 model.
+    """Converts a function to a float32 model.
 
     Raises:
-        ArgumentError: jax2onnx cannot convert the function.
+        ArgumentError: jax2onnx cannot convert it.
     """
     args, kwargs = types
     leaves, tree = jax.tree.flatten((args, kwargs))
@@ -203,16 +204,16 @@ def _converted(call: Call, types: Types, parameters: list[str], to_onnx: Callabl
             )
     except DuotoneError:
         raise
-    except Exception as error:  # jax2onnx's own, of many kinds
+    except Exception as error:  # jax2onnx raises errors of many types
         raise ArgumentError(
-            f"export: jax2onnx cannot convert {call.name}: {first_line(error)} What "
-            'it knows is listed in its documentation; format="jax" takes any function.'
+            f"export: jax2onnx cannot convert {call.name}: {first_line(error)} Its documentation "
+            'lists the operations that it knows; format="jax" takes any function.'
         ) from error
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps a converter's notes from the log: they are about its own values."""
+    """Silences the converter's log, which is about its internal values."""
     logger = logging.getLogger("onnx_ir")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -225,19 +226,19 @@ def _quiet() -> Iterator[None]:
 def _written(
     folder: Path, call: Call, model: Any, record: Record, description: dict[str, Any]
 ) -> ExportedOnnx:
-    """The folder, with a model that says where it comes from.
+    """Writes the folder, with versions and policy in the metadata of the model.
 
     Raises:
         ArgumentError: the model is too large for one file.
-        RewriteError: it does not compute what the function does.
+        RewriteError: its results differ from those of the function.
     """
     about = {"function": call.name, "policy": description["policy"], **description["versions"]}
     for key, value in about.items():
         model.metadata_props.add(key=f"duotone.{key}", value=value)
     if model.ByteSize() > _LARGEST:
         raise ArgumentError(
-            f"export: {call.name} has {model.ByteSize():,} bytes with its weights, and an ONNX "
-            f"file of one piece {_LARGEST:,}. Leave the weights an argument: duotone.autocast "
+            f"export: {call.name} has {model.ByteSize():,} bytes with its weights, and the limit "
+            f"of one ONNX file is {_LARGEST:,}. Make the weights an argument: duotone.autocast "
             "without weights=."
         )
     files = {MODEL: model.SerializeToString(), RECORD: record.to_json().encode()}
@@ -251,10 +252,10 @@ def _written(
 
 
 def _difference(call: Call, made: ExportedOnnx) -> float | None:
-    """The largest difference from the function; None with shapes, or where nothing can run it.
+    """Returns the largest difference from the function; ``None`` if the model cannot run here.
 
     Raises:
-        RewriteError: it is no matter of rounding.
+        RewriteError: the difference is too large for rounding.
     """
     given = jax.tree.leaves((call.args, call.kwargs))
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):

@@ -1,11 +1,11 @@
-"""``duotone.export(..., format="saved_model")``: a painted program as a TensorFlow SavedModel.
+"""Writes a painted program as a TensorFlow SavedModel.
 
 ::
 
-    jax.export           the program, the same that format="jax" writes: painted, weights inside
-    jax2tf               one TensorFlow operation (XlaCallModule) that holds it
-    tf.saved_model.save  a folder with the signature "serving_default"
-    TensorFlow           the SavedModel, read again, beside the function
+    jax.export           lower the program, as format="jax" does: painted, with its weights
+    jax2tf               wrap it in one TensorFlow operation (XlaCallModule)
+    tf.saved_model.save  write a folder with the signature "serving_default"
+    TensorFlow           load the SavedModel and compare its results with the function's
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from duotone.transforms import autocast as api
 
 logger = logging.getLogger("duotone")
 ABOUT = "assets.extra/duotone.json"
-"""Versions and policy, in the place that TensorFlow leaves to other programs."""
+"""The file for versions and policy, in the folder that TensorFlow reserves for other programs."""
 
 
 def check_installed() -> None:
-    """Raises where TensorFlow is missing, before any work is done.
+    """Raises if TensorFlow is missing, before any work is done.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -64,16 +64,16 @@ def write_saved_model(
     Args:
         folder: the new folder.
         fn: the function that :func:`duotone.autocast` returned; its parameters name the inputs.
-        call: how it was called.
-        program: it, lowered.
-        record: ``explain.json``.
-        description: ``export.json``, as far as it is known.
-        difference: the difference of a callable's results from the function's own.
+        call: the call.
+        program: the lowered program.
+        record: the contents of ``explain.json``.
+        description: the contents of ``export.json`` so far.
+        difference: compares a callable's results with the function's own.
 
     Raises:
         ArgumentError: TensorFlow has no type for an argument or result, or does not take the
             program.
-        RewriteError: the SavedModel does not compute what the function does.
+        RewriteError: the SavedModel's results differ from those of the function.
         WriteError: the file system refuses it.
     """
     tf = tensorflow()
@@ -97,7 +97,7 @@ def write_saved_model(
 def _signature_names(
     fn: Callable[..., Any], call: Call, program: jax.export.Exported
 ) -> tuple[list[str], list[str]]:
-    """The names of inputs and results: letters, digits and underscores, each once."""
+    """Returns unique names of inputs and results of letters, digits and underscores."""
     settings = api.settings_of(fn)
     if settings is not None and settings.weights is not None:
         fn = functools.partial(settings.function, None)  # the weights are in the program
@@ -108,7 +108,7 @@ def _signature_names(
 
 
 def _plain(names: list[str], before: str = "argument_") -> list[str]:
-    """Names that TensorFlow does not change.
+    """Makes names that TensorFlow does not change.
 
     Example:
         >>> _plain(["params.hidden", "params_hidden", "0"])
@@ -126,7 +126,7 @@ def _plain(names: list[str], before: str = "argument_") -> list[str]:
 def _module(
     tf: Any, name: str, program: jax.export.Exported, inputs: list[str], results: list[str]
 ) -> Any:
-    """A TensorFlow module whose method ``call`` is the program.
+    """Makes a TensorFlow module whose method ``call`` is the program.
 
     Raises:
         ArgumentError: as :func:`write_saved_model`.
@@ -154,7 +154,7 @@ def _module(
     module.call = tf.function(named, autograph=False, input_signature=types)
     try:
         module.signature = module.call.get_concrete_function()
-    except Exception as error:  # of JAX, of jax2tf and of TensorFlow
+    except Exception as error:  # JAX, jax2tf and TensorFlow raise errors of many types
         raise ArgumentError(
             f"export: TensorFlow {tf.__version__} does not take {name}: {first_line(error)} Try "
             'a newer TensorFlow or fixed sizes; format="jax" needs no TensorFlow.'
@@ -163,27 +163,27 @@ def _module(
 
 
 def _tensor_type(tf: Any, function: str, name: str, aval: Any) -> Any:
-    """The type of one input or result.
+    """Returns the TensorFlow type of one input or result.
 
     Raises:
-        ArgumentError: TensorFlow has none.
+        ArgumentError: TensorFlow has no such type.
     """
     try:
         dtype = tf.dtypes.as_dtype(aval.dtype)
     except TypeError as error:
         raise ArgumentError(
             f"export: {name} of {function} is {aval.dtype}, for which TensorFlow has no type. Let "
-            "the function take and return others, of a random key jax.random.key_data."
+            "the function take and return others, such as jax.random.key_data for random keys."
         ) from error
     shape = [side if isinstance(side, int) else None for side in aval.shape]
     return tf.TensorSpec(shape, dtype, name=name)
 
 
 def _save(tf: Any, module: Any, temporary: Path, folder: Path) -> None:
-    """Lets TensorFlow write.
+    """Writes the SavedModel with TensorFlow.
 
     Raises:
-        WriteError: it cannot.
+        WriteError: TensorFlow cannot write it.
     """
     try:
         tf.saved_model.save(module, str(temporary), signatures={SIGNATURE: module.signature})
@@ -207,11 +207,11 @@ def _compared(
     program: jax.export.Exported,
     difference: Callable[[Callable[..., Any]], float | None],
 ) -> float | None:
-    """The difference on the CPU: JAX may hold the memory of all else.
+    """Compares on the CPU, since JAX may have reserved the memory of other devices.
 
     Raises:
         ArgumentError: TensorFlow cannot run the program.
-        RewriteError: the difference is no matter of rounding.
+        RewriteError: the difference is too large for rounding.
     """
     if "cpu" not in program.platforms:
         logger.warning("export: %s was not compared: it is not for the CPU", name)
@@ -227,7 +227,7 @@ def _compared(
 
 
 def _reason(error: Any) -> str:
-    """The line of TensorFlow's that says what is wrong, and the remedy where it is known."""
+    """Extracts the reason from TensorFlow's message, and adds the remedy if it is known."""
     text = str(error.message)
     unknown = re.search(
         r"(unregistered operation '[\w.]+').*?using StableHLO_v([\d.]+)", text, re.S

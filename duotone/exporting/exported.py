@@ -1,4 +1,4 @@
-"""An exported program: a folder, its description, and the program in it."""
+"""Reads the folders that ``duotone.export`` writes, and runs their programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM, STABLEHLO, RECORD, DESCRIPTION = (
 )
 """The files of a folder."""
 MODEL = "model.onnx"
-"""The file that takes the place of the programs with ``format="onnx"``."""
+"""The only model file with ``format="onnx"``."""
 SIGNATURE = "serving_default"
 """The signature of a SavedModel that servers call by default."""
 
@@ -37,11 +37,11 @@ class Exported:
 
     Attributes:
         path: the folder.
-        description: what ``export.json`` says: ``function``, ``half_dtype``, ``platforms``,
+        description: the contents of ``export.json``: ``function``, ``half_dtype``, ``platforms``,
             ``painted_for``, ``policy``, ``arguments`` and ``results`` (types), ``fixed`` (arguments
-            that are part of the program), ``difference`` (the largest from the function's own
-            results, relative to the largest value of the result, or null), ``versions`` and
-            ``files`` (SHA-256 of each).
+            that are part of the program), ``difference`` (the largest difference from the
+            function's own results, relative to the largest value of the result, or null),
+            ``versions`` and ``files`` (SHA-256 of each).
     """
 
     path: Path
@@ -57,7 +57,7 @@ class Exported:
         data = bytearray((self.path / PROGRAM).read_bytes())
         try:
             return jax.export.deserialize(data)
-        except Exception as error:  # of JAX, and of what it reads the file with
+        except Exception as error:  # JAX and its parsers raise errors of many types
             by = self.description["versions"]["jax"]
             raise ArgumentError(
                 f"JAX {jax.__version__} cannot read {self.path / PROGRAM}, which JAX {by} wrote: "
@@ -65,14 +65,14 @@ class Exported:
             ) from error
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the program: compiled at the first call of each shape.
+        """Runs the program, which compiles at the first call of each shape.
 
         Args:
-            *args: the arguments of the function that hold arrays.
-            **kwargs: likewise, by name, where they were exported so.
+            *args: the positional arguments that contain arrays.
+            **kwargs: the keyword arguments that contain arrays.
 
         Returns:
-            What the function returned.
+            The results of the function.
         """
         return self._compiled(*args, **kwargs)
 
@@ -94,8 +94,8 @@ class ExportedOnnx:
     """An ONNX model that :func:`duotone.export` wrote with ``format="onnx"``.
 
     Attributes:
-        path: the folder; ``model.onnx`` is in it.
-        description: what ``export.json`` says: ``function``, ``half_dtype``, ``policy``,
+        path: the folder with ``model.onnx``.
+        description: the contents of ``export.json``: ``function``, ``half_dtype``, ``policy``,
             ``arguments`` and ``results`` (names in the model), ``fixed``, ``difference``,
             ``versions`` and ``files``, as in :class:`Exported`.
     """
@@ -107,14 +107,14 @@ class ExportedOnnx:
         """Runs the model in ONNX Runtime on the CPU.
 
         Args:
-            *args: the arguments of the function that hold arrays.
-            **kwargs: likewise, by name, where they were exported so.
+            *args: the positional arguments that contain arrays.
+            **kwargs: the keyword arguments that contain arrays.
 
         Returns:
-            A dictionary of the arrays that the function returned, by their names in the model.
+            A dictionary of the result arrays by their names in the model.
 
         Raises:
-            ArgumentError: more or fewer arrays than the model takes.
+            ArgumentError: the model takes another number of arrays.
             OnnxError: ONNX Runtime cannot run the model.
         """
         running = importlib.import_module("duotone.onnx.running")
@@ -143,8 +143,8 @@ class ExportedSavedModel:
     """A TensorFlow SavedModel that :func:`duotone.export` wrote with ``format="saved_model"``.
 
     Attributes:
-        path: the folder, which is the SavedModel.
-        description: what ``export.json`` says, as in :class:`Exported`; ``arguments`` and
+        path: the folder of the SavedModel.
+        description: the contents of ``export.json``, as in :class:`Exported`; ``arguments`` and
             ``results`` are names in the signature ``serving_default``.
     """
 
@@ -155,14 +155,14 @@ class ExportedSavedModel:
         """Runs the signature in TensorFlow.
 
         Args:
-            *args: the arguments of the function that hold arrays.
-            **kwargs: likewise, by name, where they were exported so.
+            *args: the positional arguments that contain arrays.
+            **kwargs: the keyword arguments that contain arrays.
 
         Returns:
-            A dictionary of the arrays that the function returned, by their names in the signature.
+            A dictionary of the result arrays by their names in the signature.
 
         Raises:
-            ArgumentError: more or fewer arrays than the signature takes.
+            ArgumentError: the signature takes another number of arrays.
             MissingExtraError: TensorFlow is not installed.
         """
         tf = tensorflow()
@@ -184,7 +184,7 @@ class ExportedSavedModel:
 
     @functools.cached_property
     def _loaded(self) -> Any:
-        """The SavedModel, kept since the signature's resources end with it."""
+        """The SavedModel, kept because it owns the resources of the signature."""
         return tensorflow().saved_model.load(str(self.path))
 
     def __repr__(self) -> str:
@@ -197,7 +197,7 @@ class ExportedSavedModel:
 
 
 def tensorflow() -> Any:
-    """TensorFlow itself.
+    """Imports TensorFlow.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -209,9 +209,7 @@ def tensorflow() -> Any:
 
 
 def _wrong_count(path: Path, names: list[str], given: int) -> ArgumentError:
-    return ArgumentError(
-        f"{path} takes {len(names)} arrays ({', '.join(names)}); given are {given}."
-    )
+    return ArgumentError(f"{path} takes {len(names)} arrays ({', '.join(names)}); got {given}.")
 
 
 def _compared(difference: float | None) -> str:
@@ -219,24 +217,24 @@ def _compared(difference: float | None) -> str:
 
 
 _KINDS = {"onnx": ExportedOnnx, "saved_model": ExportedSavedModel}
-"""The class of what is no program of JAX, by what ``export.json`` says."""
+"""The class of each ``kind`` in ``export.json``; other kinds are :class:`Exported`."""
 
 
 def read_export(path: str | Path) -> Exported | ExportedOnnx | ExportedSavedModel:
-    """Reads what :func:`duotone.export` wrote, and checks that it is whole.
+    """Reads a folder that :func:`duotone.export` wrote, and checks its files.
 
-    ``jax.export.deserialize`` reads ``program.jax`` too, where there is no duotone.
+    Without duotone, ``jax.export.deserialize`` reads ``program.jax``.
 
     Args:
         path: the folder.
 
     Returns:
-        The exported program; an :class:`ExportedOnnx` where it is an ONNX model, an
-        :class:`ExportedSavedModel` where it is a SavedModel.
+        The exported program; an :class:`ExportedOnnx` for an ONNX model, an
+        :class:`ExportedSavedModel` for a SavedModel.
 
     Raises:
-        ArgumentError: no such folder, a file is missing or was changed, or a later version of
-            duotone wrote it.
+        ArgumentError: there is no such folder, a file is missing or was changed, or a later version
+            of duotone wrote it.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, duotone

@@ -1,4 +1,4 @@
-"""Functions that cannot be exported: one line that names the function and what is wrong."""
+"""Errors for functions that cannot be exported: one line with the function and the reason."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from duotone.errors import ArgumentError, ArgumentTypeError, DuotoneError
 
 
 @contextlib.contextmanager
-def told_in_one_line(name: str, hint: str = "") -> Iterator[None]:
-    """Turns errors of tracing a function into one that names it.
+def errors_in_one_line(name: str, hint: str = "") -> Iterator[None]:
+    """Replaces errors of tracing a function by one that names it.
 
     Args:
-        name: of the function.
-        hint: what may help, after the error's own first line.
+        name: the name of the function.
+        hint: a remedy, after the first line of the error.
 
     Raises:
-        ArgumentTypeError: in place of a type error, which the function may have made itself.
-        ArgumentError: in place of others; duotone's own pass.
+        ArgumentTypeError: replaces a type error, which the function may have raised itself.
+        ArgumentError: replaces other errors; duotone's own errors do not change.
     """
     try:
         yield
@@ -31,13 +31,13 @@ def told_in_one_line(name: str, hint: str = "") -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error, as a sentence."""
+    """Returns the first line of an error as a sentence."""
     line = (str(error).strip() or type(error).__name__).split("\n")[0]
     return line if line.endswith(".") else f"{line}."
 
 
 def check_results(name: str, results: Sequence[Any]) -> None:
-    """Raises where a function has nothing to hand out.
+    """Refuses a function without results.
 
     Raises:
         ArgumentError: it returns no array.

@@ -1,12 +1,12 @@
-"""The profiler's room: from a trace of JAX's profiler to tables of where the time goes.
+"""Turns a trace of JAX's profiler into tables of time.
 
 ::
 
     xplane.pb ─ read_trace ─► Trace ─ cut ─► Iterations ─ tabulate ─► ProfileRecord ─► files, views
 
-One file a stage: ``wire`` cuts the file into pieces that fit into memory, ``reading`` reads them
-with ``jax.profiler.ProfileData``, ``programs`` reads the compiled programs that stand in the trace,
-``tensor_cores`` tells kernels by their names, ``iterations`` cuts by a key operation, ``sums`` and
-``tables`` add up, ``advice`` says what stands out, ``record`` holds the result and ``files`` writes
-it.
+Each stage is a file. ``wire`` cuts the trace into pieces that fit into memory. ``read_trace`` reads
+them with ``jax.profiler.ProfileData``. ``programs`` reads the compiled programs in the trace, and
+``tensor_cores`` classifies kernels by name. ``training_iterations`` cuts by a key operation,
+``time_sums`` and ``profile_tables`` add up times, and ``profile_advice`` names problems.
+``profile_record`` is the result, which ``profile_files`` writes.
 """

@@ -1,4 +1,4 @@
-"""The choices of a user for a profile: the key operation, and which iterations count."""
+"""The user's choices for a profile: the key operation, and which iterations count."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """The choices, checked.
+    """Checked choices.
 
     Attributes:
-        key_node: the operation that begins an iteration: its name or a pattern of it, of the
-            kernel, or of ``module/operation``; ``None`` to find one.
+        key_node: the operation that begins an iteration: its name, the name of its kernel,
+            ``module/operation``, or a pattern for one of these; ``None`` to find one.
         iter_start: the first iteration that counts, from 0.
-        iter_stop: the last that counts.
+        iter_stop: the last iteration that counts.
     """
 
     key_node: str | None = None

@@ -1,4 +1,4 @@
-"""Stats of a plane of a trace, and the compiled programs of the metadata plane."""
+"""Reads the stats of a plane of a trace, and the compiled programs of the metadata plane."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jax.profiler import ProfileData
 from duotone.profiling import wire
 
 PROGRAM = re.compile(r"(.*)\((\d+)\)$")
-"""How a program is called, by its module and its number."""
+"""The name of a program: its module and number."""
 
 
 def stats_of(plane: wire.Plane) -> dict[str, Any]:
-    """The stats of a plane itself, by name."""
+    """Returns the stats of a plane by name."""
     space = wire.message(1, plane.head)
     return {
         name: value
@@ -25,14 +25,14 @@ def stats_of(plane: wire.Plane) -> dict[str, Any]:
 
 
 def programs_in(data: wire.Buffer, plane: wire.Plane) -> Iterator[tuple[int, bytes]]:
-    """The compiled programs of the metadata plane, by number.
+    """Yields the compiled programs of the metadata plane, with their numbers.
 
-    Each stands as a stat of bytes (an ``HloProto``, whose field 1 is the module) in metadata of an
-    event that is called ``module(number)``.
+    A program is a bytes stat (an ``HloProto``, whose field 1 is the module) in the metadata of an
+    event named ``module(number)``.
     """
-    for place in plane.metadata:
+    for event in plane.metadata:
         name, module = "", b""
-        for entry in _inside(data, place.inside, place.end, 2):
+        for entry in _inside(data, event.inside, event.end, 2):
             for field in wire.fields(data, entry.inside, entry.end):
                 if field.number == 2:
                     name = data[field.inside : field.end].decode(errors="replace")
@@ -46,7 +46,7 @@ def programs_in(data: wire.Buffer, plane: wire.Plane) -> Iterator[tuple[int, byt
 
 
 def _inside(data: wire.Buffer, start: int, end: int, number: int) -> Iterator[wire.Field]:
-    """The messages of one number between two places."""
+    """Yields the messages with a field number between two offsets."""
     for field in wire.fields(data, start, end):
         if field.number == number and field.is_message:
             yield field

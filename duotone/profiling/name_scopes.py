@@ -1,6 +1,6 @@
-"""Scopes, primitives and source lines, from what a compiled program says of its operations.
+"""Parses scopes, primitives and source lines from the metadata of compiled operations.
 
-JAX names each operation by its name stack, in which transformations stand around scopes::
+JAX names each operation by its name stack, in which transformations enclose scopes::
 
     jit(step)/transpose(jvp(encoder))/layer_0/while/body/dot_general
               scope: encoder/layer_0                     primitive: dot_general
@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 _WRAPPED = re.compile(r"([\w.]+)\((.*)\)$")
 _CALLS = frozenset({"jit", "pjit", "xla_call", "core_call", "shard_map", "pmap", "jit_call"})
-"""Calls: the name in brackets is a function, and no scope."""
+"""Calls: the name in brackets is a function, not a scope."""
 _STRUCTURE = re.compile(
     r"while|body|cond|scan|closed_call|core_call|checkpoint|remat2?|rematted_computation|shard_map"
     r"|custom_(?:jvp|vjp)_call|branch_\d+_fun"
 )
-"""Names that JAX itself writes for loops, branches and calls."""
+"""JAX's own names for loops, branches and calls."""
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _FILE = re.compile(r'^(\d+) "(.*)"$')
@@ -27,10 +27,10 @@ _STACK = re.compile(r"^(\d+) \{file_location_id=(\d+)")
 
 
 def scope_and_primitive(name: str) -> tuple[str, str]:
-    """The user's scopes, joined by ``/``, and the primitive.
+    """Returns the user's scopes, joined by ``/``, and the primitive.
 
     Args:
-        name: JAX's name of an operation; of several, joined by ``;``, the first counts.
+        name: JAX's name of an operation; if there are several, joined by ``;``, uses the first.
 
     Example:
         >>> scope_and_primitive("jit(step)/transpose(jvp(encoder))/layer_0/while/body/mul")
@@ -52,18 +52,18 @@ def _scope(part: str) -> str:
 
 
 def source_lines(text: str) -> Callable[[str], str]:
-    """A function from an operation's attributes to its source line, ``file:line`` or empty.
+    """Returns a function from an operation's attributes to its source line or ``""``.
 
     Args:
-        text: of the compiled program; newer compilers write a table of lines before the operations.
+        text: the compiled program. Newer compilers write a table of lines before the operations.
     """
     head = text.partition("\n%")[0].partition("\nENTRY")[0].splitlines()
     named = text.partition("\nFileNames\n")[2].partition("\n\n")[0].splitlines()
     files = {f[1]: f[2] for line in named if (f := _FILE.match(line))}
-    places = {
+    locations = {
         f[1]: f"{files.get(f[2], '')}:{f[3]}" for line in head if (f := _LOCATION.match(line))
     }
-    frames = {f[1]: places.get(f[2], "") for line in head if (f := _STACK.match(line))}
+    frames = {f[1]: locations.get(f[2], "") for line in head if (f := _STACK.match(line))}
 
     def source(attributes: str) -> str:
         if found := _SOURCE.search(attributes):

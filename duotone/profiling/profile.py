@@ -1,8 +1,7 @@
-"""``duotone.profile`` and ``duotone.read_profile``: where the time of a training loop goes.
+"""``duotone.profile`` and ``duotone.read_profile`` measure the time of a training loop.
 
-A profile is taken by JAX's own profiler, without its Python tracer, and read when it ends; the
-stages are in :mod:`duotone.profiling`. Whatever was seen is written, also where the block was left
-by an error.
+JAX's own profiler, without its Python tracer, writes a trace, which is read at the end (see
+:mod:`duotone.profiling`). The profile is written even if the block raises an error.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from duotone.profiling.training_iterations import cut
 from duotone.text.lines import Viewed
 
 FOLDER = "duotone-profile"
-"""Where a profile is written if nothing is said."""
+"""The default folder of a profile."""
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _TRACES = ("*.xplane.pb", "*.xplane.pb.gz")
 
 
 class Profile(Viewed):
-    """A profile: a context in which it is taken, and what it found.
+    """A context that profiles its block, and the result.
 
-    Made by :func:`profile` and :func:`read_profile`. ``print`` shows it; notebooks show it as HTML.
+    :func:`profile` and :func:`read_profile` return it. ``print`` and notebooks show it.
 
     Attributes:
-        folder: where it is written; ``None`` if it is not.
-        record: what was found, as data: ``summary``, the tables ``iterations``, ``operations``,
-            ``kernels``, ``scopes`` and ``dtypes``, and ``advice`` and ``notes``. Empty before the
-            end of the block.
+        folder: the folder of its files; ``None`` if it is not written.
+        record: the result as data: ``summary``, the tables ``iterations``, ``operations``,
+            ``kernels``, ``scopes`` and ``dtypes``, and ``advice`` and ``notes``. It is empty before
+            the end of the block.
     """
 
     def __init__(self, folder: Path | None, asked: Asked) -> None:
@@ -64,7 +63,7 @@ class Profile(Viewed):
         self.finish()
 
     def begin_when_compiled(self) -> None:
-        """Begins when JAX has compiled its first program from now on."""
+        """Starts the trace after the next compilation."""
         self._waits = True
         jax.monitoring.register_event_duration_secs_listener(self._compiled)
 
@@ -77,7 +76,7 @@ class Profile(Viewed):
                 self._problem = str(error)
 
     def _is_here(self) -> bool:
-        """True in the process that the profile is of, False in one forked off."""
+        """True in the profiled process, False in a forked one."""
         return os.getpid() == self._process
 
     def _begin(self) -> None:
@@ -85,7 +84,7 @@ class Profile(Viewed):
         prepare_folder(self.folder)
         self._before = _traces_in(self.folder)
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # each call of Python: most of the cost, and read by nobody
+        options.python_tracer_level = 0  # tracing each Python call is expensive, and not used
         options.host_tracer_level = 1
         try:
             jax.profiler.start_trace(self.folder, profiler_options=options)
@@ -96,21 +95,21 @@ class Profile(Viewed):
             ) from error
         self._begun = True
 
-    def finish(self, told: Sequence[str] = ()) -> None:
-        """Ends the trace, reads it, and writes what was seen.
+    def finish(self, more_notes: Sequence[str] = ()) -> None:
+        """Ends the trace, reads it, and writes the profile.
 
         Args:
-            told: notes to add.
+            more_notes: notes to add.
 
         Raises:
-            WriteError: the file system refuses a file; the trace is left.
+            WriteError: the file system refuses a file; the trace file stays.
         """
         if not self._is_here() or self.folder is None:
             return
         if self._waits:
             self._waits = False
             jax.monitoring.unregister_event_duration_listener(self._compiled)
-        notes = [*told, self._problem] if self._problem else [*told]
+        notes = [*more_notes, self._problem] if self._problem else [*more_notes]
         if self._begun:
             self._begun = False
             try:
@@ -125,7 +124,7 @@ class Profile(Viewed):
         write_profile(self.record, self.folder)
 
     def _read_new(self, notes: list[str]) -> None:
-        """Reads the trace that was just written."""
+        """Reads the new trace."""
         assert self.folder is not None
         new = sorted(_traces_in(self.folder) - self._before)
         self.record = ProfileRecord(ProfileSummary(), notes=tuple(notes))
@@ -149,25 +148,27 @@ def profile(
     iter_start: int | None = None,
     iter_stop: int | None = None,
 ) -> Profile:
-    """A context in which JAX is profiled: what its operations cost, iteration by iteration.
+    """Returns a context that profiles JAX operations, iteration by iteration.
 
-    An iteration begins with a *key operation*: by default the first one of the compiled program
-    that takes most time. Iterations that warm up or compile are left out. Arrays that the last
-    step made are to be waited for inside of the block (``jax.block_until_ready``).
+    An iteration begins with a *key operation*, by default the first one of the compiled program
+    that takes the most time. Iterations that warm up or compile are left out. Wait for the arrays
+    of the last step inside the block (``jax.block_until_ready``).
 
     Args:
-        out: a folder, made if missing: CSV, JSON and SQLite files, and the trace for TensorBoard.
-        key_node: the operation that begins an iteration: its name in the compiled program, or the
-            kernel's, or ``module/operation``; a pattern such as ``jit_step/*``.
-        iter_start: the first iteration that counts, from 0; nothing else is left out then.
+        out: a folder, created if missing, for CSV, JSON and SQLite files and the trace for
+            TensorBoard.
+        key_node: the operation that begins an iteration: its name in the compiled program, the
+            name of its kernel, ``module/operation``, or a pattern such as ``jit_step/*``.
+        iter_start: the first iteration that counts, from 0. If given, only ``iter_start`` and
+            ``iter_stop`` leave out iterations.
         iter_stop: the last iteration that counts.
 
     Returns:
-        The context; after the block its ``record`` holds the tables, and ``print`` shows them.
+        The context. After the block, ``record`` has the tables, and ``print`` shows them.
 
     Raises:
-        TraceError: JAX takes another profile already.
-        ArgumentError: an iteration below 0, or a folder that cannot be written.
+        TraceError: another JAX profile is running.
+        ArgumentError: an iteration is below 0, or the folder cannot be written.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone, tempfile
@@ -191,20 +192,20 @@ def read_profile(
     iter_start: int | None = None,
     iter_stop: int | None = None,
 ) -> Profile:
-    """Reads a trace that was taken before, here or elsewhere.
+    """Reads an existing trace.
 
     Args:
-        path: an ``….xplane.pb``, compressed or not; or a folder, of which the newest one is read.
+        path: an ``….xplane.pb``, compressed or not; or a folder, whose newest trace is read.
         out: a folder for the tables; none are written if omitted.
-        key_node: as in :func:`profile`.
-        iter_start: likewise.
-        iter_stop: likewise.
+        key_node: the operation that begins an iteration, as for :func:`profile`.
+        iter_start: the first iteration that counts, as for :func:`profile`.
+        iter_stop: the last iteration that counts.
 
     Returns:
-        What it holds.
+        The profile.
 
     Raises:
-        TraceError: there is no trace, it is empty, or it is none of JAX's profiler.
+        TraceError: there is no trace, it is empty, or it is not from JAX's profiler.
         ArgumentError: as in :func:`profile`.
 
     Example:
@@ -242,7 +243,7 @@ def _traces_in(folder: Path) -> set[Path]:
 
 
 def _read(file: Path, asked: Asked, notes: list[str]) -> ProfileRecord:
-    """All stages, in order."""
+    """Runs all stages in order."""
     trace = read_trace(file)
     programs = {kind.program for kind in trace.kinds if kind.program is not None}
     facts, unread = read_programs(trace.programs, programs)

@@ -1,7 +1,7 @@
-"""Advice: sentences on what stands out in a profile, each with a remedy.
+"""Advice on a profile: sentences that name a problem and a remedy.
 
-Few rules, each with a threshold below which it is silent; a step without a fault gets none. What a
-program could gain, here or elsewhere, is ``duotone advise``'s to say, before it runs.
+Each rule has a threshold, so a step without a problem gets no advice. ``duotone advise`` predicts
+what a program could gain on a device before it runs.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from duotone.profiling.time_sums import Sum
 
 _IDLE = 0.2
 _PART = 0.1
-"""Share of the time from which on something is told."""
+"""The least share of the time that makes advice."""
 _SHORT = 5e-6
-"""Seconds of a kernel below which its launch takes longer than itself."""
+"""Shorter kernels, in seconds, take less time than their launch."""
 _HALF = frozenset({"f16", "bf16"})
 
 
 def advise(record: ProfileRecord, sums: Sequence[Sum]) -> tuple[str, ...]:
-    """The advice for a profile.
+    """Gives advice on a profile.
 
     Args:
         record: its tables.
-        sums: what they were made of.
+        sums: the sums behind the tables.
 
     Returns:
-        Sentences, the weightiest first.
+        Sentences, the most important first.
     """
     if not sums:
         return ()
@@ -72,7 +72,7 @@ def _full(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
     if record.summary.platform == "GPU" and spent > _PART * total:
         yield (
             f"{spent / total:.0%} of the time is in float32 dots and convolutions without Tensor "
-            f"Cores, first {_place(full[0])}: duotone.autocast makes them half, or "
+            f"Cores, first {_in_words(full[0])}: duotone.autocast makes them half, or "
             "Policy(float32_math='tf32')."
         )
 
@@ -92,7 +92,7 @@ def _uneven(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
     if record.summary.platform == "GPU" and spent > _PART * total:
         yield (
             f"{spent / total:.0%} of the time is in half dots and convolutions without Tensor "
-            f"Cores, with sides that are no multiple of 8, first {_place(uneven[0])}: pad them."
+            f"Cores, with sides that are no multiple of 8, first {_in_words(uneven[0])}: pad them."
         )
 
 
@@ -104,7 +104,7 @@ def _casts(record: ProfileRecord, sums: Sequence[Sum]) -> Iterator[str]:
     if spent > _PART * total:
         yield (
             f"{spent / total:.0%} of the time is in kernels that only cast, first "
-            f"{_place(casts[0])}: `duotone explain` tells what needs both dtypes there."
+            f"{_in_words(casts[0])}: `duotone explain` shows what needs both dtypes there."
         )
 
 
@@ -124,8 +124,8 @@ def _is_full(one: Sum) -> bool:
     return any(not _HALF & set(product.dtypes) for product in products)
 
 
-def _place(one: Sum) -> str:
-    """An operation as people find it."""
+def _in_words(one: Sum) -> str:
+    """Names an operation by its scope, primitive and source line."""
     fact = one.fact
     name = f"{one.kind.module}/{one.kind.operation}"
     if fact is None:

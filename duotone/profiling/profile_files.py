@@ -1,11 +1,11 @@
-"""Writes a profile: CSV, JSON and SQLite, beside the trace.
+"""Writes a profile as CSV, JSON and SQLite next to its trace.
 
 ::
 
-    DIR/profile.json                all of it
-    DIR/profile.sqlite              one table for each of summary, advice, notes and the others
-    DIR/iterations.csv, …           one file for each table
-    DIR/plugins/profile/…           the trace, where TensorBoard looks for it
+    DIR/profile.json                the record
+    DIR/profile.sqlite              a table each for summary, advice, notes and the others
+    DIR/iterations.csv, …           a file for each table
+    DIR/plugins/profile/…           the trace, in TensorBoard's layout
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def write_profile(record: ProfileRecord, folder: Path) -> None:
     """Writes all files of a profile.
 
     Args:
-        record: what was found.
-        folder: where; it exists. Files of an earlier profile are replaced.
+        record: the record.
+        folder: an existing folder. Files of an earlier profile are replaced.
 
     Raises:
-        WriteError: the file system refuses one.
+        WriteError: the file system refuses a file.
     """
     write_atomically(folder / "profile.json", record.to_json())
     write_atomically(folder / "profile.sqlite", _database(record))
@@ -62,7 +62,7 @@ def _csv(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _database(record: ProfileRecord) -> bytes:
-    """The tables as a SQLite file."""
+    """Makes a SQLite file of the tables."""
     database = sqlite3.connect(":memory:")
     try:
         for name in TABLES:
@@ -86,7 +86,7 @@ def _database(record: ProfileRecord) -> bytes:
 
 
 def _sql_type(hint: Any) -> str:
-    """The SQL type of a column, which may be empty."""
+    """Returns the SQL type of a column, which may be optional."""
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
     return _SQL.get(kinds[0], "TEXT")
 
@@ -97,8 +97,8 @@ def _fill(
     columns: Mapping[str, str],
     rows: Sequence[tuple[Any, ...]],
 ) -> None:
-    """Makes a table; its name and its columns are duotone's own."""
+    """Makes a table. Its name and columns never come from the user, so they need no escape."""
     described = ", ".join(f"{column} {kind}" for column, kind in columns.items())
     database.execute(f"CREATE TABLE {name} ({described})")
-    places = ", ".join("?" * len(columns))
-    database.executemany(f"INSERT INTO {name} VALUES ({places})", rows)
+    parameters = ", ".join("?" * len(columns))
+    database.executemany(f"INSERT INTO {name} VALUES ({parameters})", rows)

@@ -1,9 +1,8 @@
-"""The record behind ``duotone.profile``: what was found, as data.
+"""The record of ``duotone.profile``.
 
-Made by :mod:`duotone.profiling.profile_tables`, written by :mod:`duotone.profiling.profile_files`,
-shown by :mod:`duotone.profiling.profile_view`. Times are in seconds. On GPUs four columns tell of
-Tensor Cores; they are ``None`` on other devices. A column ``tensor_core_seconds`` counts only
-kernels of eligible operations; what its name says nothing of is in ``unknown_seconds``.
+Times are in seconds. Four columns describe Tensor Cores on GPUs; they are ``None`` on other
+devices. ``tensor_core_seconds`` counts only kernels of eligible operations. Kernels whose name does
+not reveal whether they use Tensor Cores are in ``unknown_seconds``.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ TABLES = ("iterations", "operations", "kernels", "scopes", "dtypes")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileSummary:
-    """A profile in a few numbers, of the iterations that count.
+    """The totals of the counted iterations of a profile.
 
     Attributes:
-        platform: ``GPU``, ``TPU`` or ``CPU``; empty where nothing ran.
-        devices: number of devices that ran anything.
+        platform: ``GPU``, ``TPU`` or ``CPU``; empty if nothing ran.
+        devices: how many devices ran anything.
         key_node: the operation that begins an iteration, as ``module/operation``.
-        iterations: how many were seen.
+        iterations: how many iterations the trace has.
         counted: how many of them the tables count.
-        wall_seconds: of one iteration, the mean over iterations and devices.
-        busy_seconds: of it, in which the device ran anything.
-        idle: share of it in which the device ran nothing.
-        compilations: how often something was compiled while the trace was taken.
-        compile_seconds: what that took.
-        flops: of dots and convolutions in one iteration of one device.
-        eligible_seconds: of one iteration, in operations that Tensor Cores could calculate.
-        tensor_core_seconds: of these, in kernels that use them.
-        unknown_seconds: of these, in kernels of which the name does not tell.
-        tensor_core_efficiency: share of the eligible time, as far as it is known, in kernels that
-            use Tensor Cores.
-        versions: of JAX and the platform, as the trace has them.
+        wall_seconds: wall time of an iteration, the mean over iterations and devices.
+        busy_seconds: the part of ``wall_seconds`` in which the device ran anything.
+        idle: the share of ``wall_seconds`` in which the device ran nothing.
+        compilations: how many compilations ran during the trace.
+        compile_seconds: their time.
+        flops: FLOPs of dots and convolutions in one iteration of one device.
+        eligible_seconds: time of an iteration in operations that Tensor Cores could compute.
+        tensor_core_seconds: the part of ``eligible_seconds`` in kernels that use Tensor Cores.
+        unknown_seconds: the part of ``eligible_seconds`` in kernels for which this is not known.
+        tensor_core_efficiency: the share of kernels that use Tensor Cores in the known eligible
+            time.
+        versions: versions of JAX and the platform in the trace.
     """
 
     platform: str = ""
@@ -63,18 +62,18 @@ class IterationRow:
     """One iteration on one device.
 
     Attributes:
-        device: such as ``GPU:0``.
+        device: name of the device, such as ``GPU:0``.
         iteration: its number, from 0.
         start: seconds after the first operation of the trace.
-        seconds: until the next one.
-        busy_seconds: in which the device ran anything.
-        idle: share in which it ran nothing.
-        kernels: number of kernels, or operations, that began.
-        compiled: whether something was compiled meanwhile.
+        seconds: seconds until the next iteration.
+        busy_seconds: seconds in which the device ran anything.
+        idle: the share of ``seconds`` in which the device ran nothing.
+        kernels: how many kernels, or operations, began.
+        compiled: whether something was compiled during the iteration.
         counted: whether the other tables count it.
-        eligible_seconds: in operations that Tensor Cores could calculate.
-        tensor_core_seconds: of these, in kernels that use them.
-        unknown_seconds: of these, in kernels of which the name does not tell.
+        eligible_seconds: seconds in operations that Tensor Cores could compute.
+        tensor_core_seconds: the part of ``eligible_seconds`` in kernels that use Tensor Cores.
+        unknown_seconds: the part of ``eligible_seconds`` in kernels for which this is not known.
     """
 
     device: str
@@ -97,19 +96,19 @@ class OperationRow:
 
     Attributes:
         module: the program.
-        operation: its name there; of what belongs to no program, the kernel's.
+        operation: its name in the program; the name of the kernel if it belongs to no program.
         kind: ``fusion``, ``fusion(dot)``, ``dot``, ``copy``, a custom call's target, …
         scope: name scopes, joined by ``/``.
-        primitive: of JAX; of a fusion, that of its result.
-        source: ``file:line``, where it is known.
-        dtype: of a dot or convolution ``"f16×f16→f32"``; else that of the result.
-        calls: how often it ran; of several kernels each counts.
-        seconds: all of it together.
-        share: of the time of all operations.
-        flops: of dots and convolutions, all calls together.
-        eligible: whether Tensor Cores could calculate it.
-        tensor_core_seconds: in kernels that use them.
-        unknown_seconds: in kernels of which the name does not tell.
+        primitive: the JAX primitive; for a fusion, that of its result.
+        source: ``file:line``, if known.
+        dtype: ``"f16×f16→f32"`` for a dot or convolution; otherwise the dtype of the result.
+        calls: how many kernels of it ran.
+        seconds: the time of all calls.
+        share: its share in the time of all operations.
+        flops: FLOPs of dots and convolutions in all calls.
+        eligible: whether Tensor Cores could compute it.
+        tensor_core_seconds: time in kernels that use Tensor Cores.
+        unknown_seconds: time in kernels for which this is not known.
     """
 
     module: str
@@ -136,10 +135,10 @@ class KernelRow:
         kernel: its name; on CPUs and TPUs that of the operation, without its number.
         operations: how many operations launch it.
         calls: how often it ran.
-        seconds: all of it together.
-        share: of the time of all kernels.
-        eligible_seconds: for operations that Tensor Cores could calculate.
-        tensor_cores: ``"yes"``, ``"no"`` or ``"unknown"``; ``None`` where there are none.
+        seconds: the time of all calls.
+        share: its share in the time of all kernels.
+        eligible_seconds: time for operations that Tensor Cores could compute.
+        tensor_cores: ``"yes"``, ``"no"`` or ``"unknown"``; ``None`` if the device has none.
     """
 
     kernel: str
@@ -153,18 +152,18 @@ class KernelRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScopeRow:
-    """A name scope with all that is inside of it.
+    """A name scope with all operations inside.
 
     Attributes:
-        scope: names joined by ``/``; empty for what stands in none.
-        depth: number of names.
-        calls: of operations inside.
-        seconds: all of it together.
-        share: of the time of all operations; those of one depth add up to 1 at most.
-        flops: of dots and convolutions.
-        eligible_seconds: in operations that Tensor Cores could calculate.
-        tensor_core_seconds: of these, in kernels that use them.
-        unknown_seconds: of these, in kernels of which the name does not tell.
+        scope: names joined by ``/``; empty for operations without a scope.
+        depth: how many names.
+        calls: how many kernels ran.
+        seconds: their time.
+        share: their share in the time of all operations; the sum over one depth is at most 1.
+        flops: FLOPs of dots and convolutions.
+        eligible_seconds: time in operations that Tensor Cores could compute.
+        tensor_core_seconds: the part of ``eligible_seconds`` in kernels that use Tensor Cores.
+        unknown_seconds: the part of ``eligible_seconds`` in kernels for which this is not known.
     """
 
     scope: str
@@ -183,15 +182,15 @@ class DtypeRow:
     """All operations of one dtype; other fields as in :class:`ScopeRow`.
 
     Attributes:
-        dtype: of dots and convolutions ``"f16×f16→f32"``; of others that of the result; empty for
-            what belongs to no program, such as copies between host and device.
-        calls: how often they ran.
-        seconds: all of it together.
-        share: of the time of all operations.
-        flops: of dots and convolutions.
-        eligible_seconds: in operations that Tensor Cores could calculate.
-        tensor_core_seconds: of these, in kernels that use them.
-        unknown_seconds: of these, in kernels of which the name does not tell.
+        dtype: ``"f16×f16→f32"`` for dots and convolutions; otherwise the dtype of the result; empty
+            for operations of no program, such as copies between host and device.
+        calls: how many kernels ran.
+        seconds: their time.
+        share: their share in the time of all operations.
+        flops: FLOPs of dots and convolutions.
+        eligible_seconds: time in operations that Tensor Cores could compute.
+        tensor_core_seconds: the part of ``eligible_seconds`` in kernels that use Tensor Cores.
+        unknown_seconds: the part of ``eligible_seconds`` in kernels for which this is not known.
     """
 
     dtype: str
@@ -206,17 +205,17 @@ class DtypeRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """All that a profile found.
+    """All results of a profile.
 
     Attributes:
-        summary: in a few numbers.
-        iterations: by device and time, all that were seen.
-        operations: the most expensive first, as in the tables that follow.
-        kernels: likewise.
-        scopes: a scope before what is inside of it, else the most expensive first.
-        dtypes: the most expensive first.
-        advice: what stands out, in sentences.
-        notes: what is missing or was not as asked for, in sentences.
+        summary: the totals.
+        iterations: all iterations, by device and time.
+        operations: the operations, most expensive first.
+        kernels: the kernels, most expensive first.
+        scopes: the scopes, each before its inner ones, otherwise most expensive first.
+        dtypes: the dtypes, most expensive first.
+        advice: problems and remedies, in sentences.
+        notes: missing data and requests that could not be met, in sentences.
     """
 
     summary: ProfileSummary
@@ -229,7 +228,7 @@ class ProfileRecord:
     notes: tuple[str, ...] = ()
 
     def table(self, name: str) -> tuple[dict[str, Any], ...]:
-        """The rows of a table as dictionaries.
+        """Returns the rows of a table as dictionaries.
 
         Args:
             name: one of ``TABLES``.
@@ -237,9 +236,9 @@ class ProfileRecord:
         return tuple(dataclasses.asdict(row) for row in getattr(self, name))
 
     def with_advice(self, advice: tuple[str, ...]) -> ProfileRecord:
-        """The same with advice."""
+        """Returns a copy with advice."""
         return dataclasses.replace(self, advice=advice)
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """Returns the record as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"

@@ -1,7 +1,7 @@
-"""The tables of a profile, from sums of what ran in the counted iterations.
+"""Makes the tables of a profile from sums over the counted iterations.
 
-On a CPU operations may run beside each other, so that their times add up to more than the wall
-clock; what a device was busy for is never counted twice.
+Operations on a CPU may overlap, so the sum of their times may exceed the wall time. The busy time
+of a device counts an overlap once.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _SAYS = {True: "yes", False: "no", None: "unknown"}
 def tabulate(
     trace: Trace, facts: Mapping[int, Facts], iterations: Iterations, notes: Sequence[str] = ()
 ) -> tuple[ProfileRecord, tuple[Sum, ...]]:
-    """All tables.
+    """Makes all tables.
 
     Args:
-        trace: what ran.
-        facts: what the compiled programs say, by program.
-        iterations: which of it counts.
-        notes: what is missing, besides what trace and iterations say.
+        trace: the trace.
+        facts: facts of the compiled programs, by number.
+        iterations: the iterations of the trace.
+        notes: notes in addition to those of trace and iterations.
 
     Returns:
-        The record without advice, and the sums that it was made of.
+        The record without advice, and the sums behind it.
     """
     events = events_of(trace, facts)
     rows = tuple(_iteration(events, cut) for cut in iterations.cuts)
@@ -83,7 +83,7 @@ def _iteration(events: Events, cut: Cut) -> IterationRow:
 
 
 class _CoreColumns(TypedDict):
-    """The three columns on Tensor Cores; empty on other devices."""
+    """The three columns on Tensor Cores; ``None`` on devices without them."""
 
     eligible_seconds: float | None
     tensor_core_seconds: float | None
@@ -91,14 +91,14 @@ class _CoreColumns(TypedDict):
 
 
 class _Cores(NamedTuple):
-    """Seconds in eligible operations; of these in kernels that use Tensor Cores, or may do so."""
+    """Seconds in eligible operations; the parts with Tensor Cores, and where that is unknown."""
 
     eligible: float
     used: float
     unknown: float
 
     def columns(self, has_cores: bool, over: int = 1) -> _CoreColumns:
-        """As columns, divided by a number of iterations."""
+        """Returns the columns, divided by a number of iterations."""
         return {
             "eligible_seconds": self.eligible / over if has_cores else None,
             "tensor_core_seconds": self.used / over if has_cores else None,
@@ -107,7 +107,7 @@ class _Cores(NamedTuple):
 
 
 def _cores(times: Iterable[tuple[float, bool | None]]) -> _Cores:
-    """Adds up times of eligible kernels, each with whether it uses Tensor Cores."""
+    """Adds up pairs of the time of an eligible kernel and whether it uses Tensor Cores."""
     eligible_seconds = used = unknown = 0.0
     for seconds, uses in times:
         eligible_seconds += float(seconds)
@@ -160,7 +160,7 @@ def _summary(
 def _grouped(
     sums: Iterable[Sum], key: Callable[[Sum], Hashable]
 ) -> list[tuple[Any, list[Sum], float]]:
-    """Sums with the same key, their time together; the most expensive first."""
+    """Groups sums by a key and adds up their times; the most expensive group first."""
     groups: dict[Hashable, list[Sum]] = {}
     for one in sums:
         groups.setdefault(key(one), []).append(one)
@@ -169,7 +169,7 @@ def _grouped(
 
 
 class _Totals(TypedDict):
-    """Columns of every table but that of iterations."""
+    """Columns of every table except that of iterations."""
 
     calls: int
     seconds: float
@@ -239,7 +239,7 @@ def _kernels(sums: Sequence[Sum], has_cores: bool) -> Iterable[KernelRow]:
 
 
 def _scopes(sums: Sequence[Sum], has_cores: bool) -> Iterable[ScopeRow]:
-    """Every scope after the one around it."""
+    """Yields every scope after its enclosing scope."""
     together = _all_seconds(sums)
     groups: dict[str, list[Sum]] = {}
     for one in sums:

@@ -1,4 +1,4 @@
-"""A profile as text: the summary, the most expensive of each table, advice and notes."""
+"""Prints a profile: the summary, the most expensive rows of each table, advice and notes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from duotone.text.numbers import amount
 from duotone.text.source_lines import short_source
 
 _MOST = 8
-"""Rows of a table that are shown."""
+"""The most rows of a printed table."""
 _LEAST_SHARE = 0.005
 _DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 class ProfileView(Lines):
-    """A profile as a rich renderable for people.
+    """A profile as a rich renderable.
 
     Args:
-        record: what was found.
-        folder: where it was written, if it was.
+        record: the record.
+        folder: the folder with its files, if it was written.
     """
 
     widest = 80
@@ -84,12 +84,12 @@ def _efficiency(record: ProfileRecord) -> str:
     seen = record.summary
     eligible, unknown = seen.eligible_seconds or 0.0, seen.unknown_seconds or 0.0
     if not eligible:
-        return "no operation that they could calculate is known"
+        return "no operation that they could compute is known"
     share = f" ({eligible / seen.busy_seconds:.0%} of the busy time)" if seen.busy_seconds else ""
-    told = f"; of {unknown / eligible:.0%} not known" if unknown else ""
+    rest = f"; {unknown / eligible:.0%} not known" if unknown else ""
     if seen.tensor_core_efficiency is None:
-        return f"not known of any eligible kernel{share}"
-    return f"{seen.tensor_core_efficiency:.0%} of the eligible time{share}{told}"
+        return f"not known for any eligible kernel{share}"
+    return f"{seen.tensor_core_efficiency:.0%} of the eligible time{share}{rest}"
 
 
 def _head(title: str, width: int, cores: bool, *more: tuple[str, int]) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _operations(record: ProfileRecord, width: int, cores: bool) -> Iterator[str]
 
 
 def _used(inside: float | None, unknown: float | None, seconds: float, eligible: bool) -> str:
-    """The share of an operation's time in kernels that use Tensor Cores, where it could."""
+    """Formats the share of an eligible operation's time in kernels that use Tensor Cores."""
     if not eligible or not seconds:
         return ""
     return "?" if unknown and not inside else f"{(inside or 0.0) / seconds:.0%}"
@@ -175,7 +175,7 @@ def _scopes(record: ProfileRecord, width: int, cores: bool) -> Iterator[str]:
 
 
 def _outer(rows: Sequence[ScopeRow]) -> list[ScopeRow]:
-    """The outermost scopes, as deep as fits."""
+    """Returns the outermost scopes, to the greatest depth that fits."""
     most = 2 * _MOST
     for depth in range(max(row.depth for row in rows), 0, -1):
         shown = [row for row in rows if row.depth <= depth]

@@ -1,7 +1,7 @@
-"""The compiled programs in a trace, operation by operation.
+"""Reads the compiled programs in a trace, operation by operation.
 
-A trace holds each program as the compiler left it. JAX turns it into text, which
-:func:`duotone.cost.hlo.parse` reads; the names of its operations are those of the events.
+A trace contains each program after compilation. JAX converts it to text, which
+:func:`duotone.cost.hlo.parse` reads. Its operations have the names of the events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duotone.profiling.name_scopes import scope_and_primitive, source_lines
 from duotone.profiling.shapes import Product, product_of
 
 CONTAINERS = frozenset({"while", "conditional", "call"})
-"""Operations that only run others, which are measured themselves."""
+"""Operations that only run others, which have their own events."""
 _CASTS = frozenset({"convert", "parameter", "bitcast", "copy", "reshape", "transpose", "tuple"})
 _CONTAINER_NAME = re.compile(r"(while|conditional|call)(\.\d+)?")
 
@@ -30,16 +30,16 @@ class Fact:
 
     Attributes:
         kind: ``fusion``, ``fusion(dot)``, ``dot``, ``copy``, a custom call's target, …
-        scope: name scopes of the user's, joined by ``/``; empty without.
-        primitive: of JAX; of a fusion, that of its result.
-        source: ``file:line``; empty where not known.
-        dtype: of a dot or convolution its types, ``"f16×f16→f32"``; else that of the result.
-        flops: of dots and convolutions in one run.
+        scope: the user's name scopes, joined by ``/``; empty if there are none.
+        primitive: the JAX primitive; for a fusion, that of its result.
+        source: ``file:line``; empty if not known.
+        dtype: ``"f16×f16→f32"`` for a dot or convolution; otherwise the dtype of the result.
+        flops: FLOPs of dots and convolutions in one run.
         products: its dots and convolutions.
-        exact: whether one of them is to calculate in float32 or float64 proper.
-        emitter: what the compiler says of how a fusion is carried out, ``__triton_gemm`` ….
-        loop: the loops around it, outermost first, in its program.
-        only_casts: whether nothing but dtypes, shapes and places of elements are changed.
+        exact: whether one of them must compute in exact float32 or float64.
+        emitter: the compiler's emitter of a fusion, ``__triton_gemm`` ….
+        loop: the enclosing loops in its program, outermost first.
+        only_casts: whether it casts and otherwise only moves elements.
     """
 
     kind: str
@@ -61,25 +61,25 @@ class Fact:
 
 
 Facts = Mapping[str, Fact]
-"""Facts of one program, by operation."""
+"""The facts of one program, by operation."""
 
 
 def is_container_name(operation: str) -> bool:
-    """True if the name of an operation is one of those that only run others."""
+    """True if an operation with this name only runs others."""
     return _CONTAINER_NAME.fullmatch(operation) is not None
 
 
 def read_programs(
     programs: Mapping[int, bytes], wanted: Iterable[int]
 ) -> tuple[dict[int, Facts], list[str]]:
-    """The facts of some programs.
+    """Reads the facts of some programs.
 
     Args:
         programs: ``HloModuleProto``, serialised, by number.
-        wanted: numbers; those that are not there are left out.
+        wanted: numbers of programs; missing ones are ignored.
 
     Returns:
-        Facts by number of the program, and notes on what could not be read.
+        Facts by number of the program, and notes on unreadable programs.
     """
     found: dict[int, Facts] = {}
     notes = []
@@ -95,7 +95,7 @@ def read_programs(
 
 
 def _module_type() -> type:
-    """JAX's class of compiled programs, which has no public name: asked of a program."""
+    """Returns JAX's class of compiled programs, which has no public name, from a program."""
     compiled = jax.jit(lambda: 0).lower().compile()
     executable = compiled.runtime_executable()
     assert executable is not None, "a program that was compiled here"
@@ -103,13 +103,13 @@ def _module_type() -> type:
 
 
 def facts_of(text: str) -> dict[str, Fact]:
-    """The facts of a program as text.
+    """Reads the facts of a program in text form.
 
     Args:
-        text: what ``jax.stages.Compiled.as_text()`` gives.
+        text: the result of ``jax.stages.Compiled.as_text()``.
 
     Returns:
-        One for each operation that runs by itself.
+        A fact for each operation outside of fusions.
 
     Raises:
         ProgramTextError: the text cannot be read.
@@ -142,14 +142,14 @@ def _fact(
 ) -> Fact:
     inside = _inside(instruction, program)
     dots = list(dots_of(instruction, computation, program))
-    told = next((i for i in (instruction, *reversed(inside)) if i.source), instruction)
-    scope, primitive = scope_and_primitive(told.source)
+    named = next((i for i in (instruction, *reversed(inside)) if i.source), instruction)
+    scope, primitive = scope_and_primitive(named.source)
     config = backend_config(instruction)
     return Fact(
         kind=_kind(instruction, bool(dots)),
         scope=scope,
         primitive=primitive,
-        source=source(told.attributes),
+        source=source(named.attributes),
         dtype=", ".join(dict.fromkeys(dot.types for dot in dots)) or _dtype(instruction),
         flops=sum(dot.flops for dot in dots),
         products=tuple(_products(instruction, computation, program)),
@@ -161,7 +161,7 @@ def _fact(
 
 
 def _inside(instruction: Instruction, program: Program) -> tuple[Instruction, ...]:
-    """The operations of a fusion."""
+    """Returns the operations inside a fusion."""
     if instruction.opcode != "fusion":
         return ()
     return tuple(
@@ -194,7 +194,7 @@ def _kind(instruction: Instruction, has_dots: bool) -> str:
 
 
 def _dtype(instruction: Instruction) -> str:
-    """The dtype of the largest result."""
+    """Returns the dtype of the largest result."""
     if not instruction.arrays:
         return ""
     return max(instruction.arrays, key=lambda array: array.bytes).dtype

@@ -1,14 +1,15 @@
-"""Reads a trace of JAX's profiler: which operation ran where, from when to when.
+"""Reads from a trace of JAX's profiler which operation ran where and when.
 
-The planes of a trace, and what is taken from them::
+The planes of a trace::
 
     /host:metadata   the compiled programs, and the versions of JAX
     /host:CPU        operations of CPUs (events with the stat hlo_op); compilations
     /device:GPU:n    kernels and copies of a GPU, on the lines "Stream …"
     /device:TPU:n    operations of a TPU, on the line "XLA Ops"; programs, on "XLA Modules"
 
-On a CPU an operation may go on after the event of its launch: it ends where the event ``end: name``
-with the same number begins. Where a GPU or TPU ran anything, operations on the host are left out.
+On a CPU an operation may run longer than the event of its launch. It then ends where the event
+``end: name`` with the same number begins. If a GPU or TPU ran anything, operations on the host are
+left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NAME = re.compile(r"[\w.\-]+")
 _COMPILES = re.compile(r"backend_compile\w*")
 _ENDS = "end: "
 _SIGNED = (1 << 63) - 1
-"""Bits of a number that a column holds; traces have unsigned ones."""
+"""The bits of a signed column; the numbers in traces are unsigned."""
 _SKIP, _OPERATION, _END, _COMPILE = range(4)
 
 
@@ -47,14 +48,14 @@ def read_trace(path: Path) -> Trace:
         path: an ``….xplane.pb``, which may be compressed (``….xplane.pb.gz``).
 
     Returns:
-        What ran, by time.
+        The events, by time.
 
     Raises:
-        TraceError: the file is empty, or no trace.
-        OSError: it cannot be read.
+        TraceError: the file is empty or no trace.
+        OSError: the file cannot be read.
     """
     with _content(path) as data, warnings.catch_warnings():
-        # JAX 0.12 says it of its own types, and ends the process where a warning is an error.
+        # JAX 0.12 warns about its own types, which kills the process if warnings are errors.
         warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
         if len(data) == 0:
             raise TraceError(f"the trace {path} is empty: the profiler wrote nothing. {_REMEDY}")
@@ -101,7 +102,7 @@ class _content:  # noqa: N801  (a context)
 
 
 class _Reader:
-    """The columns that were read so far."""
+    """The columns read so far."""
 
     def __init__(self) -> None:
         self.planes_seen = 0
@@ -121,12 +122,12 @@ class _Reader:
         self._what: dict[str, int] = {}
 
     def read(self, data: wire.Buffer, plane: wire.Plane) -> None:
-        """Takes in one plane."""
+        """Reads one plane."""
         self.planes_seen += 1
         if plane.cut_short:
             self._notes.append(
-                f"the trace is cut short inside of {plane.name or 'a plane'}: what stood behind is "
-                "missing"
+                f"the trace is cut short inside {plane.name or 'a plane'}: the events after that "
+                "are missing"
             )
         device = _DEVICE.search(plane.name)
         if plane.name == _METADATA:
@@ -151,10 +152,10 @@ class _Reader:
                     take(line.events, line.name)
 
     def _host_line(self, events: Any, title: str) -> None:
-        """Takes in a line of the host. This loop decides how long a large trace takes.
+        """Reads a line of the host. The time for a large trace is mostly this loop.
 
-        An operation that ended within its own event is told by the event behind it, without a look
-        at the numbers of the two.
+        If an operation ended within its launch, its end event comes next, and the loop need not
+        compare the numbers of the two events.
         """
         del title
         what_is = self._what
@@ -188,7 +189,7 @@ class _Reader:
             self._number.append(_number(launched, "_p"))
 
     def _host_kind(self, stats: Any) -> int:
-        """The index of an operation's kind, or -1 if the event is of none."""
+        """Returns the index of an operation's kind, or -1 if the event is no operation."""
         operation, module, program, device = None, "", None, 0
         for name, value in stats:
             if name == "hlo_op":
@@ -205,7 +206,7 @@ class _Reader:
         return self._kinds.setdefault((device, operation, program, module), len(self._kinds))
 
     def _gpu_line(self, events: Any, title: str, device: str) -> None:
-        """Takes in what ran on one stream of a GPU; lines of other names repeat it by scope."""
+        """Reads the events of one stream of a GPU; other lines repeat them by scope."""
         if not title.startswith("Stream"):
             return
         for event in events:
@@ -220,7 +221,7 @@ class _Reader:
             self._add(kind, event)
 
     def _tpu_line(self, events: Any, title: str, device: str) -> None:
-        """Takes in the operations of a TPU, or the runs of its programs."""
+        """Reads the operations of a TPU, or the runs of its programs."""
         if title == "XLA Modules":
             runs = [(e.start_ns, e.start_ns + e.duration_ns, e.name) for e in events]
             self._modules.setdefault(device, []).extend(runs)
@@ -238,7 +239,7 @@ class _Reader:
         self._number.append(-1)
 
     def finish(self) -> Trace:
-        """All of it, by time."""
+        """Returns the trace, sorted by time."""
         kinds = [_kind_of(key) for key in self._kinds]
         kind = np.array(self._kind, np.int32)
         start, end = np.array(self._start), np.array(self._end)
@@ -263,19 +264,19 @@ class _Reader:
         )
 
     def _later_ends(self, end: np.ndarray) -> np.ndarray:
-        """When the operations ended that went on after their launch."""
+        """Replaces ends of operations that ran longer than their launch."""
         numbers, ended = np.array(self._ended_number), np.array(self._ended)
         if not len(numbers):
             return end
         order = np.argsort(numbers)
         numbers, ended = numbers[order], ended[order]
         own = np.array(self._number)
-        place = np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)
-        return np.where(numbers[place] == own, ended[place], end)
+        index = np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)
+        return np.where(numbers[index] == own, ended[index], end)
 
 
 def _what(name: str) -> int:
-    """Tells events of the host by name; an operation's stats have the last word."""
+    """Classifies an event of the host by name; only its stats tell whether it is an operation."""
     if name.startswith(_ENDS):
         return _END
     if _COMPILES.fullmatch(name):
@@ -284,7 +285,7 @@ def _what(name: str) -> int:
 
 
 def _number(event: Any, stat: str) -> int:
-    """The number by which a launch and its end know each other; -1 without."""
+    """Returns the number that a launch and its end event share; -1 if there is none."""
     for name, value in event.stats:
         if name == stat:
             return value & _SIGNED
@@ -304,14 +305,14 @@ def _as_number(value: Any) -> int | None:
 
 
 def _on_accelerators(kinds: list[Kind], kind: np.ndarray) -> np.ndarray:
-    """The events on GPUs and TPUs, or all of them where there are none."""
-    outside = np.array([not k.device.startswith("CPU") for k in kinds], bool)
-    chosen = outside[kind] if len(kind) else np.zeros(0, bool)
+    """Returns the events on GPUs and TPUs, or all events if there are none."""
+    accelerator = np.array([not k.device.startswith("CPU") for k in kinds], bool)
+    chosen = accelerator[kind] if len(kind) else np.zeros(0, bool)
     return np.flatnonzero(chosen) if chosen.any() else np.arange(len(kind))
 
 
 def _used(kinds: list[Kind], kind: np.ndarray) -> tuple[list[Kind], np.ndarray]:
-    """The kinds that occur, numbered anew."""
+    """Keeps the kinds that occur and renumbers them."""
     found, numbers = np.unique(kind, return_inverse=True)
     return [kinds[index] for index in found], numbers.astype(np.int32)
 
@@ -323,14 +324,14 @@ def _named_by_module(
     device: str,
     runs: list[tuple[float, float, str]],
 ) -> tuple[list[Kind], np.ndarray]:
-    """The operations of a TPU with the program in whose run they began."""
+    """Adds to the operations of a TPU the program during whose run they began."""
     runs = sorted(runs)
     here = np.flatnonzero(np.array([k.device == device for k in kinds], bool)[kind])
-    place = np.searchsorted([begun for begun, _, _ in runs], start[here], side="right") - 1
-    inside = (place >= 0) & (start[here] < np.array([end for _, end, _ in runs])[place])
+    run_of = np.searchsorted([begun for begun, _, _ in runs], start[here], side="right") - 1
+    inside = (run_of >= 0) & (start[here] < np.array([end for _, end, _ in runs])[run_of])
     names = [name for _, _, name in runs]
     kinds, kind, numbers = list(kinds), kind.copy(), {}
-    for event, run in zip(here[inside], place[inside], strict=True):
+    for event, run in zip(here[inside], run_of[inside], strict=True):
         key = (int(kind[event]), names[run])
         if key not in numbers:
             found = PROGRAM.match(names[run])

@@ -1,9 +1,9 @@
-"""Shapes of dots and convolutions as matrix products: what Tensor Cores could calculate.
+"""Converts dots and convolutions to matrix products that Tensor Cores could compute.
 
-Tensor Cores multiply small tiles, of 8 or 16 rows, columns and contracted elements. An operation is
-*eligible* where it is a dot or a convolution of a dtype that they take, or that mixed precision
-would make one of these, and no side of its product is less than :data:`TILE`: below, most of a tile
-would be padding, and libraries do without them.
+Tensor Cores multiply small tiles of 8 or 16 rows, columns and contracted elements. A dot or
+convolution is *eligible* if they support its dtype, perhaps after mixed precision, and no side of
+its product is smaller than :data:`TILE`. For smaller sides most of a tile would be padding, and
+libraries do not use Tensor Cores.
 
 References:
     NVIDIA, *Matrix Multiplication Background User's Guide* (requirements to use Tensor Cores).
@@ -28,10 +28,10 @@ class Product:
     """A dot or convolution as a matrix product.
 
     Attributes:
-        rows: of the result.
-        columns: of the result.
-        contracted: elements that are summed for one of the result.
-        dtypes: of the operands.
+        rows: rows of the result.
+        columns: columns of the result.
+        contracted: how many products are summed for one element of the result.
+        dtypes: dtypes of the operands.
     """
 
     rows: int
@@ -41,7 +41,7 @@ class Product:
 
     @property
     def eligible(self) -> bool:
-        """True if Tensor Cores could calculate it, in mixed precision if need be.
+        """True if Tensor Cores could compute it, perhaps after mixed precision.
 
         Example:
             >>> Product(128, 64, 256, ("f32", "f32")).eligible
@@ -54,16 +54,16 @@ class Product:
 
     @property
     def uneven(self) -> bool:
-        """True if a side is no multiple of :data:`TILE`, which leaves tiles partly empty."""
+        """True if a side is not a multiple of :data:`TILE`, which leaves tiles partly empty."""
         return any(side % TILE for side in (self.rows, self.columns, self.contracted))
 
 
 def product_of(instruction: Instruction, computation: Computation) -> Product | None:
-    """The product that an instruction is, or None if it is none.
+    """Converts an instruction to a product; ``None`` if it is no dot or convolution.
 
     Args:
-        instruction: one of ``computation``; a fusion is none itself.
-        computation: where it stands.
+        instruction: an instruction of ``computation``, not a fusion.
+        computation: the computation that contains it.
     """
     target = instruction.target if instruction.opcode == "custom-call" else ""
     if instruction.opcode != "dot" and not target.startswith("__cublas$"):
@@ -91,10 +91,10 @@ def _operands(instruction: Instruction, computation: Computation) -> tuple[Array
 
 
 def _convolution(instruction: Instruction, computation: Computation, target: str) -> Product:
-    """A convolution as the implicit product that libraries make of it.
+    """Converts a convolution to the implicit product that libraries compute.
 
-    The rows are places of the result, the columns its features, and what is contracted is the
-    window of all features that one of its groups reads.
+    The rows are the pixels of the result and the columns its features. The contraction is over the
+    window and the input features of one group.
     """
     lhs, rhs = _operands(instruction, computation)
     result = instruction.arrays[0]
@@ -117,6 +117,6 @@ def _convolution(instruction: Instruction, computation: Computation, target: str
 
 
 def _attention(instruction: Instruction, computation: Computation) -> Product:
-    """A fused attention by its first dot, of queries and keys: only its dtypes are looked at."""
+    """Represents a fused attention by its first dot, queries by keys; only the dtypes matter."""
     query, key = _operands(instruction, computation)
     return Product(query.shape[-1], key.shape[-1], query.shape[-1], (query.dtype, key.dtype))

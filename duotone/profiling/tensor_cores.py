@@ -1,16 +1,16 @@
-"""Which kernels use Tensor Cores, by their names and by what the compiler says of them.
+"""Decides which kernels use Tensor Cores, by their names and the compiler's metadata.
 
-A trace does not count Tensor Core instructions, so a kernel is known by its name, as NVIDIA's own
-Deep Learning Profiler did it::
+A trace does not count Tensor Core instructions. As in NVIDIA's Deep Learning Profiler, the name of
+a kernel decides. These names mean Tensor Cores::
 
     the instruction's shape    volta_h884gemm, turing_fp16_s1688cudnn, ampere_bf16_s16816gemm
     the instruction            hmma, imma, dmma, wmma, gmma (Hopper), utcmma, tcgen05 (Blackwell)
     the library's engine       …xmma…tensor16x8x16…, cutlass…tensorop…, nvjet_… (cuBLAS)
     fused attention            …fmha…, …flash…
 
-and those that do not: ``sgemm``, ``ffma`` (also in ``xmma`` names), ``simt``, ``winograd``,
-``gemv``, ``implicit_convolve_sgemm``. Kernels that XLA writes itself say nothing by their names:
-one made by Triton uses Tensor Cores where its dot is of a dtype that they take, others do not.
+These mean none: ``sgemm``, ``ffma`` (also in ``xmma`` names), ``simt``, ``winograd``, ``gemv``,
+``implicit_convolve_sgemm``. Names of XLA's own kernels do not tell. A Triton kernel uses Tensor
+Cores if they support the dtype of its dot; other kernels of XLA do not use them.
 
 References:
     NVIDIA, *DLProf User Guide*; PyProf, ``pyprof/prof/tc.py``; xprof,
@@ -44,11 +44,11 @@ _LIBRARY_FUSIONS = ("__cudnn$fusion", "__custom_fusion")
 
 
 def uses_tensor_cores(kernel: str, fact: Fact | None) -> bool | None:
-    """True if a kernel uses Tensor Cores; ``None`` where nothing tells.
+    """True if a kernel uses Tensor Cores; ``None`` if that is not known.
 
     Args:
         kernel: its name in the trace.
-        fact: what the program says of its operation, if anything.
+        fact: the fact of its operation, if known.
 
     Example:
         >>> uses_tensor_cores("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn", None)
@@ -70,7 +70,7 @@ def uses_tensor_cores(kernel: str, fact: Fact | None) -> bool | None:
 
 
 _WRITTEN = frozenset({"dot", "convolution"})
-"""Operations that XLA writes itself where they stand alone, without Tensor Cores."""
+"""Unfused operations for which XLA emits its own code, without Tensor Cores."""
 
 
 def _is_triton(kernel: str, fact: Fact | None) -> bool:
@@ -80,7 +80,7 @@ def _is_triton(kernel: str, fact: Fact | None) -> bool:
 
 
 def _triton(fact: Fact) -> bool | None:
-    """Triton's dots use them for every dtype that they take; float32 unless told to be exact."""
+    """True if a Triton dot has a supported dtype, which includes float32 unless it is exact."""
     if not fact.products:
         return None
     if fact.exact:
@@ -92,5 +92,5 @@ def _triton(fact: Fact) -> bool | None:
 
 
 def eligible(fact: Fact | None) -> bool:
-    """True if Tensor Cores could calculate one of an operation's dots or convolutions."""
+    """True if Tensor Cores could compute one of an operation's dots or convolutions."""
     return fact is not None and any(product.eligible for product in fact.products)

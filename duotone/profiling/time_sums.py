@@ -1,7 +1,7 @@
-"""Adds up what ran, by kind: arithmetic on columns, so that tables see few rows.
+"""Adds up events by kind with array operations, so that tables have few rows.
 
-An operation that only runs others (a loop, a branch) counts where nothing was recorded inside of
-it.
+An operation that only runs others (a loop, a branch) counts only if the trace has no event inside
+of it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Sum:
     """The sum of all events of one kind, in counted iterations.
 
     Attributes:
-        kind: what ran.
-        fact: what the program says of it.
-        calls: how often.
-        seconds: together.
-        eligible: whether Tensor Cores could calculate it.
-        uses: whether its kernel uses them; ``None`` where that is not known.
+        kind: the kind.
+        fact: the fact of its operation, if known.
+        calls: how many events there are.
+        seconds: the time of all events.
+        eligible: whether Tensor Cores could compute it.
+        uses: whether its kernel uses Tensor Cores; ``None`` if not known.
     """
 
     kind: Kind
@@ -41,12 +41,12 @@ class Sum:
 
 
 class Lane:
-    """The events of one device, by time, and when it was busy.
+    """The events of one device by time, without loops and branches, and when it was busy.
 
     Attributes:
-        kind: of each event; its own time, loops and branches left out.
-        start: in nanoseconds, ascending.
-        seconds: of each event.
+        kind: the kind of each event.
+        start: the start of each event in nanoseconds, ascending.
+        seconds: the time of each event.
     """
 
     def __init__(self, trace: Trace, chosen: np.ndarray) -> None:
@@ -60,23 +60,23 @@ class Lane:
         self._before = np.append(0.0, np.cumsum(self._end - self._begin))
 
     def within(self, cut: Cut) -> slice:
-        """The events that began in an iteration."""
-        first, behind = np.searchsorted(self.start, [cut.start, cut.end])
-        return slice(int(first), int(behind))
+        """Returns the range of the events that began in an iteration."""
+        first, stop = np.searchsorted(self.start, [cut.start, cut.end])
+        return slice(int(first), int(stop))
 
     def busy(self, cut: Cut) -> float:
-        """Seconds of an iteration in which anything ran."""
+        """Returns the seconds of an iteration in which anything ran."""
         return (self._busy_until(cut.end) - self._busy_until(cut.start)) * NANO
 
     def _busy_until(self, time: float) -> float:
-        place = int(np.searchsorted(self._begin, time))
-        beyond = max(self._end[place - 1] - time, 0.0) if place else 0.0
-        return float(self._before[place] - beyond)
+        count = int(np.searchsorted(self._begin, time))
+        beyond = max(self._end[count - 1] - time, 0.0) if count else 0.0
+        return float(self._before[count] - beyond)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Events:
-    """The events of all devices, and what is known of their kinds."""
+    """The events of all devices, and facts about their kinds."""
 
     trace: Trace
     lanes: Mapping[str, Lane]
@@ -91,7 +91,7 @@ def events_of(trace: Trace, facts: Mapping[int, Facts]) -> Events:
         facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
         for kind in trace.kinds
     ]
-    holds = np.array(
+    is_container = np.array(
         [
             fact.is_container if fact else is_container_name(kind.operation)
             for kind, fact in zip(trace.kinds, known, strict=True)
@@ -100,7 +100,7 @@ def events_of(trace: Trace, facts: Mapping[int, Facts]) -> Events:
     )
     return Events(
         trace=trace,
-        lanes=dict(_lanes(trace, holds)),
+        lanes=dict(_lanes(trace, is_container)),
         facts=known,
         eligible=np.array([eligible(fact) for fact in known], bool),
         uses=[
@@ -110,23 +110,23 @@ def events_of(trace: Trace, facts: Mapping[int, Facts]) -> Events:
     )
 
 
-def _lanes(trace: Trace, holds: np.ndarray) -> Iterable[tuple[str, Lane]]:
-    """The devices, each with its events but loops and branches of which the inside is there."""
+def _lanes(trace: Trace, is_container: np.ndarray) -> Iterable[tuple[str, Lane]]:
+    """Yields each device with its events, without loops and branches that have events inside."""
     devices = sorted({kind.device for kind in trace.kinds})
     number = np.array([devices.index(kind.device) for kind in trace.kinds])
     for index, device in enumerate(devices):
         here = (number == index)[trace.kind]
-        leaf = here & ~holds[trace.kind]
-        around = np.flatnonzero(here & holds[trace.kind])
+        leaf = here & ~is_container[trace.kind]
+        around = np.flatnonzero(here & is_container[trace.kind])
         begins = trace.start[leaf]
         first = np.searchsorted(begins, trace.start[around])
-        behind = np.searchsorted(begins, trace.end[around])
-        leaf[around[first == behind]] = True
+        stop = np.searchsorted(begins, trace.end[around])
+        leaf[around[first == stop]] = True
         yield device, Lane(trace, leaf)
 
 
 def sums_of(events: Events, iterations: Iterations) -> Iterable[Sum]:
-    """The counted events by kind, the most expensive first."""
+    """Adds up the counted events by kind, the most expensive first."""
     count = len(events.trace.kinds)
     calls, seconds = np.zeros(count, int), np.zeros(count)
     for cut in iterations.cuts:

@@ -1,7 +1,4 @@
-"""A trace as data: which operation ran where, from when to when.
-
-Made by :mod:`duotone.profiling.read_trace`; everything behind it works with this alone.
-"""
+"""A trace as data: which operation ran where and when."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """Something that ran on a device, once or often.
+    """A kernel or operation that ran on a device, once or more.
 
     Attributes:
-        device: such as ``GPU:0``.
-        kernel: name of the event: on a GPU the kernel or the copy.
-        operation: of the compiled program; empty if it belongs to none.
-        module: name of the compiled program; empty likewise.
-        program: its number in this trace.
+        device: name of the device, such as ``GPU:0``.
+        kernel: name of the event; on a GPU the name of the kernel or copy.
+        operation: the operation in the compiled program; empty if it belongs to no program.
+        module: name of the compiled program; empty if it belongs to no program.
+        program: number of the program in this trace.
     """
 
     device: str
@@ -33,18 +30,18 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """The content of a trace, in the order of time.
+    """The events of a trace, sorted by time.
 
     Attributes:
-        kinds: the distinct things that ran.
-        kind: index into ``kinds`` of each event; all arrays are of one length.
-        start: when each began, in nanoseconds.
-        end: when it ended.
-        compilations: one row for each, with its start and its end, in nanoseconds.
+        kinds: the distinct kinds of events.
+        kind: index into ``kinds`` of each event, ``int32[events]``.
+        start: start of each event in nanoseconds, ``float64[events]``.
+        end: end of each event in nanoseconds, ``float64[events]``.
+        compilations: start and end of each compilation in nanoseconds, ``[compilations, 2]``.
         programs: compiled programs (``HloModuleProto``, serialised) by number.
-        devices: what the trace says of each device.
-        versions: of JAX and the platforms, as the trace says.
-        notes: what is missing.
+        devices: the stats of each device.
+        versions: versions of JAX and the platforms.
+        notes: notes on missing data.
     """
 
     kinds: tuple[Kind, ...]
@@ -59,5 +56,5 @@ class Trace:
 
     @property
     def platform(self) -> str:
-        """``GPU``, ``TPU`` or ``CPU``; empty where nothing ran."""
+        """``GPU``, ``TPU`` or ``CPU``; empty if nothing ran."""
         return self.kinds[0].device.partition(":")[0] if self.kinds else ""

@@ -1,20 +1,20 @@
-"""Cuts a trace into iterations, by an operation that runs once in each.
+"""Cuts a trace into iterations at a key operation, which runs once in each.
 
-The key operation, found where none is named::
+The search for the key operation, unless the user names it::
 
-    module     the compiled program that takes most time of a device, of those that ran
+    module     the compiled program that takes the most device time, among those that ran
                repeatedly or have a loop
-    runs       how often its operations ran that stand in no loop; if that is once, those of the
-               loop that takes most time, and so on inwards
-    key        the first operation that ran so often
+    runs       how often its operations outside of loops ran; if that is once, look into the loop
+               that takes the most time, and repeat
+    key        the first operation that ran this often
 
-An iteration lasts from one start of the key operation to the next, so that waiting belongs to the
-iteration before it. The last ends with the last operation that earlier iterations had too. Each
-device is cut by its own key operations.
+An iteration lasts from one start of the key operation to the next, so it includes the wait before
+the next one. The last iteration ends with the last operation that earlier iterations also had. Each
+device is cut at its own key operations.
 
-Left out are the first of at least three iterations, which warms up, and those in which something
-was compiled, unless they are most of them. Who says where to begin or to stop leaves out nothing
-else.
+The tables leave out the first of at least three iterations, which warms up. They also leave out
+iterations that compile something, unless most do. If the user gives a first or last iteration, only
+that range decides.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from duotone.profiling.programs import Fact, Facts
 from duotone.profiling.trace_events import Kind, Trace
 
 _WARMS_UP = 3
-"""From so many iterations on the first is left out."""
+"""From this number of iterations on, the first is left out."""
 _NAMED = 8
-"""How many key operations a note names at most."""
+"""The most operations that a note names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Cut:
     """One iteration on one device.
 
     Attributes:
-        device: such as ``GPU:0``.
+        device: name of the device, such as ``GPU:0``.
         index: its number, from 0.
-        start: in nanoseconds.
-        end: likewise.
-        compiled: whether something was compiled meanwhile.
+        start: its start in nanoseconds.
+        end: its end in nanoseconds.
+        compiled: whether something was compiled during the iteration.
         counted: whether the tables count it.
     """
 
@@ -62,9 +62,9 @@ class Iterations:
     """All iterations.
 
     Attributes:
-        key: the key operation as ``module/operation``; empty without.
-        cuts: by device and time.
-        notes: what was not as asked for.
+        key: the key operation as ``module/operation``; empty if there is none.
+        cuts: the iterations, by device and time.
+        notes: requests that could not be met.
     """
 
     key: str
@@ -76,9 +76,9 @@ def cut(trace: Trace, facts: Mapping[int, Facts], asked: Asked) -> Iterations:
     """Cuts a trace into iterations.
 
     Args:
-        trace: what ran.
-        facts: what the compiled programs say, by program.
-        asked: the key operation and the range, where the user names them.
+        trace: the trace.
+        facts: facts of the compiled programs, by number.
+        asked: the user's key operation and range.
 
     Returns:
         The iterations of all devices.
@@ -100,7 +100,7 @@ def cut(trace: Trace, facts: Mapping[int, Facts], asked: Asked) -> Iterations:
 
 
 _Key = tuple[str, str]
-"""Module and operation; where there is none, an empty text and the kernel."""
+"""Module and operation; without an operation, an empty text and the kernel."""
 
 
 def _key_of(kind: Kind) -> _Key:
@@ -116,7 +116,7 @@ def _devices(trace: Trace) -> list[str]:
 
 
 def _find_key(trace: Trace, facts: Mapping[int, Facts]) -> _Key | None:
-    """The operation that a trace is cut by where none is named."""
+    """Finds the key operation of a trace."""
     seconds = np.bincount(trace.kind, trace.end - trace.start, len(trace.kinds))
     runs = np.bincount(trace.kind, minlength=len(trace.kinds))
     by_device: Counter[str] = Counter()
@@ -130,7 +130,7 @@ def _find_key(trace: Trace, facts: Mapping[int, Facts]) -> _Key | None:
     if not by_module:
         return None
     repeated = {(device, module) for (device, module, _), ran in often.items() if ran > 1}
-    if repeated:  # what ran once, with no loop in it, is no training: it makes the first weights
+    if repeated:  # a program that ran once and has no loop is no training; it may make weights
         by_module = Counter({name: by_module[name] for name in repeated})
         by_device = Counter({device: by_device[device] for device, _ in repeated})
     device = by_device.most_common(1)[0][0]
@@ -143,9 +143,9 @@ def _find_key(trace: Trace, facts: Mapping[int, Facts]) -> _Key | None:
 
 
 def _first_seen(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """The place of the first event of each kind, and the kind."""
-    kinds, places = np.unique(trace.kind, return_index=True)
-    return places, kinds
+    """Returns the index of the first event of each kind, and the kinds."""
+    kinds, indices = np.unique(trace.kind, return_index=True)
+    return indices, kinds
 
 
 def _times(
@@ -155,7 +155,7 @@ def _times(
     seconds: np.ndarray,
     facts: Mapping[int, Facts],
 ) -> int:
-    """How often an iteration ran: in the entry of the program, or in its most expensive loops."""
+    """Counts the iterations in the entry of the program or in its most expensive loops."""
     known = {n: fact for n in chosen if (fact := _fact(trace.kinds[n], facts)) is not None}
     if not known:
         often = Counter(int(runs[n]) for n in chosen if runs[n] > 1)
@@ -174,9 +174,9 @@ def _times(
 
 
 def _named_key(trace: Trace, name: str) -> _Key | None:
-    """The first operation in time that a name or pattern fits."""
-    places, kinds = _first_seen(trace)
-    for index in kinds[np.argsort(places)]:
+    """Returns the earliest operation that matches a name or pattern."""
+    indices, kinds = _first_seen(trace)
+    for index in kinds[np.argsort(indices)]:
         kind = trace.kinds[index]
         names = (kind.operation, kind.kernel, f"{kind.module}/{kind.operation}")
         if any(name == own or fnmatch.fnmatchcase(own, name) for own in names if own):
@@ -185,7 +185,7 @@ def _named_key(trace: Trace, name: str) -> _Key | None:
 
 
 def _never_ran(trace: Trace, facts: Mapping[int, Facts], name: str) -> str:
-    """A note on a key operation that never ran: which did, the most expensive first."""
+    """Writes a note on a key operation that never ran, with the operations that did."""
     seconds = np.bincount(trace.kind, trace.end - trace.start, len(trace.kinds))
     order = np.argsort(-seconds)
     names = dict.fromkeys("/".join(_key_of(trace.kinds[n])).lstrip("/") for n in order)
@@ -198,7 +198,7 @@ def _never_ran(trace: Trace, facts: Mapping[int, Facts], name: str) -> str:
 
 
 def _cut_device(trace: Trace, device: str, key: _Key | None) -> list[Cut]:
-    """The iterations of one device; all of it is one where the key operation never ran."""
+    """Cuts the trace of one device; without a key operation, all of it is one iteration."""
     here = np.array([kind.device == device for kind in trace.kinds])[trace.kind]
     kind, start, end = trace.kind[here], trace.start[here], trace.end[here]
     if key is None:
@@ -224,22 +224,22 @@ def _cut_device(trace: Trace, device: str, key: _Key | None) -> list[Cut]:
 
 
 def _same_kernel(trace: Trace, first: np.ndarray, keys: np.ndarray) -> list[int]:
-    """The kinds of a key operation whose kernel is that of the first one.
+    """Returns the kinds of a key operation with the kernel of the first one.
 
-    A program that was compiled again has another number and the same names.
+    A recompiled program has another number but the same names.
     """
     names = {trace.kinds[n].kernel for n in first}
     return [int(n) for n in np.flatnonzero(keys) if trace.kinds[n].kernel in names]
 
 
 def _names(trace: Trace) -> np.ndarray:
-    """For each kind a number of its name, which a program that is compiled again keeps."""
+    """Numbers the names of the kinds; recompiled programs share names."""
     numbers: dict[_Key, int] = {}
     return np.array([numbers.setdefault(_key_of(k), len(numbers)) for k in trace.kinds])
 
 
 def _end_of_last(name: np.ndarray, start: np.ndarray, end: np.ndarray, marks: np.ndarray) -> float:
-    """When the last iteration ended: what ran later and in none before it belongs to none."""
+    """Returns the end of the last operation that earlier iterations also had."""
     within = start >= marks[-1]
     if len(marks) > 1:
         before = np.unique(name[(start >= marks[0]) & ~within])
@@ -250,7 +250,7 @@ def _end_of_last(name: np.ndarray, start: np.ndarray, end: np.ndarray, marks: np
 def _counted(
     cuts: Sequence[Cut], iter_start: int | None, iter_stop: int | None
 ) -> tuple[set[int], list[str]]:
-    """The numbers of the iterations that count."""
+    """Returns the numbers of the iterations that count, and notes."""
     numbers = sorted({cut.index for cut in cuts})
     notes = []
     if iter_start is not None or iter_stop is not None:
@@ -263,7 +263,7 @@ def _counted(
         asked = f"{first} on" if iter_stop is None else f"{first} to {iter_stop}"
         notes.append(
             f"there is no iteration from {asked}: the trace has 0 to {numbers[-1]}; "
-            "what would be counted without --iter-start and --iter-stop is counted"
+            "--iter-start and --iter-stop are ignored"
         )
     compiled = {cut.index for cut in cuts if cut.compiled}
     if len(numbers) < _WARMS_UP:

@@ -1,8 +1,7 @@
-"""The file of a trace, cut into pieces that fit into memory.
+"""Cuts the file of a trace into pieces that fit into memory.
 
-``jax.profiler.ProfileData`` holds a whole file at ten times its size. So the outer levels are read
-here, by nothing but field numbers and lengths, and pieces of a plane that are small files of their
-own are handed on::
+``jax.profiler.ProfileData`` needs ten times the size of a file in memory. This module parses only
+field numbers and lengths of the outer levels, and makes small files from pieces of a plane::
 
     XSpace:  planes = 1
     XPlane:  id = 1, name = 2, lines = 3, event_metadata = 4, stat_metadata = 5, stats = 6
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 Buffer = bytes | mmap.mmap
 
 PIECE_BYTES = 12 << 20
-"""Bytes of events that one piece holds at most, a single event aside."""
+"""The most bytes of events in a piece, unless a single event is larger."""
 _EVENTS = 0x22
 """Tag of an event in a line: field 4, with a length."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -37,13 +36,13 @@ class Field:
     """One field of a message.
 
     Attributes:
-        number: of the field.
-        start: first byte of the field, its tag included.
-        inside: first byte of the content.
-        end: the byte behind the field.
-        value: of a varint; 0 for other fields.
-        is_message: whether the content is of a stated length: a text, bytes or a message.
-        whole: whether the field ends before the buffer does.
+        number: the field number.
+        start: offset of the tag.
+        inside: offset of the content.
+        end: offset after the field.
+        value: the value of a varint; 0 for other fields.
+        is_message: whether the content has a length: a text, bytes or a message.
+        whole: whether the field ends inside the buffer.
     """
 
     number: int
@@ -57,14 +56,14 @@ class Field:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plane:
-    """One plane of a trace: a device, the host, or what is known of programs.
+    """One plane of a trace: a device, the host, or metadata of programs.
 
     Attributes:
-        name: such as ``/device:GPU:0``.
-        head: what it says of itself, as bytes: all but lines and event metadata.
+        name: its name, such as ``/device:GPU:0``.
+        head: the bytes of all fields except lines and event metadata.
         metadata: its event metadata, one field for each entry.
-        lines: ranges of its lines.
-        cut_short: whether the file ends inside of it.
+        lines: start and end offsets of its lines.
+        cut_short: whether the file ends inside the plane.
     """
 
     name: str
@@ -75,7 +74,7 @@ class Plane:
 
 
 def varint(data: Buffer, at: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it.
+    """Reads the number at an offset; returns it and the offset after it.
 
     Example:
         >>> varint(bytes([0xAC, 0x02]), 0)
@@ -91,7 +90,7 @@ def varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def fields(data: Buffer, start: int, end: int) -> Iterator[Field]:
-    """The fields of the message between two places; the last may be cut short by ``end``.
+    """Yields the fields of the message between two offsets; ``end`` may cut the last one short.
 
     Example:
         >>> [(f.number, f.value) for f in fields(bytes([0x08, 0x05, 0x12, 0x01, 0x41]), 0, 5)]
@@ -120,10 +119,10 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[Field]:
 
 
 def planes(data: Buffer) -> Iterator[Plane]:
-    """The planes of a file.
+    """Yields the planes of a file.
 
     Args:
-        data: the content of an ``xplane.pb``.
+        data: the contents of an ``xplane.pb``.
 
     Yields:
         Each plane, in the file's order.
@@ -143,13 +142,13 @@ def planes(data: Buffer) -> Iterator[Plane]:
 
 
 _MOST_FIELDS = 15
-"""Beyond all field numbers of an ``XSpace`` today."""
+"""A limit above all field numbers of an ``XSpace`` today."""
 
 
-def _plane(data: Buffer, place: Field) -> Plane:
+def _plane(data: Buffer, outer: Field) -> Plane:
     name, head, metadata, lines = "", [], [], []
-    cut = not place.whole
-    for field in fields(data, place.inside, place.end):
+    cut = not outer.whole
+    for field in fields(data, outer.inside, outer.end):
         cut = cut or not field.whole
         if field.number == 3 and field.is_message:
             lines.append((field.inside, field.end))
@@ -163,15 +162,15 @@ def _plane(data: Buffer, place: Field) -> Plane:
 
 
 def pieces(data: Buffer, plane: Plane, size: int = PIECE_BYTES) -> Iterator[bytes]:
-    """A plane as files of their own, each with some of its events.
+    """Splits a plane into separate files, each with some of its events.
 
     Args:
-        data: the content of the file.
+        data: the contents of the file.
         plane: one of its planes.
-        size: bytes of events that a piece holds about.
+        size: approximate bytes of events in a piece.
 
     Yields:
-        Serialised spaces with one plane; a line may stand in several of them.
+        Serialised spaces with one plane; a line may be in several of them.
     """
     head = plane.head + b"".join(data[field.start : field.end] for field in plane.metadata)
     gathered: list[bytes] = []
@@ -192,7 +191,7 @@ def _space(head: bytes, lines: list[bytes]) -> bytes:
 
 
 def message(number: int, content: bytes) -> bytes:
-    """A field that holds a message, a text or bytes.
+    """Encodes a field with a message, a text or bytes.
 
     Example:
         >>> message(2, b"A").hex()
@@ -202,7 +201,7 @@ def message(number: int, content: bytes) -> bytes:
 
 
 def _as_varint(value: int) -> bytes:
-    """A number as a varint.
+    """Encodes a number as a varint.
 
     Example:
         >>> _as_varint(300).hex()
@@ -216,16 +215,16 @@ def _as_varint(value: int) -> bytes:
 
 
 def _line_parts(data: Buffer, start: int, end: int, size: int) -> Iterator[bytes]:
-    """A line in parts; each has what the line says of itself, and some of its events."""
+    """Splits a line into parts; each has the head of the line and some of its events."""
     head, runs = _runs(data, start, end, size)
     for begun, ended in runs:
         yield head + data[begun:ended]
 
 
 def _runs(data: Buffer, start: int, end: int, size: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """The fields of a line that are no events, and where runs of whole events stand.
+    """Returns the fields of a line that are no events, and the offsets of runs of whole events.
 
-    This loop sees every event of a trace, so it does without :func:`fields` as long as it can.
+    This loop visits every event of a trace, so it avoids :func:`fields` for events.
     """
     head: list[bytes] = []
     runs: list[tuple[int, int]] = []
@@ -256,7 +255,7 @@ def _runs(data: Buffer, start: int, end: int, size: int) -> tuple[bytes, list[tu
 
 
 def _length(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """A length and the place behind it; beyond ``end`` where the file ends in the middle of it."""
+    """Reads a length and the offset after it; beyond ``end`` if the file ends inside of it."""
     try:
         return varint(data, at)
     except IndexError:

@@ -1,10 +1,10 @@
-"""``duotone.report``: what is half in a step and why, as a page that a browser shows.
+"""``duotone.report`` writes which operations of a step are half, and why, as an HTML page.
 
 ::
 
-    explain the step                 (duotone.transforms.autocast), as for the target
-    put the page together            (duotone.explaining.page), with what else is given
-    write it, whole or not at all    (duotone._files)
+    explain the step for the target    (duotone.transforms.autocast)
+    assemble the page                  (duotone.explaining.page)
+    write it atomically                (duotone._files)
 """
 
 from __future__ import annotations
@@ -41,29 +41,30 @@ def report(
     overwrite: bool = False,
     **kwargs: Any,
 ) -> Path:
-    """Writes a page about a step: what is half in it, what is not, and why.
+    """Writes a page that shows which operations of a step are half, and why.
 
-    The page is one HTML file that loads nothing: an overview, the operations by name scope to zoom
-    into and to search, a table of them to sort and to filter, and what else is given here. Nothing
-    is compiled or run.
+    The page is one self-contained HTML file. It has an overview, the operations by name scope to
+    zoom into and search, a table of them to sort and filter, and the optional sections below.
+    Nothing is compiled or run.
 
     Args:
         step: a function, as for :func:`duotone.explain`.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
+        *args: its arguments: arrays or ``jax.ShapeDtypeStruct``.
         out: the file to write.
-        target: paint as for this device, which need not be here: a name as for
-            :func:`duotone.compile_for`, or a :class:`duotone.Target`. ``None`` is the device here.
+        target: the device to paint for, present or not: a name as for
+            :func:`duotone.compile_for`, or a :class:`duotone.Target`. ``None`` is the default
+            device here.
         dtype: as for :func:`duotone.explain`.
-        policy: likewise.
-        title: of the page; the name of ``step`` if omitted.
-        comparison: what :func:`duotone.compare` returned, to be shown.
-        blame: what :func:`duotone.blame` returned, to be shown.
-        advice: what :func:`duotone.advise` returned, to be shown; or findings of your own, of each
-            a dict of texts: ``"title"`` and perhaps ``"where"``, ``"cost"`` and ``"remedy"``.
-        history: curves of a training, such as loss and loss scale: by name numbers, or pairs (step,
-            number); or the name of a CSV file with a column for each curve and perhaps one named
-            ``step``. Numbers that are not finite are marked.
-        overwrite: whether a file that is there may be replaced.
+        policy: as for :func:`duotone.explain`.
+        title: the title of the page; the name of ``step`` if omitted.
+        comparison: the result of :func:`duotone.compare`.
+        blame: the result of :func:`duotone.blame`.
+        advice: the result of :func:`duotone.advise`; or your own findings, dicts of texts by
+            ``"title"`` and optionally ``"where"``, ``"cost"`` and ``"remedy"``.
+        history: curves of a training, such as loss and loss scale: a dict from names to numbers or
+            to pairs (step, number); or the name of a CSV file with a column for each curve and
+            optionally one named ``step``. The page marks numbers that are not finite.
+        overwrite: whether to replace an existing file.
         **kwargs: keyword arguments of ``step``. For a function with an argument of a name above,
             pass ``functools.partial(step, policy=...)``.
 
@@ -71,8 +72,8 @@ def report(
         The file.
 
     Raises:
-        ArgumentError: the file exists, or what is to be shown has not the form above.
-        ArgumentTypeError: something has the wrong type; as for :func:`duotone.explain`.
+        ArgumentError: the file exists, or a section does not have the form above.
+        ArgumentTypeError: an argument has the wrong type, or as for :func:`duotone.explain`.
         UnknownTargetError: no such target.
         WriteError: the file cannot be written.
 

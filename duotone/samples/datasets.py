@@ -1,7 +1,6 @@
-"""Data sets in their own files, and text that comes with Python, for the programs in ``examples/``.
+"""Reads data sets from local files, and text that comes with Python, for ``examples/``.
 
-Called by ``examples/``; a program of a user may call it as well. Nothing is downloaded. What goes
-wrong: a file is missing, cut short, or of another kind; the error names the file.
+Nothing is downloaded. An error names the file that is missing, cut short, or of another format.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ calls sequence-types numeric-types objects raise binary with subscriptions excep
 
 
 def load_mnist(folder: Path) -> Digits:
-    """MNIST, or a data set in its format, from the four IDX files as they are distributed.
+    """Reads MNIST, or a data set in its format, from its four IDX files.
 
     Args:
-        folder: with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two ``t10k-``
-            files, each plain or packed (``.gz``).
+        folder: contains ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two
+            ``t10k-`` files, each plain or compressed (``.gz``).
 
     Returns:
         Images ``float32[n, height, width, 1]`` from 0 to 1, and labels.
 
     Raises:
-        ArgumentError: a file is missing or broken; labels are not those of the images.
+        ArgumentError: a file is missing or broken, or the labels do not match the images.
     """
     parts = []
     for name in ("train", "t10k"):
@@ -49,7 +48,7 @@ def load_mnist(folder: Path) -> Digits:
 
 
 def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """An array ``uint8[...]``: two zeros, 8 for bytes, the dimensions in four bytes each, bytes."""
+    """Reads ``uint8[...]``: two zeros, 8 for bytes, dimensions in four bytes each, the bytes."""
     found = [file for file in (folder / name, folder / f"{name}.gz") if file.exists()]
     if not found:
         raise ArgumentError(f"{folder} holds no {name} and no {name}.gz")
@@ -74,10 +73,10 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
 
 
 def load_cifar10(folder: Path) -> Digits:
-    """CIFAR-10 from its binary form: ``data_batch_*.bin`` and ``test_batch.bin``.
+    """Reads CIFAR-10 from its binary form: ``data_batch_*.bin`` and ``test_batch.bin``.
 
     Args:
-        folder: that holds the files; one batch to train on is enough.
+        folder: contains the files; one training batch is enough.
 
     Returns:
         Images ``float32[n, 32, 32, 3]`` from 0 to 1, and labels.
@@ -90,7 +89,7 @@ def load_cifar10(folder: Path) -> Digits:
 
 
 def _read_rows(folder: Path, pattern: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels: rows of a label and three planes of 32 by 32 bytes."""
+    """Reads images and labels; a row is a label and three planes of 32 by 32 bytes."""
     found = sorted(folder.glob(pattern))
     if not found:
         raise ArgumentError(f"{folder} holds no {pattern}")
@@ -110,11 +109,11 @@ def _read_rows(folder: Path, pattern: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def large_digits() -> Digits:
-    """The digits of scikit-learn in the shape of CIFAR-10's images: a far easier stand-in.
+    """Enlarges the digits of scikit-learn to CIFAR-10's shape, as a far easier stand-in.
 
     Returns:
-        Images ``float32[n, 32, 32, 3]``: each pixel four by four times, each image in a colour of
-        its own.
+        Images ``float32[n, 32, 32, 3]``: each pixel repeated four by four times, each image in a
+        random colour.
     """
     digits = load_digits()
     colours = np.random.default_rng(0).uniform(0.3, 1, (len(digits.train_images), 1, 1, 3))
@@ -128,11 +127,11 @@ def large_digits() -> Digits:
 
 
 def python_reference() -> list[str]:
-    """Words of the Python reference, in small letters; signs are words as well.
+    """Returns the words of the Python reference in lower case; signs are words too.
 
     Returns:
-        The words of eighteen chapters that Python carries for ``help()`` and that read the same in
-        3.11 and 3.12; about 40,000.
+        About 40,000 words of eighteen chapters that Python has for ``help()`` and that are equal in
+        3.11 and 3.12.
     """
     from pydoc_data.topics import topics
 
@@ -140,10 +139,10 @@ def python_reference() -> list[str]:
 
 
 def read_words(file: Path) -> list[str]:
-    """The words of a text file in UTF-8, as :func:`words` gives them.
+    """Reads the words of a UTF-8 text file, as :func:`words` splits them.
 
     Raises:
-        ArgumentError: the file is missing, or no text.
+        ArgumentError: the file is missing or not text.
     """
     try:
         return words(file.read_text("utf-8"))
@@ -152,10 +151,10 @@ def read_words(file: Path) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """A text as words and signs, in small letters.
+    """Splits a text into words and signs, in lower case.
 
     Args:
-        text: any.
+        text: any text.
 
     Example:
         >>> words("Two words, one sign.")

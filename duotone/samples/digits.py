@@ -1,12 +1,9 @@
-"""A convolutional network on handwritten digits: the same code in float32, float16 and bfloat16.
+"""Trains a convolutional network on handwritten digits in float32, float16 or bfloat16.
 
 The data are 1797 images of scanned handwriting (8×8 pixels, UCI 'Optical Recognition of Handwritten
-Digits') in a file beside this one, so nothing is downloaded. Model and loss are plain
-JAX written in float32, and know nothing of precision. What mixed precision takes is in
-:func:`make_train_step`: :func:`duotone.value_and_grad`, and a loss scale in the state.
-
-Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py``, which listen to it and show
-progress; nothing is printed here.
+Digits') in the file ``digits.npz``, so nothing is downloaded. Model and loss are plain float32 JAX.
+Only :func:`make_train_step` knows of mixed precision: it calls :func:`duotone.value_and_grad` and
+has a loss scale in the state.
 """
 
 from __future__ import annotations
@@ -55,13 +52,13 @@ class Digits(NamedTuple):
 
 
 def load_digits() -> Digits:
-    """The handwritten digits, split into 1297 for training and 500 for testing.
+    """Loads the handwritten digits: 1297 for training and 500 for testing.
 
-    The split is stratified and always the same: seeds change the training, not the question.
+    The split is stratified and does not depend on a seed.
 
     References:
         E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
-        Repository, 1998 (CC BY 4.0); the 1797 images that scikit-learn holds.
+        Repository, 1998 (CC BY 4.0); the 1797 images in scikit-learn.
     """
     with np.load(Path(__file__).with_name("digits.npz")) as file:
         train, test = (
@@ -76,7 +73,7 @@ def load_digits() -> Digits:
 def _batches(
     rng: np.random.Generator, images: np.ndarray, labels: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Full batches of one epoch, in random order; the few images left over wait for the next."""
+    """Yields full batches of one epoch in random order; drops the rest of the images."""
     order = rng.permutation(len(images))
     for start in range(0, len(order) - BATCH + 1, BATCH):
         chosen = order[start : start + BATCH]
@@ -87,7 +84,7 @@ def _batches(
 
 
 def init_params(key: jax.Array) -> Params:
-    """Parameters of the network: float32, He-initialised."""
+    """Makes the float32 parameters of the network with He initialization."""
 
     def weights(key: jax.Array, *shape: int) -> jax.Array:
         return jax.nn.initializers.he_normal()(key, shape, jnp.float32)
@@ -121,7 +118,7 @@ def _max_pool(x: jax.Array) -> jax.Array:
 
 
 def logits(params: Params, images: jax.Array) -> jax.Array:
-    """Scores of the ten digits, ``float32[n, 10]``, for images ``float32[n, 8, 8, 1]``."""
+    """Returns the scores of the digits, ``float32[n, 10]``, for ``float32[n, 8, 8, 1]`` images."""
     with jax.named_scope("block1"):
         x = jax.nn.relu(_layer_norm(params["norm1"], _conv(params["conv1"], images)))
     with jax.named_scope("block2"):
@@ -135,7 +132,7 @@ def logits(params: Params, images: jax.Array) -> jax.Array:
 
 
 def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean cross-entropy of a batch, ``float32[]``."""
+    """Returns the mean cross-entropy of a batch, ``float32[]``."""
     scores = logits(params, images)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, labels))
 
@@ -146,7 +143,7 @@ def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """The state that a training step takes and gives: all float32, whatever the precision."""
+    """The state of the training, float32 in every precision."""
 
     params: Params
     optimizer_state: Any
@@ -154,9 +151,9 @@ class TrainState:
 
 
 def initial_loss_scale(precision: Precision) -> duotone.LossScale:
-    """Dynamic for float16, none for the others, whose exponents reach as far as float32's.
+    """Returns a dynamic loss scale for float16, none for the others, which have float32's range.
 
-    The scale grows after 50 good steps instead of 2000: a run of 300 steps would not show it.
+    The scale grows after 50 good steps instead of 2000, since a run may have only 300 steps.
     """
     if precision is Precision.FLOAT16:
         return duotone.DynamicLossScale(growth_interval=50)
@@ -166,9 +163,9 @@ def initial_loss_scale(precision: Precision) -> duotone.LossScale:
 def make_train_step(
     precision: Precision, optimizer: optax.GradientTransformation
 ) -> Callable[[TrainState, Any, Any], tuple[TrainState, jax.Array, jax.Array]]:
-    """A compiled step ``(state, images, labels) -> (state, loss, finite)``.
+    """Makes a compiled step ``(state, images, labels) -> (state, loss, finite)``.
 
-    The old state is donated: its memory holds the new one.
+    It donates the old state.
     """
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -181,7 +178,7 @@ def make_train_step(
         finite = duotone.all_finite(grads)
         updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        # A step whose gradients are not finite changes nothing but the loss scale.
+        # A step with non-finite gradients changes only the loss scale.
         params, optimizer_state = duotone.select_tree(
             finite, (params, optimizer_state), (state.params, state.optimizer_state)
         )
@@ -196,14 +193,14 @@ class Run:
     """The results of one training run.
 
     Attributes:
-        precision: the precision it ran in.
+        precision: the precision of the run.
         seed: the seed of the initial parameters and of the order of images.
         losses: the loss of every step.
         accuracies: the share of test images recognised, after every epoch.
         scales: the loss scale after every step; 1 without scaling.
-        skipped: steps whose gradients were not finite, which changed no parameter.
-        step_ms: the median time of a step in milliseconds, without the first.
-        first_step_s: the time of the first step in seconds, which traces and compiles.
+        skipped: how many steps had non-finite gradients and changed no parameter.
+        step_ms: the median time of a step in milliseconds, without the first step.
+        first_step_s: the time of the first step in seconds, including compilation.
     """
 
     precision: Precision
@@ -227,19 +224,19 @@ class Run:
 
 
 Listener = Callable[[int, float], None]
-"""Called after every step with the number of steps done and the loss."""
+"""Takes the number of steps done and the loss, after every step."""
 
 
 class Trainer:
-    """The training of one precision. Compiled once, run with any number of seeds.
+    """The training in one precision: compiled once, run with any number of seeds.
 
     Args:
-        precision: what to train in.
+        precision: the precision to train in.
         epochs: passes over the training images.
         data: the digits; loaded if omitted.
 
     Raises:
-        ArgumentError: `epochs` is below 1, or there are too few images for one batch.
+        ArgumentError: ``epochs`` is below 1, or there are too few images for a batch.
     """
 
     def __init__(self, precision: Precision, epochs: int, data: Digits | None = None) -> None:
@@ -259,7 +256,7 @@ class Trainer:
         self._predict = jax.jit(duotone.autocast(logits, dtype=self.precision.value))
 
     def run(self, seed: int, listener: Listener | None = None) -> Run:
-        """Trains from one seed and returns what came out."""
+        """Trains from one seed."""
         params = init_params(jax.random.key(seed))
         scale = initial_loss_scale(self.precision)
         state = TrainState(params, self._optimizer.init(params), scale)
@@ -289,7 +286,7 @@ class Trainer:
         )
 
     def explain(self) -> duotone.Explanation | None:
-        """Explains autocast of the loss of one batch; None for float32, which is left as it is."""
+        """Explains autocast of the loss of one batch; returns ``None`` for float32."""
         if self.precision is Precision.FLOAT32:
             return None
         params = init_params(jax.random.key(0))

@@ -1,13 +1,11 @@
-"""The results of a sample's runs by precision, and the report folder that keeps them.
+"""Collects the results of a sample's runs by precision, and writes a report folder.
 
-Called by ``duotone demo`` and ``benchmarks/digits_accuracy.py`` with finished runs. The folder::
+::
 
-    results.json             everything, every step's loss included
-    loss.png                 loss, test accuracy and loss scale, all precisions in one picture
-    explain-float16.txt      what autocast did to the loss function, overview and operations ...
-    explain-float16.json     ... and as data (the same for bfloat16)
-
-Each file is written atomically.
+    results.json             all results, including the loss of every step
+    loss.png                 loss, test accuracy and loss scale of all precisions
+    explain-float16.txt      the record of autocast on the loss function, as text
+    explain-float16.json     the record as data (also for bfloat16)
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from duotone.samples.digits import Precision, Run
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """All runs of one precision, and what autocast did to it (None for float32)."""
+    """All runs in one precision, and the record of autocast (``None`` for float32)."""
 
     precision: Precision
     runs: tuple[Run, ...]
@@ -42,26 +40,26 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Final share of test images recognised, mean over the seeds, from 0 to 1."""
+        """The mean final accuracy over the seeds, from 0 to 1."""
         return statistics.fmean(run.accuracy for run in self.runs)
 
     @property
     def accuracy_spread(self) -> float:
-        """Standard deviation of the final accuracy over the seeds; 0 for one seed."""
+        """The standard deviation of the final accuracy over the seeds; 0 for one seed."""
         return statistics.stdev(run.accuracy for run in self.runs) if len(self.runs) > 1 else 0.0
 
     @property
     def final_loss(self) -> float:
-        """Mean loss of the last ten steps, over the seeds."""
+        """The mean loss of the last ten steps over the seeds."""
         return statistics.fmean(statistics.fmean(run.losses[-10:]) for run in self.runs)
 
     @property
     def step_ms(self) -> float:
-        """Median time of a step in milliseconds, median over the seeds."""
+        """The median time of a step in milliseconds, median over the seeds."""
         return statistics.median(run.step_ms for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain data."""
+        """Returns the result as plain data."""
         summary = None if self.explanation is None else _summary(self.explanation)
         return {
             "precision": self.precision.value,
@@ -80,7 +78,7 @@ class Result:
 
 
 def machine() -> dict[str, str]:
-    """Where and with what a result was measured."""
+    """Describes the machine and software of a measurement."""
     return {
         "jax": jax.__version__,
         "python": platform.python_version(),
@@ -93,11 +91,11 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[Path]:
     """Writes the report of a sample.
 
     Args:
-        folder: where to; made if it is missing. Files of an earlier report are replaced.
+        folder: the folder, created if missing. Files of an earlier report are replaced.
         results: one per precision.
 
     Returns:
-        The files written; no picture where Matplotlib is not installed.
+        The files written; no picture if Matplotlib is not installed.
     """
     prepare_folder(folder)
     data = {"sample": "digits", **machine(), "results": [result.to_dict() for result in results]}
@@ -115,13 +113,13 @@ def write_report(folder: Path, results: Sequence[Result]) -> list[Path]:
 
 
 def picture(results: Sequence[Result]) -> bytes:
-    """Loss, test accuracy and loss scale over the training, as a PNG.
+    """Draws loss, test accuracy and loss scale over the training as a PNG.
 
     Raises:
         MissingExtraError: Matplotlib is not installed.
     """
     try:
-        # The figure itself, not pyplot: no global state, and no display is looked for.
+        # Unlike pyplot, Figure has no global state and needs no display.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("the picture of the training", "matplotlib", "demo") from error
@@ -148,12 +146,12 @@ def picture(results: Sequence[Result]) -> bytes:
 
 
 def _finite(number: float) -> float | None:
-    """The number, or None for infinity and NaN, which JSON does not have."""
+    """Replaces infinity and NaN, which JSON does not have, by ``None``."""
     return number if math.isfinite(number) else None
 
 
 def _wide_text(explanation: duotone.Explanation) -> str:
-    """An explanation for a file, overview and operations; no terminal's width bounds it."""
+    """Formats the overview and operations of an explanation for a file, in 180 columns."""
     console = Console(file=io.StringIO(), width=180, color_system=None)
     with console.capture() as capture:
         console.print(explanation)
@@ -162,6 +160,6 @@ def _wide_text(explanation: duotone.Explanation) -> str:
 
 
 def _summary(explanation: duotone.Explanation) -> dict[str, Any]:
-    """The summary of an explanation as plain data, with the share that it derives."""
+    """Returns the summary of an explanation as plain data, with its share of FLOPs in half."""
     summary = explanation.summary
     return {"flops_half_share": summary.flops_half_share, **dataclasses.asdict(summary)}

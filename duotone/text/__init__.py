@@ -1,1 +1,1 @@
-"""Views read records and compute nothing."""
+"""Text output that all views share."""

@@ -16,9 +16,9 @@ class Row(str):
     """A line of text that is a row of a table.
 
     Attributes:
-        cells: the texts, not cut, and their widths; a negative width aligns right.
+        cells: the uncut texts and their widths; a negative width aligns right.
         is_head: whether it names the columns.
-        style: of the whole line, as Rich calls it.
+        style: the Rich style of the line.
     """
 
     cells: tuple[tuple[str, int], ...]
@@ -27,13 +27,13 @@ class Row(str):
 
 
 def columns(width: int, *cells: tuple[str, int], is_head: bool = False, style: str = "") -> Row:
-    """One line of cells, each with its width; what is too long ends in an ellipsis.
+    """Makes a line of cells; a text that is too long ends in an ellipsis.
 
     Args:
-        width: of the line.
-        cells: texts and widths; a negative width aligns right, that of 0 takes what is left.
+        width: the width of the line in characters.
+        cells: texts and widths; a negative width aligns right, a width of 0 takes the rest.
         is_head: whether the cells name the columns.
-        style: of the line, as Rich calls it.
+        style: the Rich style of the line.
 
     Example:
         >>> columns(16, ("layer_norm", 0), ("12", -4), ("deny", 4))
@@ -52,7 +52,7 @@ def columns(width: int, *cells: tuple[str, int], is_head: bool = False, style: s
 
 
 def fitted(text: str, width: int) -> str:
-    """A text that ends in an ellipsis where it is longer than ``width``.
+    """Cuts a text longer than ``width`` and ends it in an ellipsis.
 
     Example:
         >>> fitted("reduce_window_sum", 8)
@@ -62,7 +62,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def ending(text: str, width: int) -> str:
-    """A text that begins with an ellipsis where it is longer than ``width``: for names.
+    """Cuts the start of a text longer than ``width``, for names.
 
     Example:
         >>> ending("block_0/attention/dot_general", 15)
@@ -72,7 +72,7 @@ def ending(text: str, width: int) -> str:
 
 
 def plain(view: Any) -> str:
-    """A rich renderable as plain text, as wide as the terminal."""
+    """Renders a rich renderable as plain text in the width of the terminal."""
     width = shutil.get_terminal_size().columns
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(view)
@@ -81,7 +81,7 @@ def plain(view: Any) -> str:
 
 
 def table_html(lines: Iterable[str]) -> str:
-    """Lines as a fragment of HTML: rows next to each other are a table, other lines are text.
+    """Converts lines to HTML: consecutive rows become a table, other lines text.
 
     Example:
         >>> table_html([columns(8, ("a<b", 4))])

@@ -12,9 +12,9 @@ from duotone.text.columns import Row, fitted, plain, table_html
 
 _NARROWEST = 60
 _NOTEBOOK = 100
-"""Characters of a line of text in a notebook; rows of a table are not cut there."""
+"""The width of text in a notebook in characters; rows of a table are not cut there."""
 MOST_LINES = 40
-"""Lines of a ``repr``."""
+"""The most lines of a ``repr``."""
 
 
 class Lines(abc.ABC):
@@ -23,7 +23,7 @@ class Lines(abc.ABC):
     ``print`` shows all of them, a ``repr`` the first :data:`MOST_LINES`, a notebook tables.
 
     Attributes:
-        widest: characters of a line at most; ``None`` for as many as the console has.
+        widest: the most characters of a line; ``None`` for the width of the console.
     """
 
     widest: int | None = None
@@ -42,7 +42,7 @@ class Lines(abc.ABC):
         return table_html(self._lines(min(self.widest or _NOTEBOOK, _NOTEBOOK)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The lines, none longer than the console is wide (at least 60 characters)."""
+        """Yields the lines, cut to the width of the console (at least 60 characters)."""
         del console
         width = max(options.max_width, _NARROWEST)
         if self.widest is not None:
@@ -53,7 +53,7 @@ class Lines(abc.ABC):
 
     @abc.abstractmethod
     def _lines(self, width: int) -> Iterator[str]:
-        """The lines for a width; what is longer ends in an ellipsis."""
+        """Yields the lines for a width; longer ones are cut later."""
 
 
 class Viewed(abc.ABC):
@@ -61,7 +61,7 @@ class Viewed(abc.ABC):
 
     @abc.abstractmethod
     def __rich__(self) -> Lines:
-        """The view."""
+        """Returns the view."""
 
     def __str__(self) -> str:
         return str(self.__rich__())

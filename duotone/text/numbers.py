@@ -1,4 +1,4 @@
-"""Numbers and cells of tables, as people read them."""
+"""Formats numbers and cells of tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def amount(number: float, unit: str = "") -> str:
-    """A number with three digits and a metric prefix.
+    """Formats a number with three digits and a metric prefix.
 
     Example:
         >>> amount(26_300_000_000, "B")
@@ -22,9 +22,9 @@ def amount(number: float, unit: str = "") -> str:
 
 
 def add_row(view: Table, *cells: str | Text) -> None:
-    """Adds a row whose strings are shown as they are.
+    """Adds a row of literal strings.
 
-    Rich reads a string of a table as markup: of a scope ``layer[i]`` only ``layer`` would be left,
-    and ``layer[/i]`` would be an error.
+    Rich parses strings in a table as markup: a scope ``layer[i]`` would become ``layer``, and
+    ``layer[/i]`` would be an error.
     """
     view.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))

@@ -1,4 +1,4 @@
-"""A source line as people read it: short, and relative to where they are."""
+"""Shortens source lines for display."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 from duotone.text.columns import ending
 
-_PLACE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)?(?: \((?P<function>.*)\))?$")
+_LINE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)?(?: \((?P<function>.*)\))?$")
 _PARTS = 2
-"""Parts of a path outside of the current folder that are shown."""
+"""How many parts of a path outside of the current folder are shown."""
 
 
 def short_source(source: str, width: int = 0) -> str:
-    """A source line without column, function and the way to it.
+    """Removes column, function and most folders from a source line.
 
     Args:
-        source: as in a record: ``/home/me/train.py:297:11 (step)``, and behind `` > `` the line of
-            a library that it calls.
-        width: characters; what is too long is elided on the left. 0 for no limit.
+        source: a source line of a record: ``/home/me/train.py:297:11 (step)``, followed by `` > ``
+            and the line of a library that it calls.
+        width: the most characters; a longer line is cut on the left. 0 for no limit.
 
     Example:
         >>> short_source("/nowhere/models/blocks/attention.py:297:11 (Attention.__call__)")
@@ -26,7 +26,7 @@ def short_source(source: str, width: int = 0) -> str:
         >>> short_source("/nowhere/models/blocks/attention.py:297:11 (f)", 15)
         '…tention.py:297'
     """
-    found = _PLACE.match(source.partition(" > ")[0])
+    found = _LINE.match(source.partition(" > ")[0])
     if found is None:
         short = source
     else:
@@ -40,13 +40,13 @@ def short_source(source: str, width: int = 0) -> str:
 
 
 def short_function(source: str) -> str:
-    """The file and function of a source line, and no line number.
+    """Returns the file and function of a source line.
 
     Example:
         >>> short_function("/nowhere/models/train.py:297:11 (step.<locals>.loss)")
         'models/train.py step.loss'
     """
-    found = _PLACE.match(source.partition(" > ")[0])
+    found = _LINE.match(source.partition(" > ")[0])
     if found is None:
         return "(no source)"
     function = (found["function"] or "").replace("<locals>.", "")

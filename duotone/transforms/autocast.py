@@ -1,6 +1,6 @@
 """The functions users call: ``autocast`` and ``explain``.
 
-The stages that they take a function through stand in :mod:`duotone.jaxpr.pipeline`, in order.
+:mod:`duotone.jaxpr.pipeline` lists the stages of the rewrite in order.
 """
 
 from __future__ import annotations
@@ -91,31 +91,31 @@ def autocast(
 ) -> Any:
     """Makes a function run in mixed precision.
 
-    The function is traced when it is called, painted, and rewritten; what it takes and returns
-    stays as it was: pytrees, shapes, dtypes, weak types. Each signature is traced once; outside
-    ``jax.jit`` the rewritten program runs compiled. It may be called inside and around every JAX
-    transformation. To differentiate, :func:`duotone.grad` and :func:`duotone.value_and_grad`, or
-    this around ``jax.grad(fn)``. Inside it both passes are painted together too, unless the
-    function has effects, closes over traced values or stands in ``shard_map``, or ranges or a
-    calibration are given: the backward pass is JAX's then and recomputes nothing.
+    A call traces the function, paints it and rewrites it. The pytrees, shapes, dtypes and weak
+    types of arguments and results do not change. Each signature is traced once; outside
+    ``jax.jit`` the rewritten program runs compiled. The result works inside and around every JAX
+    transformation. To differentiate, use :func:`duotone.grad` or :func:`duotone.value_and_grad`,
+    or wrap ``jax.grad(fn)``. ``jax.grad`` of the result also paints both passes together, with
+    four exceptions: the function has effects, closes over traced values or runs in ``shard_map``,
+    or the policy has ranges or a calibration. JAX then derives the backward pass, which recomputes
+    nothing.
 
     Args:
         fn: the function; if omitted, a decorator is returned.
         dtype: ``float16`` or ``bfloat16`` (anything ``jax.numpy.dtype`` takes, also ``"fp16"``,
-            ``"bf16"`` and ``"half"``). ``None`` asks the default device for the one that is fast
-            there; where none is, ``fn`` runs as it is and one line is logged (see
+            ``"bf16"`` and ``"half"``). ``None`` selects the half type that is fast on the default
+            device. If none is, ``fn`` runs unchanged and logs one line (see
             :class:`~duotone.Policy`, ``ignore_performance``). ``float32`` switches off.
-        policy: what may be painted; the default policy if omitted. Environment variables are
-            merged in (``docs/environment.md``).
-        calibration: what :func:`duotone.calibrate` measured for ``fn``: short for
+        policy: which operations may be painted; the default policy if omitted. Environment
+            variables are merged in (``docs/environment.md``).
+        calibration: the result of :func:`duotone.calibrate` for ``fn``. It is short for
             ``Policy(calibration=...)``.
-        weights: for inference: the first argument of ``fn``, the weights, which are the same at
-            every call; a pytree, or what :func:`cast_params` returned, whose dtype and policy then
-            hold unless others are given. Weights that ``fn`` reads in half only are cast
-            once, at the first call. They are constants: there is no derivative with respect to
-            them, and a change made to them afterwards is not seen.
-        enabled: ``False`` switches off: the function that is returned runs ``fn`` as it is, also
-            inside another rewrite, which leaves it float32 in both passes.
+        weights: for inference, the first argument of ``fn`` if it is the same at every call: a
+            pytree, or the result of :func:`cast_params`, which also sets the default of ``dtype``
+            and ``policy``. The first call casts the weights that ``fn`` reads in half only. They
+            are constants: they have no derivative, and later changes to them have no effect.
+        enabled: ``False`` switches off. The result then runs ``fn`` unchanged, also inside another
+            rewrite, which leaves it float32 in both passes.
 
     Returns:
         A function with the signature of ``fn``; with ``weights``, without its first argument.
@@ -123,7 +123,7 @@ def autocast(
     Raises:
         ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
             not a dtype, ``policy`` is no policy, ``calibration`` no calibration, ``weights`` holds
-            shapes in place of arrays.
+            shapes instead of arrays.
         ArgumentError: ``dtype`` is neither a half type nor float32, or not that of the cast
             weights; ``weights`` holds no array.
 
@@ -152,22 +152,22 @@ def autocast(
     refuse_heal("autocast", policy)
     check_calibration("autocast", calibration)
     chosen = dtype is None
-    held = None
+    fixed = None
     if weights is not None:
         fn, dtype, policy = unwrapped(fn, dtype, policy)
-        held = Weights(describe_callable(fn), weights)
-        dtype, chosen, policy = _recorded_settings(held.record, dtype, policy)
+        fixed = Weights(describe_callable(fn), weights)
+        dtype, chosen, policy = _recorded_settings(fixed.record, dtype, policy)
     if calibration is not None:
         policy = (policy or Policy()).replace(calibration=calibration)
-    settings = Settings(fn, dtype if enabled else OFF, chosen, policy, held)
+    settings = Settings(fn, dtype if enabled else OFF, chosen, policy, fixed)
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return settings.call(assumed(), args, kwargs)
 
-    # The function that was written, not a wrapper around it: Equinox looks for arrays on the way.
+    # This is the user's function, not a wrapper of it: Equinox searches wrappers for arrays.
     vars(wrapped)["__wrapped__"] = inspect.unwrap(fn, stop=lambda f: hasattr(f, "__signature__"))
-    if held is not None and (signature := without_first(fn)) is not None:
+    if fixed is not None and (signature := without_first(fn)) is not None:
         vars(wrapped)["__signature__"] = signature
     return wrapped
 
@@ -175,12 +175,12 @@ def autocast(
 def unwrapped(
     fn: Callable[..., Any], dtype: Any, policy: Policy | None
 ) -> tuple[Callable[..., Any], Any, Policy | None]:
-    """The function inside of one that :func:`autocast` returned, and its settings.
+    """Returns the function inside of one that :func:`autocast` returned, and its settings.
 
     Args:
-        fn: any function; one that is not of :func:`autocast` is returned as it is.
-        dtype: as for :func:`autocast`; what is given wins, unless ``fn`` is switched off.
-        policy: as for :func:`autocast`; what is given wins.
+        fn: any function; one that :func:`autocast` did not make is returned unchanged.
+        dtype: as for :func:`autocast`; overrides the dtype of ``fn`` unless that is switched off.
+        policy: as for :func:`autocast`; overrides the policy of ``fn``.
     """
     found = settings_of(fn)
     if found is None or found.weights is not None:
@@ -195,7 +195,7 @@ def unwrapped(
 def _recorded_settings(
     record: CastParams | None, dtype: Any, policy: Policy | None
 ) -> tuple[Any, bool, Policy | None]:
-    """Dtype, whether duotone chose it, and policy; those of cast weights unless others are given.
+    """Returns the dtype, whether duotone chose it, and the policy; cast weights set the defaults.
 
     Raises:
         ArgumentError: the weights were cast to another half type.
@@ -204,7 +204,7 @@ def _recorded_settings(
         return dtype, dtype is None, policy
     policy = record.policy if policy is None else policy
     if dtype is None:
-        # Neither a half type nor the choice of one: the weights were cast with mixed precision off.
+        # The record has no half type and duotone did not choose: mixed precision was off then.
         off = record.dtype is None and not record.chosen
         return OFF if off else record.dtype, record.chosen, policy
     half = half_named("autocast", dtype)
@@ -226,16 +226,16 @@ def explain(
     target: str | Target | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Says what :func:`autocast` would do to a function, operation by operation, and why.
+    """Reports what :func:`autocast` would do to each operation of a function, and why.
 
-    Nothing is compiled or run. Works on every machine: where ``dtype`` is ``None`` and no half type
-    is faster here, the record is for bfloat16.
+    It compiles and runs nothing, so it works on every machine. If ``dtype`` is ``None`` and no half
+    type is faster here, the record is for bfloat16.
 
     Args:
-        fn: the function. For one that :func:`autocast` returned, what that does to it, with its
-            dtype and policy unless others are given.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place; with ``weights``,
-            those behind the first.
+        fn: the function, or the result of :func:`autocast`, whose dtype and policy are then the
+            defaults.
+        *args: its arguments: arrays or ``jax.ShapeDtypeStruct``; with ``weights``, the arguments
+            after the first.
         dtype: as for :func:`autocast`; with ``float32`` everything is full.
         policy: as for :func:`autocast`.
         calibration: as for :func:`autocast`.
@@ -317,18 +317,18 @@ def explain(
 
 
 def function_inside(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that :func:`autocast` was given, if ``fn`` is what it returned; else ``fn``."""
+    """Returns the function that the user gave to :func:`autocast`, or ``fn`` if it is no result."""
     settings = settings_of(fn)
     return fn if settings is None else settings.function
 
 
 def check_settings(name: str, dtype: Any, policy: Policy | None) -> None:
-    """Raises what :func:`autocast` raises for these arguments; asks no device.
+    """Raises the errors that :func:`autocast` raises for these arguments; asks no device.
 
     Args:
-        name: the public function that was called, for the error.
-        dtype: as :func:`autocast` takes it.
-        policy: likewise.
+        name: the public function that the user called, for the error.
+        dtype: the ``dtype`` argument of that function.
+        policy: the ``policy`` argument of that function.
     """
     check_policy(name, policy)
     if dtype is not None:
@@ -336,21 +336,21 @@ def check_settings(name: str, dtype: Any, policy: Policy | None) -> None:
 
 
 def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
-    """The half type in which :func:`autocast` with these arguments calculates.
+    """Returns the name of the half type that :func:`autocast` uses for these arguments.
 
-    With ``dtype=None`` it asks the default device, which starts JAX's backends; nothing is logged.
+    With ``dtype=None`` it asks the default device, which starts JAX's backends; it logs nothing.
 
     Args:
-        name: the public function that was called, for the error.
-        dtype: as :func:`autocast` takes it.
-        policy: likewise.
+        name: the public function that the user called, for the error.
+        dtype: the ``dtype`` argument of that function.
+        policy: the ``policy`` argument of that function.
 
     Returns:
-        ``"float16"``, ``"bfloat16"``, or ``None`` where functions stay as they are.
+        ``"float16"``, ``"bfloat16"``, or ``None`` if functions stay unchanged.
 
     Raises:
         ArgumentTypeError: ``dtype`` is not a dtype.
-        ArgumentError: ``dtype`` is no half type; float32 neither, for there is nothing to ask for.
+        ArgumentError: ``dtype`` is no half type. Float32 is refused too.
     """
     if dtype is not None:
         half = half_named(name, dtype)

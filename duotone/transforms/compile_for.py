@@ -1,7 +1,6 @@
-"""``duotone.compile_for``: what a compiler makes of a function on a device that need not be there.
+"""``duotone.compile_for`` compiles a function for a device that need not be present.
 
-The road is short: find the target, trace and lower for it, compile, read the program, count. Each
-step is a file of :mod:`duotone.devices`.
+The steps: find the target, trace and lower for it, compile, read the program, count.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from duotone.transforms.inference import with_weights
 class CompiledRecord(ProgramCost):
     """The cost of one call of a compiled program.
 
-    The fields are those of :class:`duotone.cost.compiled_record.ProgramCost`.
-
-    ``print`` shows a table; :meth:`to_json` gives data; ``kernels`` is a list of small records.
+    See :class:`duotone.cost.compiled_record.ProgramCost` for the fields. ``print`` shows a table,
+    :meth:`to_json` gives data, and ``kernels`` is a list of small records.
     """
 
     def __str__(self) -> str:
@@ -36,24 +34,24 @@ class CompiledRecord(ProgramCost):
 def compile_for(
     fn: Callable[..., Any], *args: Any, target: str | Target = "h200", **kwargs: Any
 ) -> CompiledRecord:
-    """Compiles a function for a device and says what one call of it costs there.
+    """Compiles a function for a device and reports the cost of one call there.
 
     The device need not be present: with ``pip install 'duotone[cuda]'`` any machine compiles for
     GPUs, with ``duotone[tpu]`` for TPUs. Nothing runs and nothing is allocated.
 
-    Arguments that are sharded over a mesh (``jax.ShapeDtypeStruct(..., sharding=NamedSharding(mesh,
-    spec))``), or a function that names one inside, are compiled for as many devices of the target,
-    connected as those of one host or slice. The mesh may be of any devices, or abstract; all
-    figures are then those of one device, and ``collectives`` are what it sends.
+    If arguments are sharded over a mesh (``jax.ShapeDtypeStruct(..., sharding=NamedSharding(mesh,
+    spec))``), or the function names a mesh, the program is compiled for that many devices of the
+    target, connected like those of one host or slice. The mesh may contain any devices or be
+    abstract. All figures then describe one device, and ``collectives`` lists the bytes it sends.
 
     Args:
-        fn: a function, one that ``jax.jit`` returned (its donation and static arguments are kept)
-            or one that :func:`duotone.autocast` returned (it is painted for the target, not for the
-            device at hand).
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
+        fn: a function; one that ``jax.jit`` returned, which keeps its donation and static
+            arguments; or one that :func:`duotone.autocast` returned, which is painted for the
+            target.
+        *args: its arguments: arrays or ``jax.ShapeDtypeStruct``.
         target: ``"b200"``, ``"h200"``, ``"h100"``, ``"a100"``, ``"l40s"``, ``"l4"``, ``"a10"``,
-            ``"rtx4090"``, ``"v100"``, ``"t4"``, ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"cpu"`` (the CPU
-            at hand), or a :class:`Target`.
+            ``"rtx4090"``, ``"v100"``, ``"t4"``, ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"cpu"`` (this
+            machine's CPU), or a :class:`Target`.
         **kwargs: its keyword arguments. For a function that has one named ``target`` itself, pass
             ``functools.partial(fn, target=...)``.
 

@@ -1,7 +1,8 @@
-"""``autocast`` without a function: a decorator; used as a context manager it says what to write.
+"""The decorator that ``autocast`` returns without a function.
 
-PyTorch writes ``with torch.autocast(...):``, since it runs one operation after the other. JAX
-traces a function as a whole before duotone rewrites it.
+As a context manager it raises an error that tells the user what to write. PyTorch has ``with
+torch.autocast(...):`` because it runs one operation at a time. JAX traces a whole function, which
+duotone then rewrites.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Decorator(functools.partial[Any]):
     """``autocast`` with settings, which takes the function."""
 
     def __enter__(self) -> NoReturn:
-        """Says what to write in place of a ``with`` statement.
+        """Tells the user what to write instead of a ``with`` statement.
 
         Raises:
             ArgumentTypeError: always.
@@ -37,4 +38,4 @@ class Decorator(functools.partial[Any]):
         )
 
     def __exit__(self, *raised: object) -> None:
-        """Never called: Python asks for it before it enters."""
+        """Is never called; Python requires the method before it calls ``__enter__``."""

@@ -1,4 +1,4 @@
-"""``grad`` and ``value_and_grad``: JAX's, with forward and backward pass painted as one program.
+"""``grad`` and ``value_and_grad`` as in JAX, with both passes painted as one program.
 
 ::
 
@@ -6,11 +6,9 @@
     a scale:   autocast(scaled)(scale, *args), where
                scaled scales the loss, differentiates and unscales (``duotone.scale.gradient``)
 
-The other order, ``jax.grad(autocast(fun))``, comes to the same where one program holds both passes
-(:mod:`duotone.jaxpr.running.backward`). Elsewhere JAX derives the backward pass from the painted
-forward pass, keeps every residual that this computed, and recomputes nothing.
-
-Called by users in the place of JAX's functions.
+The other order, ``jax.grad(autocast(fun))``, gives the same program if one program can contain
+both passes (:mod:`duotone.jaxpr.running.backward`). Otherwise JAX derives the backward pass from
+the painted forward pass, stores every residual of it, and recomputes nothing.
 """
 
 from __future__ import annotations
@@ -57,24 +55,23 @@ def grad(
     calibration: Calibration | None = None,
     enabled: bool = True,
 ) -> Callable[..., Any]:
-    """``jax.grad`` in mixed precision: forward and backward pass are painted as one program.
+    """``jax.grad`` in mixed precision, with both passes painted as one program.
 
-    Takes what ``jax.grad`` takes and returns what it returns, in the same structure, shapes and
-    dtypes. Parameters may stay float32: so do their gradients, which are summed in float32 and
-    never rounded to half.
+    The gradient has the structure, shapes and dtypes that ``jax.grad`` gives it. Float32
+    parameters have float32 gradients, which are summed in float32 and never rounded to half.
 
     Args:
-        fun: as for :func:`value_and_grad`; so are all other arguments.
-        argnums: likewise.
-        has_aux: likewise.
-        holomorphic: likewise.
-        allow_int: likewise.
-        reduce_axes: likewise.
-        scale: likewise.
-        dtype: likewise.
-        policy: likewise.
-        calibration: likewise.
-        enabled: likewise.
+        fun: returns a scalar, or a pair ``(scalar, aux)`` with ``has_aux``.
+        argnums: positions of the arguments to differentiate by: an integer or several.
+        has_aux: whether ``fun`` returns a pair.
+        holomorphic: whether ``fun`` is holomorphic, with complex arguments and result.
+        allow_int: whether integer arguments may be differentiated (their gradients are float0).
+        reduce_axes: must be empty, as for ``jax.grad``.
+        scale: a loss scale, as for :func:`value_and_grad`.
+        dtype: as for :func:`autocast`.
+        policy: as for :func:`autocast`.
+        calibration: as for :func:`autocast`.
+        enabled: ``False`` switches off rewriting and scaling.
 
     Returns:
         A function with the signature of ``fun`` that returns the gradient, or with ``has_aux`` a
@@ -113,45 +110,47 @@ def value_and_grad(
     calibration: Calibration | None = None,
     enabled: bool = True,
 ) -> Callable[..., Any]:
-    """``jax.value_and_grad`` in mixed precision: both passes are painted as one program.
+    """``jax.value_and_grad`` in mixed precision, with both passes painted as one program.
 
-    The same as ``duotone.autocast(jax.value_and_grad(fun))``. The other order,
-    ``jax.value_and_grad(duotone.autocast(fun))``, leaves the backward pass to JAX where the two
-    passes are no one program (``docs/limits.md``). It may be called inside and around every JAX
+    It equals ``duotone.autocast(jax.value_and_grad(fun))``. The other order,
+    ``jax.value_and_grad(duotone.autocast(fun))``, leaves the backward pass to JAX if one program
+    cannot contain both passes (``docs/limits.md``). The result works inside and around every JAX
     transformation. Outside ``jax.jit`` the rewritten program runs compiled, so make the function
     once, not in every step.
 
-    With ``scale`` the loss is multiplied by a loss scale before it is differentiated, and the
-    gradients are divided by it in float32: loss and gradients come out unscaled. What overflowed
-    stays infinite or NaN, so ``duotone.all_finite(grads)`` tells whether to take the step::
+    With ``scale``, duotone multiplies the loss by a loss scale, differentiates it, and divides the
+    gradients by the scale in float32: loss and gradients come out unscaled. Elements that
+    overflowed stay infinite or NaN, so ``duotone.all_finite(grads)`` tells whether to take the
+    step::
 
         loss, grads = duotone.value_and_grad(loss_fn, scale=loss_scale)(params, batch)
         loss_scale = loss_scale.adjust(duotone.all_finite(grads))
 
-    A loss scale changes from step to step: make the function inside of the compiled step, as here.
+    A loss scale changes from step to step, so make the function inside the compiled step, as here.
 
     Args:
-        fun: returns a scalar, or a pair ``(scalar, aux)`` with ``has_aux``. Of a function that
-            :func:`autocast` returned, the one inside, with its dtype and policy unless others are
-            given; one that is switched off stays so.
+        fun: returns a scalar, or a pair ``(scalar, aux)`` with ``has_aux``. It may be a result of
+            :func:`autocast`, whose dtype and policy are then the defaults; if that is switched
+            off, it stays off.
         argnums: positions of the arguments to differentiate by: an integer or several.
         has_aux: whether ``fun`` returns a pair.
-        holomorphic: whether ``fun`` is holomorphic; with complex arguments and result.
+        holomorphic: whether ``fun`` is holomorphic, with complex arguments and result.
         allow_int: whether integer arguments may be differentiated (their gradients are float0).
-        reduce_axes: as for ``jax.grad``, which takes none any more.
-        scale: a loss scale, as it stands in this step: a :class:`DynamicLossScale`,
-            :class:`FixedLossScale`, :class:`NoLossScale` or a class of your own; a number of at
-            least 1, which stays; or ``None``. A float16 loss is scaled by 2**15 at most.
+        reduce_axes: must be empty, as for ``jax.grad``.
+        scale: the loss scale of this step: a :class:`DynamicLossScale`, :class:`FixedLossScale`,
+            :class:`NoLossScale` or a class of your own; a fixed number of at least 1; or ``None``.
+            A float16 loss is scaled by 2**15 at most.
         dtype: as for :func:`autocast`.
         policy: as for :func:`autocast`.
         calibration: as for :func:`autocast`.
-        enabled: ``False`` switches off, as ``dtype="float32"`` does: nothing is rewritten or
-            scaled, not even inside another rewrite.
+        enabled: ``False`` switches off rewriting and scaling, as ``dtype="float32"`` does, also
+            inside another rewrite.
 
     Returns:
         A function with the signature of ``fun`` that returns ``(value, gradient)``, or with
-        ``has_aux`` ``((value, aux), gradient)``. Dtypes are those of ``jax.value_and_grad``; only
-        with ``scale`` gradients of half arguments are float32, since half may not hold them.
+        ``has_aux`` ``((value, aux), gradient)``. Dtypes are those of ``jax.value_and_grad``, with
+        one exception: with ``scale``, gradients of half arguments are float32, since they may not
+        fit half.
 
     Raises:
         ArgumentTypeError: ``fun`` is not callable, ``argnums`` no integer, ``scale`` no loss scale,
@@ -188,7 +187,7 @@ def _plain(
     jax_takes: tuple[Any, ...],
     settings: dict[str, Any],
 ) -> Callable[..., Any]:
-    """The derivative that JAX makes, painted."""
+    """Paints the derivative that JAX makes."""
     argnums = check_argnums(f"{name}: argnums", jax_takes[0])
     gradient = differentiate(fun, argnums, *jax_takes[1:])
 
@@ -207,7 +206,7 @@ def _scaled(
     scale: Any,
     settings: dict[str, Any],
 ) -> Callable[..., Any]:
-    """The derivative of the scaled loss, unscaled and painted."""
+    """Paints the derivative of the scaled loss; its results are unscaled."""
     argnums, has_aux, holomorphic, allow_int, reduce_axes = jax_takes
     argnums = check_argnums(f"{name}: argnums", argnums)
     if holomorphic:
@@ -231,7 +230,7 @@ def _scaled(
     @functools.wraps(fun, updated=())
     def scaled(*args: Any, **kwargs: Any) -> Any:
         _check_call(name, argnums, args)
-        # An argument and no constant: it may be traced, and it changes.
+        # The loss scale is an argument, not a constant: it changes and may be a tracer.
         return painted(used, *args, **kwargs)
 
     return scaled
@@ -240,13 +239,13 @@ def _scaled(
 def _checked(
     name: str, fun: Any, dtype: Any, policy: Any, calibration: Any, enabled: bool
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function to differentiate, and settings for :func:`autocast`; errors name the caller."""
+    """Returns the function to differentiate and the settings for :func:`autocast`."""
     check_callable(name, fun)
     check_policy(name, policy)
     refuse_heal(name, policy)
     check_calibration(name, calibration)
     is_off(name, dtype)
-    # An autocast inside would be a program of its own, of which JAX derives the backward pass.
+    # JAX would derive the backward pass of an autocast inside from its forward pass.
     fun, dtype, policy = unwrapped(fun, dtype, policy)
     return fun, {"dtype": dtype, "policy": policy, "calibration": calibration, "enabled": enabled}
 
@@ -263,7 +262,7 @@ def _check_call(name: str, argnums: int | tuple[int, ...], args: tuple[Any, ...]
 
 
 def _loss_scale(name: str, scale: Any) -> LossScale:
-    """The loss scale that ``scale`` means."""
+    """Converts the ``scale`` argument to a loss scale."""
     if isinstance(scale, LossScale):
         return scale
     if isinstance(scale, numbers.Real) and not isinstance(scale, bool):

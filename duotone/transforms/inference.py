@@ -1,8 +1,7 @@
-"""Inference: weights cast to half once for all.
+"""Casts weights to half once, for inference.
 
-``cast_params`` makes the record that ``autocast(fn, weights=...)`` takes; both plan with the same
-runner, :class:`duotone.transforms.static_weights.WeightsRunner`, so a record fits the function it
-was made for.
+``cast_params`` makes the record that ``autocast(fn, weights=...)`` takes. Both plan with
+:class:`duotone.transforms.static_weights.WeightsRunner`, so a record fits its function.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ def cast_params(
     policy: Policy | None = None,
     **kwargs: Any,
 ) -> CastParams:
-    """Casts the weights of a function to half, those that it reads in half only.
+    """Casts the weights that a function reads in half only.
 
-    For inference: ``autocast(fn, weights=cast_params(fn, params, ...))`` gives the same results as
-    ``autocast(fn)(params, ...)``, bit for bit in what duotone writes, and keeps no float32 copy of
-    what was cast.
+    For inference: ``autocast(fn, weights=cast_params(fn, params, ...))`` runs the same operations
+    as ``autocast(fn)(params, ...)`` and keeps no float32 copy of the cast weights.
 
     Args:
-        fn: the function; its first argument are the weights.
+        fn: the function; its first argument is the weights.
         params: the weights, a pytree of arrays.
-        *args: its other arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
+        *args: its other arguments: arrays or ``jax.ShapeDtypeStruct``.
         dtype: as for :func:`autocast`.
         policy: as for :func:`autocast`.
         **kwargs: its keyword arguments. For a function that has one named ``dtype`` or ``policy``
@@ -70,9 +68,10 @@ def cast_params(
 def with_weights(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """A call of a function made with ``weights``, its weights among the arguments; others as is.
+    """Adds the weights of a function made with ``weights`` to the arguments of a call.
 
-    For who lowers a program instead of running it, where weights would be constants.
+    Lowering the function itself would make its weights constants. Other functions are returned
+    unchanged.
     """
     settings = api.settings_of(fn)
     runner = None if settings is None else settings.run(assumed())

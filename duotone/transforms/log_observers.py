@@ -1,8 +1,7 @@
-"""Who hears the line that is said of a function when it is first rewritten, besides the log.
+"""Observers of the line that is logged when a function is first rewritten.
 
-The Keras adapter listens while a step is traced, so that its callback can show the line: few turn
-level INFO of the logger on. Called by :mod:`duotone.transforms.mixed_function`, which makes the
-line. Nothing here raises.
+The Keras adapter observes while a step is traced, so that its callback can show the line: few users
+enable level INFO of the logger.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _observer: ContextVar[Callable[[str], None] | None] = ContextVar("observer", def
 
 @contextlib.contextmanager
 def heard_by(hear: Callable[[str], None]) -> Iterator[None]:
-    """Hands the line about each function that is first rewritten inside to a function.
+    """Passes the line about each function that is first rewritten in this context to a function.
 
     Args:
         hear: takes the line.
@@ -35,5 +34,5 @@ def heard_by(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def observer() -> Callable[[str], None] | None:
-    """Who listens now."""
+    """Returns the current observer, or ``None``."""
     return _observer.get()

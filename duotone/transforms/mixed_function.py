@@ -1,4 +1,4 @@
-"""The settings that an autocast function was made from, and its runner on each device.
+"""The settings of an autocast function, and its runner on each device.
 
 ::
 
@@ -6,11 +6,10 @@
                                         ask the device for the half type, then trace, paint and
                                         rewrite at the first call of each signature
 
-What was compiled is not part of the settings: copied or sent to another process
-(:mod:`pickle`, ``cloudpickle``) they begin anew there, where another device may be.
+Compiled programs are not part of the settings. A copy in another process (:mod:`pickle`,
+``cloudpickle``) compiles again, because that process may have another device.
 
-The first time that a function is rewritten one line says so, on the logger ``duotone`` at level
-INFO.
+The first rewrite of a function logs one line on the logger ``duotone`` at level INFO.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Settings:
-    """The function and settings that an autocast function was made from.
+    """The function and the arguments that the user passed to :func:`duotone.autocast`.
 
     Attributes:
-        function: what is rewritten.
+        function: the function to rewrite.
         dtype: the half type as the user gave it, or ``None``; float32 means off.
         chosen: whether duotone chooses the half type.
-        policy: the user's, or ``None``.
-        weights: those that are the same at every call, or ``None``.
-        name: of the function.
-        off: whether the function runs as it is.
+        policy: the user's policy, or ``None``.
+        weights: the weights if they are the same at every call, or ``None``.
+        name: the name of the function.
+        off: whether the function runs unchanged.
     """
 
     def __init__(
@@ -78,38 +77,39 @@ class Settings:
         self.off = dtype is not None and self._half is None
         self._runs: dict[Any, Call] = {}
         self._whole = Runner(function, lambda traced: _jax.jaxpr_as_fun(traced.jaxpr))
-        self._said = False
+        self._logged = False
 
     def __reduce__(self) -> Any:
         return Settings, (self.function, self.dtype, self.chosen, self.policy, self.weights)
 
     def run(self, device: Any) -> Call:
-        """The runner for a device, the same one at each call.
+        """Returns the runner for a device, the same one at each call.
 
-        Made at the first call, not before: asking the device starts JAX's backends.
+        The first call makes the runner. Making it earlier would start JAX's backends, because it
+        asks the device.
 
         Args:
-            device: the one that is assumed, or ``None``.
+            device: the assumed device, or ``None``.
         """
         found = self._runs.get(device)
         if found is None:
-            found = self._runs[device] = self._made()
+            found = self._runs[device] = self._make_runner()
         return found
 
     def call(self, device: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a call on a device, with a range around it for who looks on.
+        """Runs a call on a device inside an NVTX range.
 
         Args:
-            device: the one that is assumed, or ``None``.
-            args: of the call.
-            kwargs: likewise.
+            device: the assumed device, or ``None``.
+            args: positional arguments of the call.
+            kwargs: keyword arguments of the call.
         """
         run = self.run(device)
         with call_range(self.name, args, kwargs):
             return run(args, kwargs)
 
-    def _made(self) -> Call:
-        """The runner for the device assumed now."""
+    def _make_runner(self) -> Call:
+        """Makes the runner for the device assumed now."""
         fn, weights = self.function, self.weights
         device = assumed()
         if self.off:
@@ -144,8 +144,8 @@ class Settings:
                     collection.latest = painted
                 run = lower(traced.jaxpr, painted)
                 if painted.painting.changed and not leaves_backward(painted):
-                    again = functools.partial(rewritten, traced, painted)
-                    run = with_backward(traced.jaxpr, run, again)
+                    with_both = functools.partial(rewritten, traced, painted)
+                    run = with_backward(traced.jaxpr, run, with_both)
             return painted.given, self._announced(run, painted) if half else run
 
         if weights is not None:
@@ -155,23 +155,23 @@ class Settings:
     def _announced(
         self, run: Callable[..., list[Any]], painted: Painted
     ) -> Callable[..., list[Any]]:
-        """A rewritten program that logs one line when it is carried out, the first one only."""
+        """Wraps a rewritten program so that the first run logs one line."""
 
         def announced(*leaves: Any) -> list[Any]:
-            asked = observer() is not None or logger.isEnabledFor(logging.INFO)
-            if asked and not self._said and collection_now() is None:
-                self._said = True
-                _say_once(self.name, painted)
+            observed = observer() is not None or logger.isEnabledFor(logging.INFO)
+            if observed and not self._logged and collection_now() is None:
+                self._logged = True
+                _log_once(self.name, painted)
             return run(*leaves)
 
         return announced
 
     def _switched_off(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the function as it is, so that a rewrite around it leaves it as it is too.
+        """Calls the function unchanged and tells an outer rewrite not to change it either.
 
         Raises:
-            ArgumentTypeError: Keras is building a functional model: what runs later is the layer
-                alone, and it would not be switched off.
+            ArgumentTypeError: Keras is building a functional model. The model later calls the
+                layer without this wrapper, so the layer would not be switched off.
         """
         if any(type(leaf).__name__ == "KerasTensor" for leaf in jax.tree.leaves((args, kwargs))):
             raise ArgumentTypeError(
@@ -183,7 +183,7 @@ class Settings:
             return self._plain(args, kwargs)
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the function as it is; with weights of its own it is compiled, as in half."""
+        """Calls the function unchanged. A function with fixed weights is compiled, as in half."""
         if self.weights is None:
             return self.function(*args, **kwargs)
         args = (self.weights.full(), *args)
@@ -194,15 +194,15 @@ class Settings:
 
 
 def leaves_backward(painted: Painted) -> str:
-    """Why the backward pass of a function is not painted together with its forward pass.
+    """Returns why the backward pass of a function is not painted together with its forward pass.
 
-    What a policy knows of the function's own values says nothing of its derivative's.
+    The ranges in a policy describe values of the function, not values of its derivative.
 
     Args:
         painted: the function.
 
     Returns:
-        The reason, empty if there is none.
+        The reason; empty if both passes are painted together.
     """
     resolved = painted.resolved
     if not resolved.by_rules:
@@ -217,13 +217,13 @@ def leaves_backward(painted: Painted) -> str:
 
 
 _LINES: set[str] = set()
-"""Lines logged so far: a function that is made anew in every step is announced once."""
+"""Lines logged so far, so that a function created in every step is announced once."""
 
 
-def _say_once(what: str, painted: Painted) -> None:
-    """Logs what a painting does, unless the very same was logged before."""
+def _log_once(name: str, painted: Painted) -> None:
+    """Logs a summary of a painting unless the same line was logged before."""
     line = first_line(
-        what,
+        name,
         painted.built.graph,
         painted.classes,
         painted.painting,
@@ -239,13 +239,14 @@ def _say_once(what: str, painted: Painted) -> None:
 
 
 def settings_of(fn: Callable[..., Any]) -> Settings | None:
-    """The settings of a function that :func:`duotone.autocast` returned; ``None`` for another.
+    """Returns the settings of a function that :func:`duotone.autocast` returned, else ``None``.
 
-    ``jax.jit`` of such a function counts as it; not so what differentiates or maps it.
+    ``jax.jit`` of such a function has the same settings. ``jax.grad`` or ``jax.vmap`` of it has
+    none.
     """
     while _jax.is_jitted(fn) and "__wrapped__" in vars(fn):
         fn = vars(fn)["__wrapped__"]
-    # Not an attribute: whatever wraps a function (`jax.grad`) takes its attributes over.
+    # An attribute would not do: `jax.grad` and other wrappers copy the attributes of a function.
     for cell in getattr(fn, "__closure__", None) or ():
         try:
             found = cell.cell_contents
@@ -257,31 +258,34 @@ def settings_of(fn: Callable[..., Any]) -> Settings | None:
 
 
 def argument_names(traced: Traced, policy: Policy) -> tuple[str, ...] | None:
-    """Names of the arguments, if the policy says anything of values."""
+    """Returns the names of the arguments if the policy has ranges or a calibration."""
     return traced.arguments() if policy.ranges or policy.calibration is not None else None
 
 
 def fast_half(policy: Policy) -> HalfType | None:
-    """The half type that is fast here, or that the policy wants all the same; nothing is logged."""
+    """Returns the half type that is fast here, or one that the policy asks for; logs nothing."""
     choice = current_choice()
     if choice.dtype is None:
         return HALF_TYPES["bfloat16"] if policy.ignore_performance else None
     return HALF_TYPES[choice.dtype]
 
 
-def half_of_device(policy: Policy, what: str) -> HalfType | None:
-    """The half type that is fast here, or ``None`` where the function is to stay as it is.
+def half_of_device(policy: Policy, name: str) -> HalfType | None:
+    """Returns the half type that is fast here; logs a warning if there is none.
 
     Args:
-        policy: merged with the environment.
-        what: the function, for the one line that is logged then.
+        policy: the policy, merged with the environment.
+        name: the name of the function, for the warning.
+
+    Returns:
+        The half type, or ``None`` if the function stays unchanged.
     """
     half = fast_half(policy)
     if half is None:
         logger.warning(
             "%s: not rewritten, half is not faster here: %s. "
             "Policy(ignore_performance=True) or dtype=... rewrites all the same.",
-            what,
+            name,
             current_choice().reason,
         )
     return half

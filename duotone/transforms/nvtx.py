@@ -1,14 +1,14 @@
-"""NVTX ranges on the host: each call of a rewritten function, and its rewriting.
+"""NVTX ranges on the host around each call of a rewritten function and around each rewrite.
 
-NVIDIA's containers pushed a range for each operation of a TensorFlow graph. In JAX operations run
-inside of compiled programs, for which XLA itself pushes ranges while Nsight Systems looks on, named
-by the operations, whose name scopes a rewrite keeps. What is left is what Python does::
+NVIDIA's containers pushed a range for each operation of a TensorFlow graph. JAX runs operations in
+compiled programs. Under Nsight Systems, XLA itself pushes a range for each operation, named by the
+name scope that the rewrite keeps. This module adds ranges for the work in Python::
 
     f                          a call of ``duotone.autocast(f)`` from Python
     f(float32[8,4], …)         the same with DUOTONE_NVTX=detailed
     rewrite f                  tracing, painting and rewriting, at the first call of a signature
 
-Inside of a function that is jitted no Python runs, and no range is pushed, but while it is traced.
+A function inside ``jax.jit`` runs Python only while it is traced, so it pushes ranges only then.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ _NOTHING = contextlib.nullcontext()
 
 
 def level(environ: Mapping[str, str]) -> tuple[bool, bool, bool]:
-    """Reads the environment: whether there are ranges, with details, and whether by name.
+    """Reads from the environment which ranges the user wants.
 
     Args:
         environ: variable names and values.
 
     Returns:
-        Whether ranges are wanted, whether with shapes, and whether anybody asked for them.
+        Whether to push ranges, whether to name shapes in them, and whether a variable asks for
+        them explicitly.
 
     Raises:
         EnvironmentVariableError: a variable holds a value that it does not take.
@@ -52,11 +53,11 @@ def level(environ: Mapping[str, str]) -> tuple[bool, bool, bool]:
     """
     own = environ.get(NVTX)
     if own is not None:
-        said = own.strip().lower()
-        if said not in ("0", "1", "false", "true", "detailed"):
+        word = own.strip().lower()
+        if word not in ("0", "1", "false", "true", "detailed"):
             raise environment_error(NVTX, own, "not one of them", _TAKES)
-        wanted = said not in ("0", "false")
-        return wanted, said == "detailed", wanted
+        wanted = word not in ("0", "false")
+        return wanted, word == "detailed", wanted
     detailed = parse_boolean(DETAILED, environ.get(DETAILED, "0"))
     off = parse_boolean(DISABLE, environ.get(DISABLE, "0"))
     return not off, detailed and not off, detailed and not off
@@ -64,7 +65,7 @@ def level(environ: Mapping[str, str]) -> tuple[bool, bool, bool]:
 
 @functools.cache
 def _annotate() -> tuple[Callable[..., Any] | None, bool]:
-    """NVTX's context for a range, or None where there are none; and whether with details."""
+    """Returns NVTX's context for a range, or ``None`` without ranges; and whether with details."""
     wanted, detailed, asked = level(os.environ)
     if not wanted:
         return None, False
@@ -80,25 +81,25 @@ def _annotate() -> tuple[Callable[..., Any] | None, bool]:
 
 
 def call_range(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A context around a call of a function.
+    """Returns a context around a call of a function.
 
     Args:
-        name: of the function.
-        args: of the call; with details their types are told.
-        kwargs: likewise.
+        name: the name of the function.
+        args: positional arguments; with details the range names their types.
+        kwargs: keyword arguments; with details the range names their types.
     """
     annotate, detailed = _annotate()
     if annotate is None:
         return _NOTHING
-    told = f"({_types((args, kwargs))})" if detailed else ""
-    return annotate(message=f"{name}{told}", domain=_DOMAIN)
+    types = f"({_types((args, kwargs))})" if detailed else ""
+    return annotate(message=f"{name}{types}", domain=_DOMAIN)
 
 
 def rewrite_range(name: str) -> Any:
-    """A context around the rewriting of a function.
+    """Returns a context around the rewrite of a function.
 
     Args:
-        name: of the function.
+        name: the name of the function.
     """
     annotate, _ = _annotate()
     return _NOTHING if annotate is None else annotate(message=f"rewrite {name}", domain=_DOMAIN)

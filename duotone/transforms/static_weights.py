@@ -1,15 +1,15 @@
-"""Static: a function whose first argument, the weights, is the same at every call.
+"""Runs a function whose first argument, the weights, is the same at every call.
 
 ::
 
-    the weights are taken apart once, NumPy arrays copied
+    flatten the weights once and copy NumPy arrays
     at the first call of a signature
         trace the function with the weights in float32 (types only) and paint it as always
-        the painting says which weights every reader wants in half: cast those not cast before
-    a call: the compiled program, with the weights as it wants them and the call's arrays
+        cast the weights that the painting gives to every reader in half, unless cast before
+    at each call: run the compiled program on the cast weights and the call's arrays
 
-The function sees float32 weights when it is traced, so its own promotion rules give what they
-always gave; casting the weights before would make all that follows from them half.
+The trace sees float32 weights, so promotion in the function does not change. Weights cast before
+the trace would make everything computed from them half.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from duotone.policy.policy import Policy
 class CastParams:
     """Weights, cast to half where a function reads them in half only.
 
-    What :func:`duotone.cast_params` returns and ``autocast(fn, weights=...)`` takes; a pytree:
-    ``jax.device_put``, checkpoint libraries and ``jax.jit`` arguments take it.
+    :func:`duotone.cast_params` returns it and ``autocast(fn, weights=...)`` takes it. It is a
+    pytree, so it works with ``jax.device_put``, checkpoint libraries and ``jax.jit``.
 
     Attributes:
-        params: the pytree that was given, some leaves in half.
+        params: the user's pytree, some leaves in half.
         cast: names of these leaves, as ``jax.tree_util.keystr`` writes them.
-        dtype: the half type, or ``None`` where functions stay as they are.
-        chosen: whether duotone chose it.
-        policy: the policy that was followed, or ``None`` for the default.
+        dtype: the half type, or ``None`` if the function stays unchanged.
+        chosen: whether duotone chose the half type.
+        policy: the policy of the rewrite, or ``None`` for the default.
     """
 
     params: Any
@@ -66,7 +66,7 @@ class CastParams:
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of all arrays when those in :attr:`cast` were float32."""
+        """Bytes of all arrays before :attr:`cast` was applied."""
         return sum(size * (1 + (name in self.cast)) for name, size in self._arrays())
 
     def _arrays(self) -> list[tuple[str, int]]:
@@ -86,19 +86,19 @@ class CastParams:
 
 
 class Weights:
-    """Weights as a list of arrays, and what was cast of them so far.
+    """Weights as a list of arrays, and their casts so far.
 
     Attributes:
-        arrays: all arrays among the leaves, in order; of a NumPy array a copy.
-        types: of each, what a function is traced with.
-        stand_in: the pytree with shapes in place of arrays, float32 where they were.
+        arrays: all arrays among the leaves, in order; NumPy arrays are copied.
+        types: the type of each array in the trace: float32 if the array was cast.
+        stand_in: the pytree with a ``jax.ShapeDtypeStruct`` of these types for each array.
     """
 
     def __init__(self, name: str, weights: Any) -> None:
-        """Takes weights apart.
+        """Flattens the weights.
 
         Args:
-            name: of the function, for errors.
+            name: the name of the function, for errors.
             weights: the weights, or a :class:`CastParams`.
 
         Raises:
@@ -109,7 +109,7 @@ class Weights:
         self._name = name
         params = weights if self.record is None else self.record.params
         arrays, self._signature = flatten_call(name, (params,), {})
-        # A NumPy array may be changed afterwards, and the user's own is no longer read then.
+        # The user may change a NumPy array later, which compiled programs would not notice.
         self.arrays = [np.array(a) if isinstance(a, np.ndarray) else a for a in arrays]
         if not self.arrays:
             raise ArgumentError(
@@ -121,9 +121,9 @@ class Weights:
         for leaf, array in zip(self.names, self.arrays, strict=True):
             if isinstance(array, jax.ShapeDtypeStruct):
                 raise ArgumentTypeError(
-                    f"{name}: weights{leaf} is a ShapeDtypeStruct, of which there is nothing to "
-                    "cast; pass arrays (jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), ...) "
-                    "for trying out)"
+                    f"{name}: weights{leaf} is a ShapeDtypeStruct, which has no data to cast; "
+                    "pass arrays (to try it out, jax.tree.map(lambda s: jnp.zeros(s.shape, "
+                    "s.dtype), ...))"
                 )
         self._cast = [self._was_cast(i) for i in range(len(self.arrays))]
         self.types = [
@@ -149,18 +149,18 @@ class Weights:
 
     @property
     def traced(self) -> bool:
-        """True if the weights are values of a trace, and must not be kept longer than it."""
+        """True if the weights are tracers, which must not outlive their trace."""
         return any(isinstance(array, Tracer) for array in self.arrays)
 
     def take(self, given: Sequence[Paint], half: str | None) -> list[Any]:
-        """The arrays as a program wants them.
+        """Returns the arrays in the precisions that a program reads.
 
         Args:
-            given: in which precision, for each array.
+            given: the precision of each array.
             half: the half type.
 
         Raises:
-            ArgumentError: one is wanted in full of which only a half is left.
+            ArgumentError: the program reads an array in full, and only its half cast exists.
         """
         return [self._take(i, paint, half) for i, paint in enumerate(given)]
 
@@ -186,23 +186,23 @@ class Weights:
         return made
 
     def full(self) -> Any:
-        """The pytree, where nothing is rewritten.
+        """Returns the pytree with every array in full.
 
         Raises:
-            ArgumentError: not all of it is there in full.
+            ArgumentError: an array exists only as its half cast.
         """
         arrays = self.take([Paint.FULL] * len(self.arrays), None)
         return self._signature.restore(arrays)[0][0]
 
     def recorded(self, given: Sequence[Paint], half: str | None) -> tuple[Any, frozenset[str]]:
-        """The pytree as a program wants it, and the names of what is in half."""
+        """Returns the pytree as a program reads it, and the names of its half leaves."""
         arrays = self.take(given, half)
         names = [n for n, paint in zip(self.names, given, strict=True) if paint is Paint.HALF]
         return self._signature.restore(arrays)[0][0], frozenset(names)
 
 
 def _cast(array: Any, half: str) -> jax.Array:
-    """An array in half, where it is; now, whatever trace is under way."""
+    """Casts an array to half with its sharding, outside of any current trace."""
     with _jax.outside_of_traces():
         full = jax.numpy.asarray(array)
         made = _jax.convert(full, half)
@@ -215,7 +215,7 @@ class Plan:
 
     Attributes:
         traced: the function, traced with its weights.
-        given: how each array of the weights is to be handed over.
+        given: the precision in which the program reads each array of the weights.
         run: the rewritten program, a function of the weights and the call's arrays.
     """
 
@@ -225,17 +225,17 @@ class Plan:
 
 
 Paints = Callable[[Traced, int], tuple[Sequence[Paint], Callable[..., list[Any]]]]
-"""From a traced function and the number of its weights to how each argument is to be given
+"""Takes a traced function and the number of its weights; returns the precision of each argument
 and the rewritten program."""
 
 
 class WeightsRunner(Runner):
-    """A function, its weights, and the rewritten programs of the signatures of the rest."""
+    """A function, its weights, and one rewritten program for each signature of the call."""
 
     def __init__(
         self, function: Callable[..., Any], weights: Weights, paint: Paints, half: str | None
     ) -> None:
-        """Takes the half type by name, or ``None`` where nothing becomes half."""
+        """Takes the half type by name, or ``None`` if nothing becomes half."""
         super().__init__(function, lambda traced: paint(traced, 0)[1])
         self._weights = weights
         self._paint = paint
@@ -243,7 +243,7 @@ class WeightsRunner(Runner):
         self._warned: set[Any] = set()
 
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
-        """Types too: they decide which weights are given in half, before ``jit`` sees anything."""
+        """The key includes types, since they decide which weights the program reads in half."""
         types = tuple([jax.typeof(array) for array in arrays])
         return *super()._key(signature, arrays), types, _jax.trace_context()
 
@@ -266,7 +266,7 @@ class WeightsRunner(Runner):
 
         jitted = _jax.is_jitted(self._function)
         donated = _jax.donated_arguments(plan.traced.jaxpr) if jitted else ()
-        # Weights are there for the next call; nobody gives them away.
+        # The next call needs the weights, so they are never donated.
         donated = tuple(position for position in donated if position >= count)
         return jax.jit(_jax.named(program, name), donate_argnums=donated)
 
@@ -274,11 +274,12 @@ class WeightsRunner(Runner):
         """Traces and paints the function for a call; casts and compiles nothing.
 
         Args:
-            args: of the call, besides the weights: arrays, tracers, ``jax.ShapeDtypeStruct``.
-            kwargs: likewise.
+            args: positional arguments after the weights: arrays, tracers,
+                ``jax.ShapeDtypeStruct``.
+            kwargs: keyword arguments of the call.
 
         Raises:
-            ArgumentTypeError: the function does not take these arguments behind the weights.
+            ArgumentTypeError: the function does not take these arguments after the weights.
         """
         weights = self._weights
         check_fits(self._name, self._function, (weights.stand_in, *args), kwargs)
@@ -290,7 +291,7 @@ class WeightsRunner(Runner):
             raise
         except Exception as error:
             error.add_note(
-                f"{self._name}: `weights` was handed over as its first argument, before those of "
+                f"{self._name}: duotone passed `weights` as its first argument, before those of "
                 "the call; it must be the weights that the function takes there"
             )
             raise
@@ -298,23 +299,23 @@ class WeightsRunner(Runner):
         return Plan(traced, tuple(given[:count]), run)
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, frozenset[str]]:
-        """The weights as a call wants them, and the names of what is in half."""
+        """Returns the weights as a call reads them, and the names of the half leaves."""
         return self._weights.recorded(self.plan(args, kwargs).given, self.half)
 
     def program(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """The ``jit`` function of a call and all its arguments, the weights first; runs nothing."""
+        """Returns the ``jit`` function of a call and its arguments, the weights first."""
         arrays, _ = flatten_call(self._name, args, kwargs)
         plan = self.plan(args, kwargs)
         return self._jitted(plan), [*self._weights.take(plan.given, self.half), *arrays]
 
 
 def without_first(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of a function without its first argument; ``None`` if it does not tell.
+    """Returns the signature of a function without its first argument; ``None`` if it has none.
 
     Raises:
-        ArgumentTypeError: it takes no argument by position.
+        ArgumentTypeError: the function takes no argument by position.
     """
     try:
         signature = inspect.signature(function)
@@ -335,16 +336,16 @@ def without_first(function: Callable[..., Any]) -> inspect.Signature | None:
 def check_fits(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Refuses a call that a function does not take behind its weights.
+    """Refuses a call whose arguments do not fit the signature of a function.
 
     Args:
-        name: of the function, for the error.
+        name: the name of the function, for the error.
         function: takes the weights first.
-        args: the weights, and what the call gives.
-        kwargs: of the call.
+        args: the weights and the positional arguments of the call.
+        kwargs: keyword arguments of the call.
 
     Raises:
-        ArgumentTypeError: they do not fit the signature of the function.
+        ArgumentTypeError: the arguments do not fit.
     """
     try:
         signature = inspect.signature(function)

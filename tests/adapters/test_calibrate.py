@@ -121,7 +121,7 @@ def test_a_step_compiled_before_is_pointed_out(caplog: pytest.LogCaptureFixture)
 def test_what_cannot_be_measured() -> None:
     opt = made()
     state: Any = opt.init(PARAMS)
-    with pytest.raises(ArgumentTypeError, match="holds no data"):
+    with pytest.raises(ArgumentTypeError, match="has no data"):
         jax.jit(lambda p: opt.calibrate(energy, p, state, X).batches)(PARAMS)
     with pytest.raises(CalibrationError, match="NaN"):
         opt.calibrate(energy, PARAMS, state, X * np.nan)

@@ -295,7 +295,7 @@ def test_a_step_compiled_ahead_of_time_says_that_it_cannot_be_healed(
     training.step = training.step.lower(*given).compile()  # pyright: ignore
     training.run(12)
     (line,) = said(caplog)
-    assert "was not traced again" in line
+    assert "was not retraced" in line
     assert "duotone.blame(step" in line
 
 

@@ -316,7 +316,7 @@ def test_bad_input():
         duotone.blame(lambda x: x @ x, x, dtype="float32")
     with pytest.raises(ArgumentError, match=r"switches mixed precision off"):
         duotone.blame(duotone.autocast(lambda x: x @ x, enabled=False), x)
-    with pytest.raises(ArgumentTypeError, match=r"x is a ShapeDtypeStruct, which holds no data"):
+    with pytest.raises(ArgumentTypeError, match=r"x is a ShapeDtypeStruct, which has no data"):
         duotone.blame(lambda x: x @ x, jax.ShapeDtypeStruct((8, 8), "float32"), dtype="float16")
     with pytest.raises(ArgumentError, match="int8"):
         duotone.blame(lambda x: x @ x, x, dtype="int8")
@@ -486,7 +486,7 @@ def test_a_sum_that_is_0_is_judged_by_its_terms():
     found = look(step, arguments, {}, None, None, told.append)
     print(found)
     assert found.verdict == "finite"
-    assert told == ["tracing", "the step beside float32", "errors against float32"]
+    assert told == ["tracing", "the step next to float32", "errors against float32"]
     assert found.errors[0].error < 0.5
     users = ["optax" not in s.source and s.operation != "cond" for s in found.errors]
     assert sorted(users, reverse=True) == users

@@ -303,14 +303,14 @@ def test_batches_that_make_it_another_program() -> None:
     def function(x: Any, deep: bool = False) -> Any:
         return jnp.tanh(jnp.tanh(x)) if deep else jnp.tanh(x)
 
-    with pytest.raises(CalibrationError, match="batch 1 makes it another program"):
+    with pytest.raises(CalibrationError, match="batch 1 gives another program"):
         duotone.calibrate(function, [(X,), (X, True)])
     assert duotone.calibrate(function, [(X, True), (X[:2], True)]).batches == 2
 
 
 @pytest.mark.parametrize("function", [lambda x, n: x * n, lambda x, n: x**n])
 def test_batches_with_another_number_in_the_program(function: Any) -> None:
-    with pytest.raises(CalibrationError, match="batch 1 makes it another program"):
+    with pytest.raises(CalibrationError, match="batch 1 gives another program"):
         duotone.calibrate(function, [(X, 3), (X, 4)])
     numbers = [(X, jnp.float32(3)), (X, jnp.float32(4))]  # as an argument it may change
     assert duotone.calibrate(function, numbers).batches == 2

@@ -72,7 +72,7 @@ def test_the_bar_counts_what_is_made(program: Path) -> None:
     function, arguments = load(f"{program}:example", None)
     plan = Plan(function, arguments, {}, ["h100", "v5e"], exact=False)
     told: list[str] = []
-    plan.lower(told.append)
+    plan.run(told.append)
     assert told == ["h100: float32", "h100: duotone", "v5e: float32", "v5e: duotone"]
     assert plan.count == len(told)
 

@@ -58,7 +58,7 @@ def test_shapes_and_a_target(program: Path) -> None:
         (["--out", "model", "--batch", "x"], "--batch: 'x' holds no positions"),
         (["--out", "model", "--batch", "2"], "names argument 2"),
         (["--out", "no/model"], "mkdir -p"),
-        (["--out", "program_to_export.py"], "exists: it is to be a new folder"),
+        (["--out", "program_to_export.py"], "exists: it must be a new folder"),
         (["--out", "model", "--platforms", "gpu"], "there is no platform 'gpu'"),
     ],
 )

@@ -91,7 +91,7 @@ def test_bfloat16_for_a_cpu_is_warned_of(path, tmp_path):
     """Catches: a model that ONNX Runtime refuses where people try it first."""
     out = tmp_path / "half.onnx"
     said = invoke("rewrite", path, "--out", out, "--dtype", "bfloat16")
-    assert "ONNX Runtime's CPU has no kernels that calculate in bfloat16" in said.output
+    assert "ONNX Runtime's CPU has no kernels that compute in bfloat16" in said.output
     for options in (["--dtype", "float16"], ["--dtype", "bfloat16", "--provider", "cuda"]):
         said = invoke("rewrite", path, "--out", out, "--force", *options)
         assert said.exit_code == 0

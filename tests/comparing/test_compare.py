@@ -167,7 +167,7 @@ def test_the_compiler_of_the_cpu_is_exact():
         assert (row.kernel_count, row.casts) == (cost.kernel_count, cost.casts)
         assert (row.speedup, row.fits, row.least_seconds) == (None, None, None)
         assert row.most_expensive == cost.largest(3)
-    assert "cpu: nothing is known of its speed, so there is no time." in seen.notes
+    assert "cpu: its speed is not known, so there is no time." in seen.notes
 
 
 @pytest.mark.parametrize("target", ["h100", "v5e"])
@@ -290,10 +290,10 @@ def test_the_largest_batch_that_fits_is_where_memory_is_full():
         again = duotone.compare(two, w, shape, targets=ONE_GB, dtype="bfloat16").row("one", form)
         assert again.memory == pytest.approx(1e9, rel=0.02)
     assert "largest batch, about: float32 " in str(seen)
-    assert any("memory, which two sizes show" in note for note in seen.notes)
+    assert any("extrapolated from the memory of two sizes" in note for note in seen.notes)
     small = estimated(two, w, x, batch=1)
     assert small.row("h100").largest_batch is None
-    assert any("told by a compiler only" in note for note in small.notes)
+    assert any("only a compiler can tell" in note for note in small.notes)
 
 
 def test_a_batch_that_is_none_is_named():
@@ -302,9 +302,9 @@ def test_a_batch_that_is_none_is_named():
         estimated(loss, w, x, batch=2)
     with pytest.raises(ArgumentTypeError, match="batch is 'x'; pass the positions"):
         estimated(loss, w, x, batch="x")
-    with pytest.raises(ArgumentError, match=r"have not one first axis \(4, 8\)"):
+    with pytest.raises(ArgumentError, match=r"differ in their first axis \(4, 8\)"):
         estimated(loss, w, x, batch=(0, 1))
-    with pytest.raises(ArgumentError, match=r"have not one first axis \(None\)"):
+    with pytest.raises(ArgumentError, match=r"differ in their first axis \(None\)"):
         estimated(lambda w, n: w * n, w, 3.0, batch=1)
 
 

@@ -71,7 +71,7 @@ def test_optimizations_are_counted() -> None:
     other = dataclasses.replace(
         seen, summary=dataclasses.replace(seen.summary, optimizations=counted)
     )
-    assert shown(other)[3] == "in another form, or not kept: 1 held, 3 residuals"
+    assert shown(other)[3] == "optimizations: 1 held, 3 residuals"
     assert "1 held, 3 residuals" in " ".join(shown(other, 60)[3:5])  # on two lines, not cut off
 
 

@@ -81,7 +81,7 @@ def test_the_model_is_half_described_and_read_again(tmp_path, stand_in):
     more = np.concatenate([X, X])
     (scores,) = duotone.read_export(folder).call(more).values()
     np.testing.assert_allclose(scores, predict(W, more)["scores"], rtol=1e-2)
-    with pytest.raises(ArgumentError, match=r"takes 1 arrays \(images\); given are 2"):
+    with pytest.raises(ArgumentError, match=r"takes 1 arrays \(images\); got 2"):
         made.call(X, X)
 
 

@@ -115,7 +115,7 @@ def test_described_and_read_again(tmp_path):
     read = duotone.read_export(folder)
     assert isinstance(read, duotone.ExportedSavedModel)
     np.testing.assert_array_equal(read.call(X)["scores"], made.call(X)["scores"])
-    with pytest.raises(ArgumentError, match=r"takes 1 arrays \(images\); given are 2"):
+    with pytest.raises(ArgumentError, match=r"takes 1 arrays \(images\); got 2"):
         read.call(X, X)
     (folder / "saved_model.pb").write_bytes(b"")
     with pytest.raises(ArgumentError, match=r"saved_model\.pb was changed"):

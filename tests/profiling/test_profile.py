@@ -193,4 +193,4 @@ def test_a_gpu_without_a_program(tmp_path: Path) -> None:
     made = write(tmp_path / "made.xplane.pb", gpu({"Stream #1(Compute)": events}))
     found = duotone.read_profile(made)
     assert [row.tensor_cores for row in found.record.kernels] == ["yes"]
-    assert "no operation that they could calculate is known" in str(found)
+    assert "no operation that they could compute is known" in str(found)

@@ -79,7 +79,7 @@ def test_it_fits_eighty_columns_and_says_what_matters() -> None:
     text = plain(ProfileView(record(), Path("out")))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
-    assert "Tensor Cores  67% of the eligible time (50% of the busy time); of 25% not known" in text
+    assert "Tensor Cores  67% of the eligible time (50% of the busy time); 25% not known" in text
     assert "device idle   20.0%" in lines
     assert "[red]not markup[/red]" in text
     assert sum("kernel_" in line for line in lines) == 3

@@ -90,7 +90,7 @@ def test_the_graph_file_of_a_saved_model_is_an_input_too(tmp_path):
     file = tmp_path / "model" / "saved_model.pb"
     with pytest.raises(GraphDefError, match="graph that is read"):
         rewrite_file(file, file, overwrite=True)
-    with pytest.raises(ArgumentError, match="exists: it is to be a new folder"):
+    with pytest.raises(ArgumentError, match="exists: it must be a new folder"):
         rewrite_file(tmp_path / "model", tmp_path / "model", overwrite=True)
 
 

@@ -1,5 +1,5 @@
-"""Checks of what makes a step slow: one function a fault, all of one signature.
+"""Checks for problems that make a step slow, one function each.
 
-They read a :class:`~duotone.advising.step_model.StepModel` (the step as it runs, its kernels on the
-target, its arguments) and yield findings; the costs are those of :mod:`duotone.cost.estimate`.
+Each check reads a :class:`~duotone.advising.step_model.StepModel` and yields findings. The costs
+come from :mod:`duotone.cost.estimate`.
 """

@@ -1,7 +1,7 @@
 """The table of checks.
 
-To add one: a function of a step in a file of this room, a line here, a section in
-``docs/advise.md`` and a case in ``tests/advising/test_advise.py``.
+A new check needs a function of a step in this folder, a line here, a section in ``docs/advise.md``
+and a case in ``tests/advising/test_advise.py``.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ CHECKS: tuple[Check, ...] = (
     launches,
 )
 _LAST = "launches"
-"""Its remedy, a larger batch, makes all else larger: what else there is comes first."""
+"""The last finding, since its remedy, a larger batch, makes the costs of all others larger."""
 
 
 def found_in(step: StepModel) -> tuple[Finding, ...]:
-    """The findings of all checks, most expensive first."""
+    """Runs all checks and sorts the findings, most expensive first."""
     findings = [finding for check in CHECKS for finding in check(step)]
-    return tuple(sorted(findings, key=_place))
+    return tuple(sorted(findings, key=_sort_key))
 
 
-def _place(finding: Finding) -> tuple[bool, float]:
-    """Where a finding stands; one compilation takes as long as thousands of steps."""
+def _sort_key(finding: Finding) -> tuple[bool, float]:
+    """Sorts an unknown cost first: that of a compilation, as long as thousands of steps."""
     cost = math.inf if finding.share is None else finding.share
     return finding.kind == _LAST, -cost

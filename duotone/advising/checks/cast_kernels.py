@@ -1,8 +1,8 @@
-"""Casts that are kernels of their own: they read all of a value and write all of it again.
+"""Finds casts that are separate kernels, which read and write a whole value.
 
-Most casts cost nothing, since a compiler makes them part of a kernel that is there anyway. Not so
-those of an argument that dots read, or of a dot's result that a dot reads. A weight that the step
-hands back updated must be float32, and its cast is the price of that: it is no fault.
+Most casts cost nothing, since the compiler fuses them into another kernel. It cannot fuse the cast
+of an argument that dots read, or of a dot's result that another dot reads. A weight that the step
+updates and returns must be float32, so its cast is no finding.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _WIDTHS = frozenset({FULL_DTYPE, *HALF_TYPES})
 
 
 def in_memory(step: StepModel) -> Iterator[Finding]:
-    """``casts``: those that reach memory, by what is cast."""
+    """Yields ``casts``: casts that are separate kernels, grouped by what they cast."""
     groups: dict[str, list[tuple[float, int, OperationRecord | None]]] = {}
     launching: Counter[str] = Counter()
     for kernel, of in step.kernels:
         if isinstance(of, CastRecord) and of.sources:
-            continue  # the painting's own, between what is half and what must be full
+            continue  # the painting needs this cast between half and full operations
         if isinstance(of, CastRecord):
             shape, sources, target = of.shape, (), of.targets
         elif _is_cast(of, step.record.summary.half_dtype) and not _inside(step, of):
             shape, sources, target = of.shape, of.reads, (of.index,)
         else:
             continue
-        again = isinstance(of, OperationRecord) and of.runs > 1 and _is_whole(step, of)
-        if not sources and not again and _comes_back(step, shape):
+        repeated = isinstance(of, OperationRecord) and of.runs > 1 and _is_whole(step, of)
+        if not sources and not repeated and _is_returned(step, shape):
             continue
         at = next((step.operations[i] for i in target if i in step.operations), None)
         entry = step.cost(kernel), kernel.total_bytes, at
-        name = "results" if sources else "iterations" if again else "arguments"
+        name = "results" if sources else "iterations" if repeated else "arguments"
         groups.setdefault(name, []).append(entry)
         launching[name] += kernel.runs
     for name, members in groups.items():
@@ -52,12 +52,12 @@ def in_memory(step: StepModel) -> Iterator[Finding]:
 
 
 _LEAST = {"arguments": 0.15, "iterations": LEAST_SHARE, "results": LEAST_SHARE}
-"""The share of the step from which they are told. A step of few layers takes up to 12% to cast data
-that are float32 (two layers of 1024, 8192 rows, on an H100), which is no fault of its own."""
+"""The least share of the step that makes a finding. A step with few layers spends up to 12% on
+casting float32 data (two layers of 1024, 8192 rows, on an H100), which is no finding."""
 _WORDS = {
     "arguments": (
-        "arguments that the step does not hand back are cast to half at every call, each in a "
-        "kernel of its own",
+        "arguments that the step does not return are cast to half at every call, each in a "
+        "separate kernel",
         "weights that never change: duotone.cast_params, or autocast(weights=...); data: load "
         "them in half and begin with x.astype(jnp.float32), which takes no time",
     ),
@@ -68,8 +68,8 @@ _WORDS = {
     ),
     "results": (
         "results of dots are written, read to be cast, and written again",
-        "leave the cast out (astype, preferred_element_type), or put it behind an operation "
-        "that works element by element, which it becomes part of",
+        "leave the cast out (astype, preferred_element_type), or move it after an elementwise "
+        "operation, whose kernel then includes it",
     ),
 }
 
@@ -81,16 +81,16 @@ def _is_cast(operation: OperationRecord, half: str) -> bool:
 
 
 def _inside(step: StepModel, operation: OperationRecord) -> bool:
-    """True if a cast is part of a kernel that calculates what it casts."""
+    """True if a cast is fused into the kernel that makes its operand."""
     makers = [step.operations[i] for i in operation.reads if i in step.operations]
     return any(not maker.flops or not maker.sizes for maker in makers)
 
 
 def _is_whole(step: StepModel, operation: OperationRecord) -> bool:
-    """True if an operation reads an argument as it is, no slice that a loop takes of it."""
+    """True if an operation reads a whole argument, not the slice of it in a loop."""
     return any(0 <= number < len(step.arguments) for number, _ in operation.given)
 
 
-def _comes_back(step: StepModel, shape: tuple[str, ...]) -> bool:
+def _is_returned(step: StepModel, shape: tuple[str, ...]) -> bool:
     """True if a result has this shape, or is a stack of such arrays (a loop over layers)."""
     return shape in step.results or any(result[1:] == shape for result in step.results)

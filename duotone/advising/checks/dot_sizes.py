@@ -1,10 +1,9 @@
-"""Dots and convolutions whose sizes do not suit the units that multiply matrices.
+"""Finds dots and convolutions whose sizes do not suit matrix units.
 
-What an uneven size costs is that of the padded product over that of the product as it is: its
-multiplications, and the bytes of what is copied. On a GPU XLA pads each size of a half dot to a
-multiple of 8, and the features of a convolution, by copies of operands and result; on a TPU arrays
-lie in memory in tiles. A compiler may make a copy part of another kernel: the cost is an upper
-estimate.
+The cost of an uneven size is the difference between the padded and the unpadded product, in
+multiplications and copied bytes. On a GPU, XLA copies operands and result to pad each size of a
+half dot, and the features of a convolution, to a multiple of 8. A TPU stores arrays in tiles. The
+compiler may fuse a copy into another kernel, so the cost is an upper estimate.
 
 References:
     XLA, ``xla/service/gpu/cublas_padding_requirements.h`` (multiples of 8),
@@ -28,14 +27,14 @@ from duotone.precision.record import OperationRecord
 
 _HALF_BYTES = 2
 FEW_FEATURES = 8
-"""A group of a convolution with fewer features on both sides cannot fill the smallest tile of a
-Tensor Core (mma.m16n8k8 of PTX; the same eight that XLA pads to)."""
+"""A group of a convolution with fewer input and output features cannot fill the smallest tile of a
+Tensor Core (mma.m16n8k8 of PTX; XLA pads to the same 8)."""
 LEAST_PADDED = 0.02
-"""The share from which uneven sizes are told: they are certain, and mended by another number. The
-ten classes of a small network stay below."""
-_PRECISIONS = 4
-"""Features of an image (RGBA): where a network begins or ends there is nothing to choose, and cuDNN
-has kernels for them (XLA pads 3 to 4)."""
+"""The least share of the step that makes a finding. It is small because another number is an easy
+remedy. The ten classes of a small network stay below it."""
+_IMAGE_FEATURES = 4
+"""Features of an image (RGBA). The user cannot choose them, and cuDNN has kernels for them (XLA
+pads 3 to 4)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,11 +42,11 @@ class Tiles:
     """Multiples that a device pads to.
 
     Attributes:
-        rows: of the rows of a product of matrices.
-        terms: of the numbers that one result adds up.
-        columns: of the columns.
-        wide: what is said to be better yet.
-        copies: whether padding copies; else arrays lie in memory padded.
+        rows: multiple of the rows of a matrix product.
+        terms: multiple of the contracted dimension.
+        columns: multiple of the columns.
+        wide: a multiple that the device's maker recommends.
+        copies: whether padding copies; if not, arrays are padded in memory.
     """
 
     rows: int
@@ -62,14 +61,14 @@ _TPU = Tiles(8, 128, 128, 128, copies=False)
 
 
 def tiles_of(target: Target) -> Tiles | None:
-    """The tiles of a device; ``None`` where nothing is known or nothing is padded."""
+    """Returns the tiles of a device; ``None`` if its speed is not known or it has no half type."""
     if not target.bandwidth or target.half is None:
         return None
     return _TPU if target.platform == "tpu" else _GPU
 
 
 def uneven(step: StepModel) -> Iterator[Finding]:
-    """``tiles``: sizes of dots and convolutions that are no multiples of a tile."""
+    """Yields ``tiles``: sizes of dots and convolutions that are not multiples of a tile."""
     tiles = tiles_of(step.target)
     if tiles is None:
         return
@@ -82,7 +81,7 @@ def uneven(step: StepModel) -> Iterator[Finding]:
         if odd:
             cost, moved = products.padding(step.target)
             found.setdefault(odd, []).append((operation, cost, moved))
-    # What has a size in common is mended together.
+    # Operations with a common size have a common remedy.
     for odd, members in _joined(found):
         cost = sum(seconds for _, seconds, _ in members)
         if not step.matters(cost, LEAST_PADDED):
@@ -104,7 +103,7 @@ def uneven(step: StepModel) -> Iterator[Finding]:
 
 
 def small_convolutions(step: StepModel) -> Iterator[Finding]:
-    """``convolutions``: depthwise ones, and ones with a handful of features."""
+    """Yields ``convolutions``: depthwise ones, and ones with few features."""
     if tiles_of(step.target) is None:
         return
     depthwise, tiny = [], []
@@ -115,7 +114,7 @@ def small_convolutions(step: StepModel) -> Iterator[Finding]:
         (
             depthwise,
             "depthwise convolutions multiply no matrices: the units that make half fast stay idle",
-            "give each group 8 features or more (feature_group_count), or place fewer of them; "
+            "give each group 8 features or more (feature_group_count), or use fewer of them; "
             "half saves only their bytes",
         ),
         (
@@ -134,28 +133,28 @@ def small_convolutions(step: StepModel) -> Iterator[Finding]:
 def _is_small(operation: OperationRecord) -> bool:
     if operation.operation != "conv_general_dilated" or not operation.sizes:
         return False
-    groups, _, places, window, inside, outside = operation.sizes
-    # The gradient of a depthwise filter: the images are what it adds up over.
-    if groups > 1 and window > places:
+    groups, _, pixels, window, inside, outside = operation.sizes
+    # The gradient of a depthwise filter sums over the images.
+    if groups > 1 and window > pixels:
         return outside < FEW_FEATURES
     return inside < FEW_FEATURES and outside < FEW_FEATURES and is_dot(operation)
 
 
 def _unit_seconds(operation: OperationRecord, target: Target) -> float:
-    """Seconds on the units that multiply single numbers."""
+    """Estimates the seconds on the scalar units."""
     flops = operation.flops / operation.runs / peak_of(target, "f32")
     return operation.runs * kernel_seconds(target, operation.bytes / operation.runs, flops)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Products:
-    """A dot or convolution as products of matrices.
+    """A dot or convolution as matrix products.
 
     Attributes:
-        operation: itself.
-        sizes: name, size and the multiple that it should have.
-        arrays: elements of each operand and of the result, and of each when padded.
-        tiles: of the device.
+        operation: the dot or convolution.
+        sizes: names, sizes and required multiples.
+        arrays: elements of each operand and the result, unpadded and padded.
+        tiles: the tiles of the device.
     """
 
     operation: OperationRecord
@@ -164,7 +163,7 @@ class _Products:
     tiles: Tiles
 
     def padding(self, target: Target) -> tuple[float, float]:
-        """Seconds and bytes that padding takes, all runs."""
+        """Returns the seconds and bytes of padding over all runs."""
         o, more = self.operation, 1.0
         for _, size, multiple in self.sizes:
             more *= _up(size, multiple) / size
@@ -179,13 +178,13 @@ class _Products:
 
 
 def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
-    """``None`` for what is no half product of matrices, and where a size is not known."""
+    """Returns ``None`` if an operation is no half matrix product, or a size is not known."""
     if not multiplies_half(operation) or not operation.sizes or not all(operation.sizes):
         return None
     if operation.operation == "dot_general":
         count, rows, terms, columns = operation.sizes
         if min(rows, columns) == 1:
-            return None  # a matrix and a vector: it waits for memory, and nothing is padded
+            return None  # a matrix-vector product is memory-bound, and XLA does not pad it
         m, k, n = (_up(rows, tiles.rows), _up(terms, tiles.terms), _up(columns, tiles.columns))
         return _Products(
             operation,
@@ -205,21 +204,21 @@ def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
             tiles,
         )
     if not tiles.copies:
-        return None  # a TPU's compiler lays convolutions out as it sees fit
-    groups, images, places, window, inside, outside = operation.sizes
-    image = min(inside, outside) <= _PRECISIONS
-    if groups > 1 or window > places or image:
-        return None  # `convolutions` tells of groups; a filter's gradient has the forward's sizes
+        return None  # a TPU's compiler chooses the layouts of convolutions
+    groups, images, pixels, window, inside, outside = operation.sizes
+    image = min(inside, outside) <= _IMAGE_FEATURES
+    if groups > 1 or window > pixels or image:
+        return None  # `convolutions` reports groups; a filter's gradient has the forward's sizes
     i, o = _up(inside, tiles.terms), _up(outside, tiles.columns)
     read = operation.bytes // operation.runs // _HALF_BYTES
-    given = max(read - images * places * outside - window * inside * outside, 0)
+    given = max(read - images * pixels * outside - window * inside * outside, 0)
     return _Products(
         operation,
         (("features read", inside, tiles.terms), ("features made", outside, tiles.columns)),
         (
             (given, given * i // inside),
             (window * inside * outside, window * i * o),
-            (images * places * outside, images * places * o),
+            (images * pixels * outside, images * pixels * o),
         ),
         tiles,
     )
@@ -228,7 +227,7 @@ def _products(operation: OperationRecord, tiles: Tiles) -> _Products | None:
 def _joined(
     found: dict[frozenset[tuple[str, int]], list[tuple[OperationRecord, float, float]]],
 ) -> Iterator[tuple[set[int], list[tuple[OperationRecord, float, float]]]]:
-    """Operations by the sizes that are off, those together that have one in common."""
+    """Groups operations by their uneven sizes and merges groups with a common size."""
     groups: list[tuple[set[int], list[tuple[OperationRecord, float, float]]]] = []
     for odd, members in found.items():
         sizes, joined = {size for _, size in odd}, list(members)

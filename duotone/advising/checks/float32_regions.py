@@ -1,14 +1,14 @@
-"""Full operations that stand between half ones, and dots that stay full.
+"""Finds full operations between half ones, and dots that stay full.
 
 ::
 
-    for each cause (what is full by itself: denied, pinned, on no list, of an asked precision):
-        its region = it, and what is full only because of it, up to operations in half
-        cost = the step as it is - the step with the region in half
-           of what has no half form: what it takes
+    for each cause (an operation that is denied, pinned, unlisted, or has a precision):
+        region = the cause and the operations that are full only because of it
+        cost   = cost of the step - cost of the step with the region in half,
+                 or the cost of the cause if it has no half form
 
-An operation that computes in float32 and reads and makes half values costs nothing: that is how
-softmax and norms are painted.
+An operation that computes in float32 but reads and stores half values costs nothing. Softmax and
+norms are painted in this way.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _REMEDIES: Mapping[str, str] = {
     Rule.OVERFLOW: "state a range that fits (Policy(ranges=...), duotone.calibrate), or bfloat16",
     Rule.UNDERFLOW: "use bfloat16, or values of a larger scale",
 }
-"""By rule. Rules that protect numbers (``solve``, ``iteration``, ``carry``, …) are not here: what
-they keep full is no fault."""
+"""Remedies by rule. Operations of rules that protect numbers (``solve``, ``iteration``, ``carry``,
+…) are no findings."""
 
 
 def islands(step: StepModel) -> Iterator[Finding]:
-    """``full``: what is full between half operations, and the rule that keeps it so."""
+    """Yields ``full``: full operations between half ones, with the rule that keeps them full."""
     if not step.half:
         return
     after_half = _after_half(step)
@@ -65,7 +65,7 @@ def islands(step: StepModel) -> Iterator[Finding]:
             or (cast.targets and region.keys() >= set(cast.targets) and cast.to == FULL_DTYPE)
         ]
         change = {index: in_half(o, step.half) for index, o in region.items()}
-        if all(map(_has_no_form, causes[key])):  # it goes away, or it costs what it takes
+        if all(map(_has_no_form, causes[key])):  # the remedy is to remove the operations
             cost = sum(step.spent_by.get(o.index, 0.0) for o in causes[key])
             moved = sum(o.bytes for o in causes[key])
         else:
@@ -93,17 +93,17 @@ def _is_cause(operation: OperationRecord) -> bool:
 
 
 def _is_asked(operation: OperationRecord) -> bool:
-    """True for a dot of which the user asked for precision."""
+    """True for a dot with a precision that the user asked for."""
     return is_dot(operation) and operation.fixed.startswith(PRECISION)
 
 
 def _has_no_form(operation: OperationRecord) -> bool:
-    """True for what can never be half: linear algebra, complex numbers."""
+    """True for linear algebra and complex numbers, which have no half form."""
     return operation.fixed.endswith("no half form")
 
 
 def _key(operation: OperationRecord) -> tuple[str, ...]:
-    """A key that is the same for what is mended in one place."""
+    """Returns a key that operations with a common remedy share."""
     if operation.rule in (Rule.PINNED, Rule.FIXED):
         return operation.rule, operation.fixed
     return operation.rule, operation.operation, operation.source
@@ -119,7 +119,7 @@ def _is_half(operation: OperationRecord) -> bool:
 
 
 def _after_half(step: StepModel) -> set[int]:
-    """Operations that follow from half values through full ones."""
+    """Returns the operations that depend on half values through full ones."""
     found: set[int] = set()
     for operation in step.operations.values():
         makers = [step.operations[i] for i in operation.reads if i in step.operations]
@@ -129,7 +129,7 @@ def _after_half(step: StepModel) -> set[int]:
 
 
 def _region(step: StepModel, cause: OperationRecord) -> tuple[dict[int, OperationRecord], bool]:
-    """The operations that are full because of one, and whether half ones follow."""
+    """Returns the operations that are full because of one, and whether half ones read them."""
     region, waiting, ends = {cause.index: cause}, [cause], False
     while waiting:
         for reader in step.readers.get(waiting.pop().index, ()):
@@ -148,8 +148,8 @@ def _follows(operation: OperationRecord) -> bool:
 def _in_words(o: OperationRecord) -> str:
     if o.fixed:
         return f"{o.operation} stays full: {o.fixed}"
-    place = "stays full" if is_dot(o) else "is full between half operations"
-    return f"{o.operation} {place}, rule {o.rule}: {WORDS.get(o.rule, o.reason)}"
+    state = "stays full" if is_dot(o) else "is full between half operations"
+    return f"{o.operation} {state}, rule {o.rule}: {WORDS.get(o.rule, o.reason)}"
 
 
 def _remedy(o: OperationRecord) -> str:

@@ -1,4 +1,4 @@
-"""Programs that a step is compiled to, where its calls differ."""
+"""Finds calls that compile separate programs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from duotone.advising.advice import Finding
 from duotone.advising.step_model import StepModel
 
 FEW_PROGRAMS = 2
-"""Programs that a jitted step may hold: that of a whole batch, and that of the last one."""
+"""How many programs of a jitted step are no finding: one for full batches, one for the last."""
 _SHOWN = 3
 
 
 def recompiles(step: StepModel) -> Iterator[Finding]:
-    """``recompiles``: calls whose shapes or types differ, of which each is compiled."""
+    """Yields ``recompiles``: calls whose shapes or types differ, so that each compiles."""
     if step.calls:
         differing = "; ".join(
             f"argument {name} is {', '.join(kinds[:_SHOWN])}{', …' if len(kinds) > _SHOWN else ''}"
             for name, kinds in list(step.calls.items())[:_SHOWN]
         )
-        what = f"the calls need {step.programs} programs, each compiled by itself: {differing}"
+        what = f"the calls need {step.programs} separately compiled programs: {differing}"
     elif step.programs > FEW_PROGRAMS:
         what = (
-            f"the jitted step holds {step.programs} programs already: it was called with that "
-            "many shapes or types, and compiled for each"
+            f"the jitted step has compiled {step.programs} programs already, one for each shape or "
+            "type of its arguments"
         )
     else:
         return

@@ -1,8 +1,8 @@
-"""Weights that each device of a mesh holds and reads in full.
+"""Finds replicated weights that each device of a mesh reads in full.
 
-A traced program tells the shapes of all devices together, and its arguments on how many devices
-they lie, and whether whole. With the batch divided by as many devices a dot multiplies less and
-less, and reads as much of a whole weight: where reading takes longer, the weight is the cost.
+A traced program has global shapes, and its arguments have shardings. With more devices, each device
+multiplies a smaller part of the batch but still reads the whole of a replicated weight. If reading
+takes longer than multiplying, the weight is the cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOVES = names_with(TRAITS, Trait.CONVERTS, Trait.TRANSPOSES, Trait.RESHAPES) - 
 
 
 def whole_weights(step: StepModel) -> Iterator[Finding]:
-    """``sharding``: dots that wait for weights of which every device reads all."""
+    """Yields ``sharding``: dots that wait for replicated weights."""
     if not step.timed:
         return
     waits: dict[str, list[tuple[OperationRecord, float, int]]] = {}
@@ -42,7 +42,7 @@ def whole_weights(step: StepModel) -> Iterator[Finding]:
             devices = max(devices, argument.devices)
     members = [entry for entries in waits.values() for entry in entries]
     saved = sum(waiting for _, waiting, _ in members) * (1 - 1 / devices)
-    # One device's part of the step: what is divided, and what waits for whole weights.
+    # One device's part of the step: the divided work, and the wait for replicated weights.
     own = step.total / devices + sum(waiting for _, waiting, _ in members)
     if saved and saved / own >= MOST_WAITING:
         twice = sum(len(entries) > 1 for entries in waits.values())
@@ -63,12 +63,12 @@ def whole_weights(step: StepModel) -> Iterator[Finding]:
 
 
 MOST_WAITING = 0.25
-"""Share of one device's time. Below it a mesh that only divides the batch is as it should be: to
-divide the weights costs collectives instead."""
+"""The least share of one device's time that makes a finding. Below it, the collectives of divided
+weights would cost as much."""
 
 
 def _weights(step: StepModel, dot: OperationRecord) -> Iterator[tuple[Argument, int]]:
-    """Arguments that a dot reads, each device all of it, with the bytes of one run."""
+    """Yields the replicated arguments that a dot reads, with the bytes of one run."""
     waiting = [dot]
     while waiting:
         operation = waiting.pop()

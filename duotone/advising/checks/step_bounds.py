@@ -1,4 +1,4 @@
-"""Checks of what bounds a step as a whole: launches, the optimizer, embedding tables."""
+"""Finds what bounds a whole step: launches, the optimizer, or embedding tables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LOOKUPS = names_with(TRAITS, Trait.GATHERS, Trait.UPDATES)
 
 
 def launches(step: StepModel) -> Iterator[Finding]:
-    """``launches``: kernels too short to be worth starting."""
+    """Yields ``launches`` if kernels take less time than their launches."""
     if step.launch_bound:
         count = sum(kernel.runs for kernel, _ in step.kernels)
         yield step.finding(
             "launches",
-            f"the step is bound by the launches of its {count} kernels: each is too short to be "
-            "worth starting",
+            f"the step is bound by the launches of its {count} kernels, which take less time than "
+            "their launches",
             "raise the batch, or the work of one call (lax.scan over several steps in one program "
             "saves the host's share); half saves nothing here",
             cost=step.launches,
@@ -30,15 +30,15 @@ def launches(step: StepModel) -> Iterator[Finding]:
 
 
 def optimizer(step: StepModel) -> Iterator[Finding]:
-    """``optimizer``: updates of weights that take longer than the gradients."""
+    """Yields ``optimizer`` if updates of weights take longer than the gradients."""
     found = _updates(step)
     learns = any(is_dot(o) for o in step.operations.values())
     if learns and found.bounds(step) and not _lookups(step).bounds(step):
         yield step.finding(
             "optimizer",
-            "most of the step updates weights and the optimizer's state, which are as many "
-            "whatever the batch",
-            "raise the batch or add up gradients over several batches; or a smaller state: "
+            "most of the step updates weights and the optimizer's state, whose size does not "
+            "depend on the batch",
+            "raise the batch or add up gradients over several batches; or use a smaller state: "
             "bfloat16 moments (optax.adamw(mu_dtype=...)), Adafactor, state sharded over devices",
             found.operations,
             found.cost,
@@ -47,15 +47,15 @@ def optimizer(step: StepModel) -> Iterator[Finding]:
 
 
 def embeddings(step: StepModel) -> Iterator[Finding]:
-    """``embedding``: look-ups in tables, their gradients, and updates of whole tables."""
+    """Yields ``embedding`` if look-ups in tables, their gradients and updates take most time."""
     found = _lookups(step)
     if found.bounds(step):
         shapes = ", ".join(sorted(map(as_shape, _tables(step))))
         yield step.finding(
             "embedding",
             f"most of the step reads, adds to and updates embedding tables ({shapes})",
-            "update the rows that were looked up and no others (gradients of the rows, applied by "
-            ".at[ids].add); smaller or half tables; or raise the work behind them",
+            "update only the rows that were looked up (gradients of the rows, applied by "
+            ".at[ids].add); use smaller or half tables; or do more work on each row",
             found.operations,
             found.cost,
             found.bytes,
@@ -67,9 +67,9 @@ class _Part:
     """A part of a step.
 
     Attributes:
-        operations: by which its kernels are named.
-        cost: of those kernels.
-        bytes: that they move.
+        operations: the operations that name its kernels.
+        cost: the cost of those kernels.
+        bytes: the bytes that they move.
     """
 
     operations: tuple[OperationRecord, ...]
@@ -82,7 +82,7 @@ class _Part:
 
 
 def _part(step: StepModel, belongs: Callable[[OperationRecord], bool]) -> _Part:
-    """The kernels that are named by some operations."""
+    """Collects the kernels that some operations name."""
     members = [(k, o) for k, o in step.kernels if isinstance(o, OperationRecord) and belongs(o)]
     cost = sum(step.cost(kernel) for kernel, _ in members)
     moved = sum(kernel.total_bytes for kernel, _ in members)
@@ -108,7 +108,7 @@ def _lookups(step: StepModel) -> _Part:
 
 
 def _is_state(step: StepModel, shape: tuple[str, ...]) -> bool:
-    """True if an argument and a result have this shape, and are no numbers."""
+    """True if an argument and a result have this shape and are not scalars."""
     taken = any(a.shape == shape and "float" in a.dtype for a in step.arguments)
     return bool(shape) and taken and shape in step.results
 
@@ -120,7 +120,7 @@ def _is_table(step: StepModel, number: int) -> bool:
 
 
 def _tables(step: StepModel) -> frozenset[tuple[str, ...]]:
-    """Shapes of the arguments that are looked up in."""
+    """Returns the shapes of the embedding tables among the arguments."""
     return frozenset(
         step.arguments[number].shape
         for o in step.operations.values()
@@ -131,7 +131,7 @@ def _tables(step: StepModel) -> frozenset[tuple[str, ...]]:
 
 
 def _before_dots(step: StepModel) -> set[int]:
-    """Operations whose results lead to a dot, further on in the program."""
+    """Returns the operations with a dot downstream of them."""
     found: set[int] = set()
     for operation in reversed(list(step.operations.values())):
         readers = step.readers.get(operation.index, ())

@@ -1,8 +1,8 @@
-"""Float64, and float32 that widens what was half: types that come in by accident.
+"""Finds accidental float64, and accidental float32 in a half program.
 
-JAX promotes: an array or NumPy number of a type of its own (``np.float64(2)``, ``np.ones(8)`` with
-64 bits switched on, a float32 table beside bfloat16 activations) widens what it meets, and all that
-follows. Python's numbers do not.
+JAX promotes types. An array or NumPy number with a wider dtype (``np.float64(2)``, ``np.ones(8)``
+with x64 enabled, a float32 table added to bfloat16 activations) widens its other operand and every
+value computed from it. Python numbers do not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DOUBLE = frozenset({"float64", "complex128"})
 
 
 def doubles(step: StepModel) -> Iterator[Finding]:
-    """``float64``: arrays of it."""
+    """Yields ``float64`` if there are arrays of it."""
     found = [o for o in step.operations.values() if _is_double(o)]
     if not any(_elements(o) > 1 for o in found):
         return
@@ -31,7 +31,7 @@ def doubles(step: StepModel) -> Iterator[Finding]:
         f"{'arguments are' if len(given) > 1 else 'an argument is'} float64 "
         f"({', '.join(given[:3])}{', …' if len(given) > 3 else ''})"
         if given
-        else "float64 begins here: a NumPy number or array promotes what it meets"
+        else "float64 begins here: a NumPy number or array promotes its other operand"
     )
     yield step.finding(
         "float64",
@@ -46,7 +46,7 @@ def doubles(step: StepModel) -> Iterator[Finding]:
 
 
 def promotions(step: StepModel) -> Iterator[Finding]:
-    """``promotion``: half values widened to float32 that dots then read."""
+    """Yields ``promotion``: half values widened to float32 that dots then read."""
     seen: set[int] = set()
     for operation in step.operations.values():
         if not _widens(operation) or operation.index in seen:
@@ -67,10 +67,10 @@ def promotions(step: StepModel) -> Iterator[Finding]:
         if step.matters(cost):
             yield step.finding(
                 "promotion",
-                f"{half} becomes float32 here (astype, or a float32 array or NumPy number beside "
-                f"it), and {len(dots)} dots behind it multiply float32",
-                f"give that array or number the dtype of what it meets ({half}), or use a Python "
-                "number; or keep all float32 and leave the types to duotone.autocast",
+                f"{half} becomes float32 here (astype, or a float32 array or NumPy number as the "
+                f"other operand), and {len(dots)} dots downstream of it multiply float32",
+                f"give that array or number the dtype of the other operand ({half}), or use a "
+                "Python number; or keep all float32 and leave the types to duotone.autocast",
                 [operation, *dots],
                 cost,
                 moved,
@@ -79,9 +79,9 @@ def promotions(step: StepModel) -> Iterator[Finding]:
 
 
 def is_half_by_hand(step: StepModel) -> bool:
-    """True if a dot of a program reads half values, or two that were half.
+    """True if a dot of a program reads half values, or two values that were half.
 
-    Data that are half and widened at once, beside float32 weights, make no program half by hand.
+    Half data that a float32 program widens at once do not count.
     """
     widened: set[int] = set()
     for o in step.operations.values():
@@ -99,7 +99,7 @@ def _is_double(operation: OperationRecord) -> bool:
 
 
 def _narrowed(operation: OperationRecord, half: str) -> OperationRecord:
-    """An operation in float64 as it would be in float32; a dot in half."""
+    """Returns a float64 operation changed to float32, or to half if it is a dot."""
     narrow = dataclasses.replace(
         operation,
         dtype=FULL_DTYPE if operation.dtype == "float64" else operation.dtype,
@@ -129,7 +129,7 @@ def _widens(operation: OperationRecord) -> bool:
 
 
 def _widened(step: StepModel, start: OperationRecord) -> dict[int, OperationRecord]:
-    """The operations in float32 behind a conversion, through dots."""
+    """Returns the float32 operations downstream of a conversion, through dots."""
     region, waiting = {start.index: start}, [start]
     while waiting:
         for reader in step.readers.get(waiting.pop().index, ()):

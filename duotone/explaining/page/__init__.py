@@ -1,5 +1,5 @@
-"""The report page: one HTML file that holds a record, what draws it, and how it looks.
+"""The report page: one HTML file with a record, a script that draws it, and a style.
 
-``page.html``, ``page.css`` and the scripts are the page; the modules here make the JSON that it
-reads. Nothing of a program is written into HTML by Python.
+``page.html``, ``page.css`` and the scripts are the page. The modules here make the JSON that the
+scripts read. Python writes no part of a program into the HTML itself.
 """

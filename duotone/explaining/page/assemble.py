@@ -1,8 +1,8 @@
-"""Puts the page together: template, style, script, and the JSON that the script draws.
+"""Assembles the page from template, style, script, and the JSON that the script draws.
 
-The JSON stands in a ``<script>`` of its own, in ASCII, with every ``<``, ``>`` and ``&`` escaped:
-no name of the user's can end it. The script writes texts as texts, never as HTML, and the page
-forbids itself to load anything.
+The JSON is ASCII in a separate ``<script>``, with every ``<``, ``>`` and ``&`` escaped, so no name
+of the user can end it. The script inserts text as text, never as HTML. The page's content security
+policy forbids it to load anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from duotone.explaining.page.tables import Paged, findings_section
 from duotone.precision.record import Record
 
 _SCRIPTS = ("data.js", "sections.js", "graph.js", "operations.js")
-"""In the order in which they stand in the page: what a file uses comes before it."""
+"""The scripts in dependency order."""
 _RECORDS = {
     "advice": "duotone.advise",
     "comparison": "duotone.compare",
@@ -34,17 +34,17 @@ _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 class Sections(TypedDict, total=False):
-    """The parts of a report page that are there if they are given.
+    """The optional parts of a report page.
 
     Attributes:
-        title: of the page.
-        about: a line below it.
-        comparison: of :func:`duotone.compare`.
-        blame: of :func:`duotone.blame`.
-        advice: of :func:`duotone.advise`; or findings, texts by ``"title"``, ``"where"``,
-            ``"cost"`` and ``"remedy"``, of which only the first is needed.
-        history: curves of a training: by name numbers, or pairs of step and number; or a CSV file
-            with a column for each curve and perhaps one named ``step``.
+        title: the title of the page.
+        about: a line below the title.
+        comparison: the result of :func:`duotone.compare`.
+        blame: the result of :func:`duotone.blame`.
+        advice: the result of :func:`duotone.advise`; or a list of findings, dicts of texts by
+            ``"title"`` and optionally ``"where"``, ``"cost"`` and ``"remedy"``.
+        history: curves of a training: a dict from names to numbers or to pairs of step and number;
+            or a CSV file with a column for each curve and optionally one named ``step``.
     """
 
     title: str
@@ -56,14 +56,14 @@ class Sections(TypedDict, total=False):
 
 
 def make_page(record: Record, **sections: Unpack[Sections]) -> str:
-    """The report page of a record.
+    """Makes the report page of a record.
 
     Args:
         record: the painted program.
         **sections: see :class:`Sections`.
 
     Returns:
-        HTML, complete; the same for the same arguments.
+        A complete HTML file, the same for the same arguments.
 
     Raises:
         ArgumentError, ArgumentTypeError: a section is unknown or not in its form.

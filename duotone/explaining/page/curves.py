@@ -1,7 +1,7 @@
-"""Curves of a training for the page: numbers that the user passes, or a CSV file of them.
+"""Curves of a training for the page, from numbers or a CSV file.
 
-Numbers that are not finite stay visible: they are marked, not dropped. Of a long curve the page
-holds so many points that least, greatest and not finite ones of each part are among them.
+The page marks numbers that are not finite. It samples a long curve and keeps the least, the
+greatest and one non-finite number of each part.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import numpy as np
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 MOST_PARTS = 500
-"""Parts of a curve of which each keeps at most three points."""
+"""The number of parts of a long curve; each keeps at most three points."""
 _LOG_FROM = 100.0
-"""Positive curves whose greatest number is so many times the least have a logarithmic axis."""
+"""A positive curve has a logarithmic axis if its range is at least this ratio."""
 _TIMES = ("wall time", "wall_time")
-"""Columns of TensorBoard's CSV files that are no curves."""
+"""Columns of TensorBoard's CSV files that are not curves."""
 
 
 def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str, Any]]:
-    """The curves as the page draws them.
+    """Converts curves to the data that the page draws.
 
     Args:
-        history: by name a sequence of numbers, of which the first is step 0, or of pairs (step,
-            number); or a CSV file, with the names in its first line.
+        history: a dict from names to sequences of numbers, the first of which is step 0, or of
+            pairs (step, number); or a CSV file with the names in its first line.
 
     Returns:
-        Of each curve ``name``, ``steps``, ``values`` (``None`` where not finite), ``log`` (whether
-        the axis is logarithmic), and of all of it ``count``, ``lost`` (how many are not finite),
-        ``last``, ``least`` and ``greatest``, a pair (step, number) or ``None``.
+        For each curve ``name``, ``steps``, ``values`` (``None`` if not finite) and ``log`` (whether
+        the axis is logarithmic). The unsampled curve has ``count`` numbers, of which ``lost`` are
+        not finite; ``last``, ``least`` and ``greatest`` are pairs (step, number) or ``None``.
 
     Raises:
-        ArgumentTypeError: it is neither, or a curve holds something that is no number.
+        ArgumentTypeError: ``history`` is neither, or a curve contains something that is no number.
         ArgumentError: the file is no CSV file with numbers.
         OSError: the file cannot be read.
 
@@ -56,7 +56,7 @@ def curves_of(history: Mapping[str, Any] | str | PathLike[str]) -> list[dict[str
 
 
 def _points(name: str, points: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and numbers of a curve, by step."""
+    """Returns the steps and numbers of a curve, sorted by step."""
     try:
         found = np.asarray(points, np.float64)
     except (TypeError, ValueError) as error:
@@ -97,7 +97,7 @@ def _curve(name: str, steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
 
 
 def _kept(values: np.ndarray) -> np.ndarray:
-    """Indices of the points that the page holds."""
+    """Returns the indices of the sampled points."""
     if len(values) <= 3 * MOST_PARTS:
         return np.arange(len(values))
     kept = {0, len(values) - 1}
@@ -115,13 +115,13 @@ def _point(steps: np.ndarray, values: np.ndarray, index: int) -> list[int | floa
 
 
 def _short(number: float) -> int | float:
-    """Six digits, which is more than a screen shows."""
+    """Rounds a number to six digits, more than a screen shows."""
     short = float(f"{number:.6g}") if abs(number) < 1e15 and number != int(number) else number
     return int(short) if short == int(short) and abs(short) < 1e15 else float(short)
 
 
 def _read(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """The curves of a CSV file; an empty cell is a step at which a curve has no number."""
+    """Reads the curves of a CSV file; a curve has no number at an empty cell."""
     curves: dict[str, list[tuple[float, float]]] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

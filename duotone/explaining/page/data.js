@@ -1,5 +1,5 @@
-// Draws the JSON in #data. No library, nothing is loaded, and no text ever becomes HTML: names are
-// whatever the user called them. One state (zoom, search, sort) drives both graph and table.
+// Draws the JSON in #data. It uses no library, loads nothing, and never inserts text as HTML, since
+// users choose the names. One state (zoom, search, sort) drives both graph and table.
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
@@ -12,7 +12,7 @@ const KINDS = [
 const MEASURES = {
   bytesFull: "bytes in float32", bytes: "bytes as painted", flops: "FLOPs", count: "operations",
 };
-const PAGE = 200; // rows of the table that are added at a time
+const PAGE = 200; // how many rows the table adds at a time
 const get = (id) => document.getElementById(id);
 
 function make(tag, attributes = {}, ...children) {
@@ -76,7 +76,7 @@ const state = {
   sort: 0, down: false, rows: PAGE,
 };
 
-function weigh(node) { // area of a node, and its parts by kind
+function weigh(node) { // computes the area of a node and of its parts by kind
   node.parts = [0, 0, 0, 0];
   for (const one of node.all) node.parts[one.kind] += one[state.measure];
   node.size = node.parts.reduce((sum, part) => sum + part);

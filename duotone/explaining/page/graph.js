@@ -1,8 +1,8 @@
 // The graph by name scope: an icicle. Columns are levels, heights are bytes or FLOPs; a click zooms.
-const held = () => state.search || state.kind !== "" || state.rule;
+const isFiltered = () => state.search || state.kind !== "" || state.rule;
 const matches = (one) => (state.kind === "" || one.kind === +state.kind) && (!state.rule || one.rule === state.rule)
   && state.search.toLowerCase().split(/\s+/).every((word) => one.searched.includes(word));
-let shown = []; // by column the nodes that are drawn, top to bottom
+let shown = []; // the drawn nodes of each column, top to bottom
 
 function patterns() {
   const pattern = (kind, size, ...marks) => make("pattern",
@@ -19,18 +19,18 @@ function drawGraph() {
   const graph = get("graph"), wide = graph.clientWidth || 600, tall = graph.clientHeight || 460;
   const count = Math.min(wide < 560 ? 3 : 5, levels(state.zoom)), column = wide / count;
   const kept = new Set();
-  if (held()) for (const one of operations) if (matches(one)) for (let n = one.node; n; n = n.parent) kept.add(n);
+  if (isFiltered()) for (const one of operations) if (matches(one)) for (let n = one.node; n; n = n.parent) kept.add(n);
   const hadFocus = graph.contains(document.activeElement);
   graph.replaceChildren(patterns());
   shown = Array.from({ length: count }, () => []);
   let hidden = 0;
-  const place = (node, depth, top, height) => {
+  const drawNode = (node, depth, top, height) => {
     const most = node.parts.indexOf(Math.max(...node.parts));
     const share = node.size ? node.parts[0] / node.size : 0, left = depth * column;
-    const told = node.operation ? kindText(most) : `${percent(share)} in half, ${measured(node.size, state.measure)}`;
-    const group = make("g", { class: KINDS[most].name + (held() && !kept.has(node) ? " dim" : "") + (node === state.chosen ? " chosen" : ""),
+    const summary = node.operation ? kindText(most) : `${percent(share)} in half, ${measured(node.size, state.measure)}`;
+    const group = make("g", { class: KINDS[most].name + (isFiltered() && !kept.has(node) ? " dim" : "") + (node === state.chosen ? " chosen" : ""),
       role: "treeitem", "aria-level": node.level, tabindex: node === state.chosen ? 0 : -1,
-      "aria-expanded": node.operation ? null : String(node === state.zoom), "aria-label": `${node.name}: ${told}`,
+      "aria-expanded": node.operation ? null : String(node === state.zoom), "aria-label": `${node.name}: ${summary}`,
       onclick: () => { choose(node); zoom(node); }, onfocus: () => choose(node), onmouseenter: () => describe(node) },
       make("rect", { class: "box", x: left, y: top, width: column - 1, height }));
     let from = top;
@@ -41,17 +41,17 @@ function drawGraph() {
     });
     const fit = (words) => (words.length * 6.7 > column - 20 ? `${words.slice(0, (column - 26) / 6.7)}…` : words);
     if (height >= 13) group.append(make("text", { x: left + 15, y: top + Math.min(height / 2 + 4, 15) }, fit(node.name)));
-    if (height >= 32) group.append(make("text", { x: left + 15, y: top + 29 }, fit(told)));
+    if (height >= 32) group.append(make("text", { x: left + 15, y: top + 29 }, fit(summary)));
     graph.append(group);
     node.drawn = group;
     shown[depth].push(node);
     if (depth + 1 < count) for (const inner of node.children) {
       const part = node.size ? (height * inner.size) / node.size : 0;
-      if (part >= 2.5) place(inner, depth + 1, top, part); else hidden += inner.size > 0;
+      if (part >= 2.5) drawNode(inner, depth + 1, top, part); else hidden += inner.size > 0;
       top += part;
     }
   };
-  place(state.zoom, 0, 0, tall);
+  drawNode(state.zoom, 0, 0, tall);
   if (!shown.flat().includes(state.chosen)) { state.chosen = state.zoom; state.zoom.drawn.setAttribute("tabindex", 0); }
   if (hadFocus) state.chosen.drawn.focus({ preventScroll: true });
   const path = [];

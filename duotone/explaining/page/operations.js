@@ -1,5 +1,5 @@
-// The table of operations, and what drives it and the graph: zoom, search, filters, sort.
-const COLUMNS = [ // name, what is sorted by, what is shown, class
+// The table of operations, and the controls of table and graph: zoom, search, filters, sort.
+const COLUMNS = [ // name, sort key, displayed value, class
   ["#", (one) => one.index, String, "number"],
   ["operation", (one) => one.name, null, "code"],
   ["result", (one) => one.result, String, "code"],
@@ -22,7 +22,7 @@ function drawHead() {
   })));
 }
 
-function sortBy(i) { // numbers begin with the greatest
+function sortBy(i) { // numbers sort from the greatest
   const number = COLUMNS[i][3] === "number" && i > 0;
   Object.assign(state, { down: state.sort === i ? !state.down : number, sort: i, rows: PAGE });
   drawTable();
@@ -50,7 +50,7 @@ function drawTable() {
     + `the table shows ${Math.min(found.length, state.rows).toLocaleString("en")}, of ${amount(bytes, "B")}`;
 }
 
-function reveal(one) { // in the graph, whatever is searched for
+function reveal(one) { // shows an operation in the graph even if the search hides it
   state.chosen = one.node;
   state.zoom = one.node.parent;
   update();
@@ -64,7 +64,7 @@ function update() {
   drawTable();
 }
 
-function keys(event) { // arrow keys in the graph, as in any tree
+function keys(event) { // moves in the graph with arrow keys, as in any tree
   const column = shown.findIndex((nodes) => nodes.includes(state.chosen));
   if (column < 0) return;
   const row = shown[column].indexOf(state.chosen), level = shown[column];

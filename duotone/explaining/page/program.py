@@ -1,4 +1,4 @@
-"""A record as the JSON that the page draws: columns of numbers, and each text once."""
+"""Converts a record to the JSON that the page draws: columns of numbers, and each text once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from duotone.precision.rules import WORDS, Rule
 from duotone.text.source_lines import short_source
 
 HALF, STORED, FULL, OTHER = range(4)
-"""The kinds of the page: computes in half; full, stored half; full; nothing to paint."""
+"""The kinds of operations: computes in half; full, stored in half; full; not painted."""
 
 
 class _Texts:
-    """Texts by number, each held once."""
+    """Numbers each different text."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -26,14 +26,14 @@ class _Texts:
 
 
 def program_data(record: Record) -> dict[str, Any]:
-    """The part of the page's data that a record alone gives.
+    """Returns the part of the page's data that depends on the record alone.
 
     Args:
-        record: of a JAX program.
+        record: the record of a JAX program.
 
     Returns:
         ``summary``, ``notes``, ``reasons``, ``rules`` and ``optimizations``, as the page shows
-        them; ``operations``, a list for each column, in which texts and paths are numbers;
+        them; ``operations``, a list for each column, with numbers instead of texts and paths;
         ``paths`` and ``texts`` by number.
     """
     texts = _Texts()
@@ -104,7 +104,7 @@ def _row(
 
 
 def kind_of(o: OperationRecord) -> int:
-    """The kind of an operation: :data:`HALF` or one of its neighbours."""
+    """Returns the kind of an operation: :data:`HALF` or one of its neighbours."""
     if o.paint == "half":
         return HALF
     if o.rule == Rule.INTEGER:
@@ -113,12 +113,12 @@ def kind_of(o: OperationRecord) -> int:
 
 
 def _whole(number: float) -> int | float:
-    """A number without ``.0``, which would be two characters for each operation."""
+    """Drops ``.0`` from a number to save two characters for each operation."""
     return int(number) if number == int(number) else number
 
 
 def _optimizations(record: Record) -> list[dict[str, Any]]:
-    """The optimizations in effect, and what each mostly does."""
+    """Returns the optimizations in effect, each with its most frequent description."""
     words: dict[str, Counter[str]] = {}
     for o in record.operations:
         for name, why in o.optimizations:

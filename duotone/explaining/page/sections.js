@@ -41,7 +41,7 @@ function drawOverview() {
       tile(s.casts.toLocaleString("en"), "casts inserted")),
     ...data.notes.map((note) => make("p", {}, note)));
   if (data.reasons.length)
-    get("overview").append(make("h3", {}, "Why what is full is full"),
+    get("overview").append(make("h3", {}, "Rules that keep operations full"),
       table(["rule", "share of bytes", "because", "mostly"],
         data.reasons.map((r) => [r.rule, { text: percent(r.share), share: r.share }, r.words, r.mostly])));
 }
@@ -57,24 +57,24 @@ function drawSections() {
   if (data.curves.length) get("main").insertBefore(
     addSection("curves", "Curves", ...data.curves.flatMap(curve)), get("program"));
   if (data.optimizations.length)
-    addSection("optimizations", "Carried out in another form", table(["optimization", "operations", "mostly"],
+    addSection("optimizations", "Optimizations", table(["optimization", "operations", "mostly"],
       data.optimizations.map((r) => [r.name, r.count, r.words])));
-  addSection("rules", "Rules", table(["rule", "operations", "what it says"],
+  addSection("rules", "Rules", table(["rule", "operations", "meaning"],
     data.rules.map((r) => [r.rule, r.count, r.words])));
 }
 
-function curve(c) { // drawn anew for each width, so that texts keep their shape
+function curve(c) { // redrawn for each width, so that texts keep their shape
   const tall = 170, left = 66, right = 12, top = 14, bottom = 24, floor = tall - bottom, last = c.steps.length - 1;
   const first = c.steps[0] || 0, span = (c.steps[last] - first) || 1;
   const [low, high] = c.least ? [c.least[1], c.greatest[1]] : [0, 0];
   const scale = c.log ? Math.log : (value) => value;
   const short = (number) => (Number.isInteger(number) && Math.abs(number) < 1e9 ? number.toLocaleString("en") : Math.abs(number) >= 1e6 || (number && Math.abs(number) < 1e-3) ? number.toExponential(2) : String(+number.toPrecision(5)));
   const at = ([step, value]) => `${short(value)} at step ${step}`;
-  const say = [`${c.count.toLocaleString("en")} points`, ...(c.last ? [`last ${at(c.last)}`, `least ${at(c.least)}`, `greatest ${at(c.greatest)}`] : []),
+  const summary = [`${c.count.toLocaleString("en")} points`, ...(c.last ? [`last ${at(c.last)}`, `least ${at(c.least)}`, `greatest ${at(c.greatest)}`] : []),
     ...(c.lost ? [`× ${c.lost} not finite`] : []), ...(c.log ? ["logarithmic axis"] : [])].join("; ");
-  const told = make("p", { class: "hint", role: "status" }, say);
-  const svg = make("svg", { class: "curve", tabindex: 0, role: "img", "aria-label": `${c.name}: ${say}` });
-  let wide = 0, place = -1, cursor = null;
+  const status = make("p", { class: "hint", role: "status" }, summary);
+  const svg = make("svg", { class: "curve", tabindex: 0, role: "img", "aria-label": `${c.name}: ${summary}` });
+  let wide = 0, index = -1, cursor = null;
   const x = (step) => left + ((wide - left - right) * (step - first)) / span;
   const y = (value) => floor - (floor - top) * (high > low ? (scale(value) - scale(low)) / (scale(high) - scale(low)) : 0.5);
   const write = (words, x, y, more = {}) => make("text", { x, y, ...more }, words);
@@ -95,13 +95,13 @@ function curve(c) { // drawn anew for each width, so that texts keep their shape
   };
   const show = (i) => {
     if (last < 0) return;
-    place = Math.max(0, Math.min(last, i));
-    for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(c.steps[place]));
+    index = Math.max(0, Math.min(last, i));
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(c.steps[index]));
     cursor.setAttribute("visibility", "visible");
-    const value = c.values[place];
-    told.textContent = `step ${c.steps[place]}: ${value === null ? "not finite" : short(value)} (${say})`;
+    const value = c.values[index];
+    status.textContent = `step ${c.steps[index]}: ${value === null ? "not finite" : short(value)} (${summary})`;
   };
-  const moves = { ArrowRight: () => place + 1, ArrowLeft: () => place - 1, Home: () => 0, End: () => last };
+  const moves = { ArrowRight: () => index + 1, ArrowLeft: () => index - 1, Home: () => 0, End: () => last };
   svg.addEventListener("pointermove", (event) => {
     const step = first + (span * (event.clientX - svg.getBoundingClientRect().left - left)) / (wide - left - right);
     const i = c.steps.findIndex((s) => s >= step);
@@ -111,5 +111,5 @@ function curve(c) { // drawn anew for each width, so that texts keep their shape
     if (moves[event.key]) { event.preventDefault(); show(moves[event.key]()); }
   });
   new ResizeObserver(draw).observe(svg);
-  return [make("h3", {}, c.name), svg, told];
+  return [make("h3", {}, c.name), svg, status];
 }

@@ -1,6 +1,6 @@
-"""Sections of small tables, which the page draws alike.
+"""Sections of small tables for the page.
 
-A cell is a text, or ``{"text": …, "share": …}`` where a bar of that length (0 to 1) stands beside.
+A cell is a text or ``{"text": …, "share": …}``, a text next to a bar of that length (0 to 1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Paged(Protocol):
     """A record that the page shows as a section: a comparison, blame, advice."""
 
     def page_section(self) -> dict[str, Any]:
-        """The record as a section of the page; see :func:`section`."""
+        """Returns the record as a section of the page; see :func:`section`."""
         ...
 
 
@@ -31,15 +31,15 @@ def section(
     code: str = "",
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A section of the page.
+    """Makes a section of the page.
 
     Args:
         name: its anchor.
         title: its heading.
-        lines: above the tables.
-        tables: made by :func:`table`.
-        code: shown to be copied.
-        notes: below the tables.
+        lines: lines above the tables.
+        tables: results of :func:`table`.
+        code: code for the user to copy.
+        notes: lines below the tables.
     """
     return {
         "id": name,
@@ -52,24 +52,24 @@ def section(
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """A table with a title over it; cells are texts, or bars made by :func:`bar`."""
+    """Makes a table with a title; cells are texts or results of :func:`bar`."""
     return {"title": title, "columns": list(columns), "rows": [list(row) for row in rows]}
 
 
 def bar(part: float, whole: float, text: str) -> Any:
-    """A cell with a bar as long as a part is of a whole; a text alone where the whole is 0."""
+    """Makes a cell with a bar of length ``part / whole``, or without a bar if the whole is 0."""
     return {"text": text, "share": part / whole} if whole else text
 
 
 def findings_section(
     findings: Iterable[Mapping[str, str]], lines: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Findings as a section, in the order in which they are given.
+    """Makes a section of findings, in the given order.
 
     Args:
-        findings: of each, texts by the keys of :data:`FINDING`; only ``"title"`` is needed.
-        lines: above the table.
-        notes: below the table.
+        findings: dicts of texts by the keys of :data:`FINDING`; only ``"title"`` is required.
+        lines: lines above the table.
+        notes: lines below the table.
 
     Raises:
         ArgumentTypeError: ``findings`` is no list of mappings.
