@@ -8,13 +8,13 @@ from pathlib import Path
 _HEAD = """\
 # Benchmarks
 
-One question in each file; its command is in its first line, its last result in `results/` as JSON
-and as text. This page is generated from those results (`python -m benchmarks._readme`): do not edit
-it. What was tried and did not work is in [NOTES.md](NOTES.md).
+Each file answers one question. Its first line is its command, and `results/` has its last result as
+JSON and as text. `python -m benchmarks._readme` generates this page from those results: do not edit
+it. [NOTES.md](NOTES.md) says what was tried and did not work.
 
-The commands are run from the root of the checkout, with `duotone[dev]` installed; `make bench` runs
-them all. Times are medians, taken side by side in one run, and compared as ratios: the absolute
-figures belong to the processor that stands beside them.
+Run the commands from the root of the checkout, with `duotone[dev]` installed; `make bench` runs
+them all. Times are medians, taken side by side in one run. Compare them as ratios: absolute figures
+belong to the processor named with them.
 """
 
 

@@ -43,7 +43,7 @@ _NAMES = {
     "find_ranges": "ranges",
     "check_classes": "check",
     "allow_small_addends": "amend",
-    "hand_on_full": "paint",
+    "keep_accumulators": "paint",
     "fewer_casts": "paint",
     "check_painting": "check",
     "cast_beforehand": "paint",

@@ -38,23 +38,23 @@ _HEAD = """\
 
 # Scientific programs
 
-Programs outside deep learning, small ones from the documentation of public libraries and from
-textbooks: what each gives in mixed precision, beside float32.
+Small programs outside deep learning, from the documentation of public libraries and from textbooks:
+the results of each in mixed precision, compared with float32.
 
 **{kept} of {total} programs are as good as float32 in all three ways.**
 
-- *float32*: float32's own error against float64, relative to the root mean square of the figure,
-  the geometric mean over {seeds} seeds. Where the truth is known (samplers, evolution strategies)
-  it is the figure itself: an error, a best value, draws over effective sample size.
+- *float32*: the error of float32 against float64, relative to the root mean square of the figure,
+  geometric mean over {seeds} seeds. If the truth is known (samplers, evolution strategies), it is
+  the figure itself: an error, a best value, draws over effective sample size.
 - *float16*, *bfloat16* (forced with `ignore_performance=True`) and *default* (`autocast(f)`, on a
-  CPU with bfloat16 instructions): the error over float32's. At most {enough:g} is as good.
-  Where rounding grows until it is as large as the result (*chaotic*), over that of a float32 whose
-  arguments are perturbed by a millionth, if that is larger. Where most of a program is a network
-  (*network*), over that of the same program whose network has half dots by hand, with what is
-  behind it in float32, or over half an epsilon of the half type, whichever is larger.
+  CPU with bfloat16 instructions): the error divided by that of float32. At most {enough:g} is as
+  good. If rounding errors grow as large as the result (*chaotic*), the divisor is at least the
+  error of a float32 run with arguments perturbed by a millionth. If most of a program is a network
+  (*network*), the divisor is the larger of half an epsilon of the half type and the error of the
+  same program with half dots by hand in its network and float32 after it.
 - *half*: operations in half, in the three ways, of all.
-- *verdict*: `float32` where nothing is half: half cannot serve, and
-  [`explain`](../getting-started.md) says which rule keeps it so.
+- *verdict*: `float32` if nothing is half, because half would not do;
+  [`explain`](../getting-started.md) names the rule.
 
 {versions}.
 

@@ -35,15 +35,15 @@ _NOTE = "<!-- written by scripts/coverage_table.py from tests/catalogue; do not 
 
 _PRIMITIVES = """\
 Every primitive that JAX {version} exports (`jax.extend.core.primitives`, `jax.lax`,
-`jax.lax.linalg`), the list it is on and why, the number of cases in the catalogue that test it,
-and the narrowest it becomes between two dots: `half`, `float32, stored half` (it computes in
-float32 and hands on half), or `float32` (as before). A dash: it has no float32 operand, or its
-inside is painted instead."""
+`jax.lax.linalg`): its list and the reason, the number of catalogue cases that test it, and its
+narrowest precision between two dots. That is `half`, `float32, stored half` (it computes in float32
+and stores half), or `float32` (unchanged). A dash means that it has no float32 operand, or that
+duotone decides about the operations inside it instead."""
 _TRANSFORMATIONS = """\
-Each case is called as it is, between two dots, as `grad(autocast(f))` and `autocast(grad(f))`,
+The tests call each case alone, between two dots, as `grad(autocast(f))` and `autocast(grad(f))`,
 under `vmap`, and with its primitive forced onto the allow list, in float16 and in bfloat16. The
-tolerance is the largest of its cases', in units in the last place of the half type, relative to
-the largest element of a result."""
+tolerance of a row is the largest of its cases, in units in the last place of the half type,
+relative to the largest element of a result."""
 
 
 def explained(case: Case, half: str) -> duotone.Explanation:

@@ -93,17 +93,17 @@ sees more than one pixel of each. After one step from rest the momentum is the g
 Weights, images, labels and dropout masks are the same in float32, in the rewritten step, by hand.
 
 **Errors** are relative to float32: |loss - loss32| / |loss32|, and ‖g - g32‖ / ‖g32‖ over all
-gradients together; settled: the root mean square of two batches. An architecture that is out of a
-limit with two is measured again with {more_batches}, which decide{measured_again}.
+gradients together; settled: the root mean square of two batches. If an architecture exceeds a limit
+with two batches, {more_batches} batches decide{measured_again}.
 
 - *by hand*: the same model under Keras' own dtype policy, `mixed_float16` or `mixed_bfloat16`.
-- *rounded*: everything in float32, but weights and images rounded once to the half type. How well
-  the gradient can be known at all.
+- *rounded*: everything in float32, but weights and images rounded once to the half type. This is
+  how well the gradient can be known at all.
 
 **Two starts.** With Keras' *initial* weights and batch statistics of few images, a rounding grows
-from layer to layer and flips rectifiers: rounding the weights once, then calculating in float32,
-may change the gradient by its own size. A comparison there has little power, so the verdict needs
-a *settled* start as well: the same random weights, but batch normalisations with a shift of
+from layer to layer and flips rectifiers: rounding the weights once, then computing in float32,
+may change the gradient by its own size. A comparison there has little power, so the verdict also
+needs a *settled* start: the same random weights, but batch normalizations with a shift of
 {shift} (not 0), so that few values lie at the kink of a rectifier. The operations are the same.
 
 **An architecture passes** when every dot and convolution of its step has half operands, the step is

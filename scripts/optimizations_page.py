@@ -21,13 +21,12 @@ _HEAD = """\
 <!-- written by scripts/optimizations_page.py; do not edit -->
 # Optimizations
 
-A painting says in which precision an operation computes and stores. An *optimization* says in what
-other form it is carried out, or which of its results is not kept: an identity that a device gains
-from. `duotone.explain` tells of each one in effect, by name and with its reason, at the operation;
-`Policy(optimizations_remove={"picks"})` or `DUOTONE_OPTIMIZATIONS_REMOVE=picks` switches it off,
-and `explain` with that policy no longer names it. What each one gained is measured in [What was
-measured](measured.md#optimizations); `python -m benchmarks.ablation` switches off one after the
-other.
+An *optimization* replaces an operation with an equal form that moves fewer bytes on some device, or
+recomputes a result instead of storing it. `duotone.explain` names each one in effect, with its
+reason, at the operation. `Policy(optimizations_remove={"picks"})` or
+`DUOTONE_OPTIMIZATIONS_REMOVE=picks` switches one off. [What was
+measured](measured.md#optimizations) has the gain of each; `python -m benchmarks.ablation` measures
+the training steps without one after the other.
 
 ```python
 import jax, jax.numpy as jnp
@@ -38,8 +37,8 @@ seen = duotone.explain(step, jnp.ones((32, 64)), jnp.ones((16, 32)), dtype="floa
 print({name for operation in seen.operations for name, reason in operation.optimizations})
 ```
 
-The formulas are read from left to right: what was written = what runs. The devices are the rows of
-`duotone/devices/table.py`:
+Each formula reads from left to right: the operation as written = the operation that runs. The
+devices are the rows of `duotone/devices/table.py`:
 
 | name | device |
 | --- | --- |

@@ -2,15 +2,16 @@
 
 Each table stands between ``<!-- results: NAME -->`` and ``<!-- end of results -->`` and is made
 from ``benchmarks/results/NAME.json``, which the benchmark of that name wrote. ``--check`` writes
-nothing and fails where a table is not what its file says. Called by ``make bench``, and with
-``--check`` by the tests. Who extends this: a table for another benchmark is a function and a line
-in ``TABLES``.
+nothing and fails where a table is not what its file says. ``make bench`` calls this, and the tests
+call it with ``--check``. ``TABLES`` has every row, for ``docs/results.md``; where ``SHORT`` has a
+function for a benchmark, the README shows that summary instead.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -84,13 +85,54 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[list[str]]]] = {
 }
 
 
+def painter_summary(figures: dict[str, Any]) -> list[list[str]]:
+    """Bytes and memory over dtypes set by hand: mean, best and worst model of each half."""
+    records, halves = figures["records"], figures["halves"]
+    rows = [["models", "what", "geometric mean", "best model", "worst model"]]
+    for half in dict.fromkeys(halves.values()):
+        names = [name for name in halves if halves[name] == half]
+        for words, key in (("bytes", "bytes"), ("temporary memory", "temporary")):
+            ratios = {}
+            for name in names:
+                ours, hand = (
+                    records.get(f"{name}/h200/bfloat16/{way}", {}) for way in ("duotone", "by hand")
+                )
+                if key in ours and key in hand:
+                    ratios[name] = ours[key] / hand[key]
+            rows.append([f"{half} half ({len(ratios)})", words, *_spread(ratios)])
+    return rows
+
+
+def cpu_steps_summary(figures: dict[str, Any]) -> list[list[str]]:
+    """Speed-ups on a CPU: mean, best and worst model of each version of JAX."""
+    rows = [["JAX", "what", "geometric mean", "worst model", "best model"]]
+    for name, found in figures.items():
+        for way in ("duotone", "by hand"):
+            speeds = {row["name"]: row["speedups"][way] for row in found["rows"]}
+            rows.append([name.removeprefix("JAX "), way, *_spread(speeds)])
+    return rows
+
+
+def _spread(numbers: dict[str, float]) -> list[str]:
+    """The geometric mean, the least and the greatest number, with their names."""
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    ends = [f"{numbers[name]:.2f} ({name})" for name in (ordered[0], ordered[-1])]
+    return [f"{statistics.geometric_mean(numbers.values()):.2f}", *ends]
+
+
+SHORT: dict[str, Callable[[dict[str, Any]], list[list[str]]]] = {
+    "painter": painter_summary,
+    "cpu_steps": cpu_steps_summary,
+}
+
+
 def filled(text: str) -> str:
     """The text of the README with every table made anew."""
 
     def section(match: re.Match[str]) -> str:
         name = match[2]
         data = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-        head, *rows = TABLES[name](data["figures"])
+        head, *rows = SHORT.get(name, TABLES[name])(data["figures"])
         lines = [head, ["---"] * len(head), *rows]
         return match[1] + "".join(f"| {' | '.join(line)} |\n" for line in lines) + match[3]
 

@@ -3,9 +3,9 @@
 python scripts/results_page.py            # writes them
 python scripts/results_page.py --check    # fails if one is not up to date
 
-The pictures are SVG without a background, in precisions that are told apart on white and on black,
-so that one file serves both. Called by ``make bench``, and with ``--check`` by the tests. Who
-extends this: a picture is a function and a line in ``PICTURES``; tables are those of
+The pictures are SVG without a background, in colors that are easy to tell apart on white and on
+black, so one file serves both themes. ``make bench`` calls this, and the tests call it with
+``--check``. A picture is a function and a line in ``PICTURES``; the tables are those of
 ``scripts/readme_results.py``.
 """
 
@@ -34,17 +34,17 @@ _HEAD = """\
 <!-- written by scripts/results_page.py from benchmarks/results; do not edit -->
 # Results
 
-Every benchmark, what it asked, its command, and its last result. Bars that were missed are listed
-like those that were kept. `benchmarks/README.md` has every bar, `benchmarks/results/` the records,
-`benchmarks/NOTES.md` what was tried and did not work; [What was measured](measured.md) says what
-followed from it.
+Each section is one benchmark: its question, its command and its last result, with missed bars next
+to kept ones. `benchmarks/README.md` lists every bar, `benchmarks/results/` has the records, and
+`benchmarks/NOTES.md` says what was tried and did not work. [What was measured](measured.md) says
+which decisions follow from the results.
 
-Steps for GPUs and TPUs were compiled by their compilers and **not run**: bytes and memory are the
-compiled program's, times are rooflines. Times of CPUs were measured, side by side in one run.
-Compare ratios: the absolute figures belong to the processor that stands beside them.
+GPU and TPU steps were compiled by the device's compiler and **not run**: bytes and memory are those
+of the compiled program, times are rooflines. CPU times were measured side by side in one run.
+Compare ratios only: absolute figures belong to the processor named below each section.
 """
 
-PRECISIONS = {"duotone": "#0090d0", "by hand": "#e69f00"}  # after Okabe and Ito
+COLORS = {"duotone": "#0090d0", "by hand": "#e69f00"}  # after Okabe and Ito
 GREY = "#808080"
 
 
@@ -114,7 +114,7 @@ def bytes_of_steps(figures: dict[str, Any]) -> str:
     rows = {}
     for model in dict.fromkeys(key.split("/")[0] for key in records):
         full = records.get(f"{model}/h200/float32", {}).get("bytes")
-        ways = {way: records.get(f"{model}/h200/bfloat16/{way}", {}) for way in PRECISIONS}
+        ways = {way: records.get(f"{model}/h200/bfloat16/{way}", {}) for way in COLORS}
         if full and all("bytes" in record for record in ways.values()):
             rows[model] = {way: record["bytes"] / full for way, record in ways.items()}
     return bars_picture(
@@ -126,7 +126,7 @@ def speed_on_cpu(figures: dict[str, Any]) -> str:
     """Speed-ups on a CPU, with the newest JAX in the record."""
     newest = list(figures)[-1]
     rows = {row["name"]: row["speedups"] for row in figures[newest]["rows"]}
-    kept = {name: {way: speeds[way] for way in PRECISIONS} for name, speeds in rows.items()}
+    kept = {name: {way: speeds[way] for way in COLORS} for name, speeds in rows.items()}
     return bars_picture(f"Speed of a bfloat16 training step on a CPU, float32 = 1 ({newest})", kept)
 
 
@@ -135,7 +135,7 @@ def bars_picture(title: str, rows: dict[str, dict[str, float]]) -> str:
 
     Args:
         title: stands above.
-        rows: for each name the numbers of ``PRECISIONS``, by name.
+        rows: for each name the numbers of ``COLORS``, by name.
 
     Returns:
         The text of the file.
@@ -146,16 +146,16 @@ def bars_picture(title: str, rows: dict[str, dict[str, float]]) -> str:
     lines, y = [], 66
     for name, numbers in rows.items():
         lines.append(_words(left - 10, y + high, name, "end"))
-        for way, precision in PRECISIONS.items():
+        for way, color in COLORS.items():
             length = numbers[way] * scale
             size = f'width="{length:.1f}" height="{high - 3}"'
-            lines.append(f'<rect x="{left}" y="{y}" {size} fill="{precision}"/>')
+            lines.append(f'<rect x="{left}" y="{y}" {size} fill="{color}"/>')
             lines.append(_words(left + length + 5, y + high - 5, f"{numbers[way]:.2f}", size=11))
             y += high
         y += 9
     key, x = [], left
-    for way, precision in PRECISIONS.items():
-        key.append(f'<rect x="{x}" y="38" width="12" height="12" fill="{precision}"/>')
+    for way, color in COLORS.items():
+        key.append(f'<rect x="{x}" y="38" width="12" height="12" fill="{color}"/>')
         key.append(_words(x + 18, 49, way))
         x += 110
     one = left + scale

@@ -23,21 +23,20 @@ _HEAD = """\
 
 # Rules
 
-Every operation has one rule: why it is half or full. [`explain`](getting-started.md) names it
-beside each operation, the summary counts them. `seen.rows(rule="taint")` shows the operations of
-one. What makes a half operation full, or a full one half, is a [policy](policy.md): `keep_full`,
-`keep_half`, edits of the lists, ranges. Lists and rules are the same on every device, but for
-`device` and `small`.
+Every operation has one rule, the reason why it is half or full. [`explain`](getting-started.md)
+shows the rule of each operation and counts them; `seen.rows(rule="taint")` lists the operations of
+one. A [policy](policy.md) overrides rules: `keep_full`, `keep_half`, edits of the lists, ranges.
+Lists and rules are the same on every device, except `device` and `small`.
 
-*Dominant* is an operand with at least as many elements as the result. An *allow operation* is on
-the allow list (dots and convolutions). [How it decides](architecture.md#the-words) has the other
+A *dominant* operand has at least as many elements as the result. An *allow operation* is on the
+allow list (dots and convolutions). [How it decides](architecture.md#the-words) explains the other
 words.
 
 `Policy(rules_remove={"distance"})` or `DUOTONE_RULES_REMOVE=distance` switches a rule off; the
-third column names what to write. The stage of `mixed` decides most of `full_readers` too. Where the
-column says "no", the rule has no stage of its own: edit the lists, or use `keep_full` and
-`keep_half`. `backward` is no operation's rule: removed, it leaves the derivatives of a rewritten
-function to JAX.
+third column has the name to write (removing `mixed` also removes most of `full_readers`). Where it
+says "no", the rule has no stage of its own: edit the lists, or use `keep_full` and `keep_half`.
+`backward` is not a rule of an operation: removing it leaves the derivatives of a rewritten function
+to JAX.
 
 | rule | what it says | switched off by | decided by |
 | --- | --- | --- | --- |
@@ -74,8 +73,8 @@ def _where(rule: Rule) -> str:
 
 
 def _only_asks(path: Path) -> bool:
-    """Whether a module names rules and decides none."""
-    return path.name in ("rules.py", "safety rules.py") or path.parent.name == "advice"
+    """True if a module names rules and decides none."""
+    return path.name in ("rules.py", "safety_rules.py", "removable.py") or "advising" in path.parts
 
 
 def main() -> int:

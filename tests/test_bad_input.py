@@ -287,7 +287,7 @@ class Slotted:
 
 @pytest.mark.parametrize("kind", [Holder, Slotted])
 def test_an_object_that_hides_a_traced_value(kind: Any):
-    with pytest.raises(LeakedTracerError, match=rf"{kind.__name__} that holds a traced value"):
+    with pytest.raises(LeakedTracerError, match=rf"{kind.__name__} that contains a traced value"):
         mixed(lambda x: kind(x @ X))(X)
 
 

@@ -155,5 +155,5 @@ def test_the_text_tells_what_each_optimization_gains() -> None:
     seen = duotone.explain(function, *args, dtype="float16")
     shown = str(seen.rows())
     assert " +recompute" in shown
-    assert "+recompute: not kept: calculated again for later readers" in shown
+    assert "+recompute: not kept: recomputed for later readers" in shown
     assert "recompute" in str(seen)

@@ -1,9 +1,7 @@
 """The one line: ``optimizer = duotone.enable_mixed_precision_graph_rewrite(optimizer)``.
 
-It looks whose optimizer it was given and hands it to the adapter of that library. Optax and Keras
-are told apart without importing either: who passes a Keras optimizer has imported Keras.
-
-Called by users.
+It passes the optimizer to the adapter of its library. It recognizes Keras optimizers without
+importing Keras: a program that passes one has imported Keras.
 """
 
 from __future__ import annotations
@@ -77,29 +75,29 @@ def enable_mixed_precision_graph_rewrite(
 ) -> Any:
     """Makes an optimizer train in mixed precision.
 
-    * **Optax**: an optimizer that is still a ``GradientTransformationExtraArgs`` and has
-      ``minimize``, ``compute_gradients`` and ``apply_gradients`` besides
+    * **Optax**: an optimizer that is still a ``GradientTransformationExtraArgs`` and also has
+      ``minimize``, ``compute_gradients`` and ``apply_gradients``
       (:class:`duotone.MixedPrecisionOptimizer`).
     * **Keras on JAX**: an optimizer for ``model.compile``; ``fit``, ``evaluate`` and ``predict`` of
       that model are rewritten.
 
     A step whose gradients are not finite is skipped: parameters, the optimizer's state, schedules
-    and step counters stay as they were, and the step is counted as skipped.
+    and step counters do not change, and the step is counted as skipped.
 
     Args:
         opt: an Optax optimizer or a Keras optimizer.
-        loss_scale: ``"dynamic"`` (in float16: begins at 2**15, finds its own value; in bfloat16 and
-            where nothing is rewritten: none, since bfloat16 has float32's range), a number of at
-            least 1, a loss-scale object such as :func:`dynamic_loss_scale` makes, or None.
-        dtype: ``float16`` or ``bfloat16``. None asks the default device, when training starts, for
-            the one that is fast there; where none is, nothing is rewritten. ``float32`` is the same
-            as ``enabled=False``.
+        loss_scale: ``"dynamic"`` (in float16: starts at 2**15 and adjusts itself; in bfloat16 and
+            if nothing is rewritten: no scaling, since bfloat16 has float32's range), a number of at
+            least 1, a loss-scale object such as :func:`dynamic_loss_scale` returns, or None.
+        dtype: ``float16`` or ``bfloat16``. With None, duotone uses the half type that is fast on
+            the default device when training starts; if there is none, nothing is rewritten.
+            ``float32`` is the same as ``enabled=False``.
         policy: what may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
             needed in ``pmap`` and in ``shard_map(check_vma=False)``.
-        enabled: False switches off: nothing is rewritten or scaled. An Optax optimizer has the same
-            methods and still skips steps whose gradients are not finite; a Keras optimizer comes
-            back as it is.
+        enabled: False rewrites and scales nothing. An Optax optimizer then has the same methods and
+            still skips steps whose gradients are not finite; a Keras optimizer is returned
+            unchanged.
 
     Returns:
         The wrapped optimizer.
@@ -166,25 +164,25 @@ def optimizer_from_environment(
     With ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` or ``DUOTONE_ENABLE=1`` this is
     :func:`enable_mixed_precision_graph_rewrite`; ``..._GRAPH_REWRITE=1`` and
     ``..._LOSS_SCALING=1`` switch one of the two parts on (``docs/environment.md``). Loss scaling
-    alone, for a model whose half precision is its own, is dynamic whatever the half type.
+    alone, for a model that has its own half precision, is dynamic for every half type.
 
-    Without them, an Optax optimizer gets the same methods and state and trains as it is, except
-    that it skips steps whose gradients are not finite; so the same program, with the same calls,
-    runs in either precision. A Keras optimizer comes back as it is.
+    Without them, an Optax optimizer gets the same methods and state and trains in full precision,
+    except that it skips steps whose gradients are not finite. So the same program, with the same
+    calls, runs in either precision. A Keras optimizer is returned unchanged.
 
     Args:
         opt: an Optax optimizer or a Keras optimizer.
-        loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`; where it is left at
-            ``"dynamic"``, ``DUOTONE_LOSS_SCALE`` is asked.
-        dtype: likewise; if None, ``DUOTONE_DTYPE`` is asked before the device.
-        policy: likewise.
-        axis_name: likewise.
+        loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`; ``DUOTONE_LOSS_SCALE``
+            replaces ``"dynamic"``.
+        dtype: ``float16`` or ``bfloat16``; None reads ``DUOTONE_DTYPE``, then asks the device.
+        policy: what may be painted; the default policy if omitted.
+        axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped.
 
     Returns:
         The optimizer.
 
     Raises:
-        EnvironmentVariableError: a variable holds a value it does not take.
+        EnvironmentVariableError: a variable has an invalid value.
         ArgumentTypeError, ArgumentError: as :func:`enable_mixed_precision_graph_rewrite` does.
 
     Example:
@@ -199,10 +197,10 @@ def optimizer_from_environment(
     dtype = switches.dtype if dtype is None else dtype
     if not (switches.loss_scaling or switches.rewrite) and _is_keras(opt):
         return opt
-    if isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # a default: as if left out
+    if isinstance(loss_scale, str) and loss_scale == DYNAMIC:  # the default, as if omitted
         loss_scale = switches.loss_scale
     if isinstance(loss_scale, str) and switches.loss_scaling and not switches.rewrite:
-        loss_scale = DynamicLossScale()  # no half type of ours decides whether to scale
+        loss_scale = DynamicLossScale()  # the model's half type is unknown, so always scale
     parts = {"rewrite": switches.rewrite, "scale": switches.loss_scaling}
     return _wrapped(opt, loss_scale, dtype, policy, axis_name, **parts)
 
@@ -224,8 +222,8 @@ def _wrapped(
         if axis_name is not None:
             raise ArgumentError(
                 "enable_mixed_precision_graph_rewrite: axis_name is for Optax optimizers inside "
-                "pmap and shard_map; Keras distributes by sharding, where the check is global by "
-                "itself. Leave it out."
+                "pmap and shard_map; Keras distributes by sharding, where the check is always "
+                "global. Leave it out."
             )
         from duotone.adapters import keras
 
@@ -242,7 +240,7 @@ MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite
 
 
 def _is_keras(opt: Any) -> bool:
-    """True if this is an optimizer of Keras, or a class of one (which the adapter refuses)."""
+    """True for a Keras optimizer, or a class of optimizers (which the adapter refuses)."""
     optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
     base = getattr(optimizers, "Optimizer", None)
     if not isinstance(base, type):

@@ -1,9 +1,8 @@
-"""Loss functions, differentiated, scaled and rewritten; kept for as long as they live.
+"""Caches the rewritten, scaled gradients of loss functions while the loss functions are alive.
 
-A rewritten function is compiled when it is first called, so ``opt.compute_gradients(loss_fn, ...)``
-must find the same one again in the next step. It is kept for as long as `loss_fn` lives and not
-longer: the kept function refers to `loss_fn` weakly, which is no loss, because nobody calls it but
-with `loss_fn` in hand.
+The first call of a rewritten function compiles it, so ``opt.compute_gradients(loss_fn, ...)`` must
+find the same function in the next step. The cached function has a weak reference to `loss_fn` and
+is dropped with it. The reference is always alive during a call, since the caller has `loss_fn`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MOST_KEPT = 64
 
 
 class _Borrowed:
-    """A function that is held weakly, where Python can, and looks like itself in errors."""
+    """A callable with a weak reference to a function, if Python allows one, and with its name."""
 
     def __init__(self, fn: Callable[..., Any], forget: Callable[[Any], Any]) -> None:
         self._get = reference(fn, forget)
@@ -42,12 +41,12 @@ class _Borrowed:
 
 
 def reference(fn: Any, forget: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
-    """A function that is held weakly where Python can, and called for with no arguments."""
+    """A weak reference to a function, or a strong one if Python allows no weak reference."""
     try:
         if isinstance(fn, types.MethodType):
             return weakref.WeakMethod(fn, forget)
         return weakref.ref(fn, forget)
-    except TypeError:  # no weak references to it: kept until others take its place
+    except TypeError:  # allows no weak references: kept until newer functions replace it
         return lambda: fn
 
 
@@ -55,15 +54,15 @@ class GradientFunctions:
     """Rewritten gradients of loss functions, by function.
 
     Args:
-        dtype: as :func:`duotone.autocast` takes it.
-        policy: likewise.
+        dtype: the half type, as for :func:`duotone.autocast`.
+        policy: what may be painted, as for :func:`duotone.autocast`.
         axes: mapped axes over which the finite check agrees, or None.
-        rewrite: whether they are rewritten at all. Where ``dtype`` is float32 they are switched
-            off, and a rewrite around them leaves them as they are too.
+        rewrite: whether they are rewritten at all. If ``dtype`` is float32, they are switched off,
+            and an outer rewrite does not change them either.
 
     Attributes:
-        policy: by which they are rewritten.
-        handed_out: whether one of them became part of a larger program, which keeps it as it is.
+        policy: the policy of the next rewrite.
+        handed_out: whether one of them became part of a larger program, which keeps its painting.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class GradientFunctions:
         self._compiled = 0
 
     def of(self, loss_fn: Any, has_aux: bool, *, traced: bool) -> Callable[..., ScaledGrad]:
-        """``autocast(scaled_value_and_grad(loss_fn, …))``, the same one every time.
+        """``autocast(scaled_value_and_grad(loss_fn, …))``, the same object every time.
 
         Args:
-            loss_fn: gives the loss, or a pair with `has_aux`.
+            loss_fn: returns the loss, or a pair with `has_aux`.
             has_aux: whether it returns a pair.
             traced: whether this call is part of a larger program, which keeps what it traces.
 
@@ -88,14 +87,14 @@ class GradientFunctions:
             ArgumentTypeError: `loss_fn` is not callable.
         """
         self.handed_out |= traced
-        # The count before the policy: a healer may change both in between, in this order reversed.
+        # Reads the count before the policy, because a healer writes the policy before the count.
         key = (*identity(loss_fn), bool(has_aux), self._painting)
         policy = self.policy
         kept = self._kept.get(key)
-        if kept is not None and kept[0].__wrapped__ is not None:  # alive, so it is the same one
+        if kept is not None and kept[0].__wrapped__ is not None:  # alive, so it is the same object
             return kept[1]
         if not callable(loss_fn):
-            scaled_value_and_grad(loss_fn)  # raises the error that says what it must be
+            scaled_value_and_grad(loss_fn)  # raises the error for this
         borrowed = _Borrowed(loss_fn, lambda _: self._kept.pop(key, None))
         function = scaled_value_and_grad(borrowed, has_aux=bool(has_aux), axis_name=self._axes)
         if self._rewrite or self._dtype == OFF:
@@ -108,7 +107,7 @@ class GradientFunctions:
         return function
 
     def repaint(self, policy: Policy) -> None:
-        """From now on rewrites by another policy."""
+        """Uses another policy for all later rewrites."""
         self.policy = policy
         self._painting += 1
         self._kept.clear()
@@ -119,7 +118,7 @@ class GradientFunctions:
         if self._compiled == _MANY:
             logger.warning(
                 "compute_gradients was given %d different loss functions, the last one %s, and "
-                "compiled each. If it is made anew in every step (a lambda or functools.partial "
+                "compiled each. If every step makes a new one (a lambda or functools.partial "
                 "in the loop), define it once outside and pass what changes as arguments; or put "
                 "the whole step into jax.jit.",
                 self._compiled,
@@ -128,7 +127,7 @@ class GradientFunctions:
 
 
 def identity(fn: Any) -> tuple[int, int]:
-    """Tells functions apart; a bound method is a new object every time it is read."""
+    """A key for a function; Python makes a new object for a bound method at every access."""
     if isinstance(fn, types.MethodType):
         return id(fn.__self__), id(fn.__func__)
     return id(fn), 0

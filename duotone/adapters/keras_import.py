@@ -1,12 +1,10 @@
-"""Keras beside duotone: the name of our optimizer, and the backend that a process forgot to choose.
+"""Runs when Keras is imported: registers our optimizer's name, and explains a missing backend.
 
-Keras saves a model together with the name of its optimizer's class, and looks the name up when it
-loads the model, in whatever process that is. So the name is there as soon as duotone and Keras have
-both been imported, in either order. What stands under it is a stand-in that loads the class when it
-is asked for: the class needs JAX, Optax and Keras' JAX backend, and most programs load no such
-model. (Keras gives the name to the class itself when ``duotone.adapters.keras`` is imported.)
-
-Called by ``duotone`` when Keras has been imported, or could not be.
+Keras saves a model with the name of its optimizer's class, and looks the name up when it loads the
+model in any process. So duotone registers the name as soon as both have been imported, in either
+order. It registers a placeholder that loads the class on demand: the class needs JAX, Optax and
+Keras' JAX backend, and most programs load no such model. (Keras registers the class itself when
+``duotone.adapters.keras`` is imported.)
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ _BACKENDS = frozenset({"tensorflow", "torch", "openvino"})
 
 
 class _Optimizer:
-    """Stands under the name of the wrapped optimizer until its class is loaded."""
+    """The placeholder for the wrapped optimizer until its class is loaded."""
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The wrapped optimizer of a config; Keras calls it.
 
         Args:
-            config: as ``LossScaleOptimizer.get_config`` made it.
-            custom_objects: of whoever loads the model.
+            config: the result of ``LossScaleOptimizer.get_config``.
+            custom_objects: the ``custom_objects`` of the call that loads the model.
 
         Raises:
             ArgumentError: Keras does not run on JAX.
@@ -51,17 +49,17 @@ class _Optimizer:
 
 
 def name_optimizer() -> None:
-    """Tells Keras, which has been imported, the name of the wrapped optimizer."""
+    """Registers the name of the wrapped optimizer; Keras must be imported."""
     saving: Any = getattr(sys.modules["keras"], "saving", None)
-    if hasattr(saving, "get_custom_objects"):  # not in a Keras of before 2.13, which loads no such
+    if hasattr(saving, "get_custom_objects"):  # older than Keras 2.13 cannot load such a model
         saving.get_custom_objects().setdefault(OPTIMIZER, _Optimizer)
 
 
 def name_backend(error: ImportError) -> None:
-    """Adds the remedy to the error of a Keras that looks for a backend that is not installed.
+    """Adds the remedy to the error of importing Keras without its backend.
 
     Args:
-        error: with which the import of Keras fails.
+        error: the error of the import.
     """
     library = (error.name or "").partition(".")[0]
     if library in _BACKENDS:

@@ -1,9 +1,9 @@
 """Flax Linen: a ``TrainState`` in mixed precision, whose step counter does not count skipped steps.
 
 Linen's ``init`` and ``apply`` are pure functions, so :func:`duotone.autocast` and
-``duotone.value_and_grad`` take them as they are. What needs an adapter is the training state:
-``flax.training.train_state.TrainState`` adds one to ``step`` whatever happened, and knows no place
-for what a step that is skipped must not change besides parameters (batch statistics).
+``duotone.value_and_grad`` accept them directly. Only the training state needs an adapter:
+``flax.training.train_state.TrainState`` adds one to ``step`` even if the step is skipped, and a
+skipped step must not change other state (batch statistics) either.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TrainState(train_state.TrainState):
         apply_fn: usually ``model.apply``.
         params: the parameters.
         tx: a mixed-precision optimizer.
-        opt_state: its state, which holds the loss scale.
+        opt_state: its state, which has the loss scale.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax, flax.linen as nn
@@ -156,7 +156,7 @@ class TrainState(train_state.TrainState):
             **kwargs: keyword arguments of ``loss_fn``.
 
         Returns:
-            What was measured on all batches so far; print it for a table.
+            The measurements on all batches so far; print it for a table.
         """
         return self.tx.calibrate(
             loss_fn, self.params, self.opt_state, *args, has_aux=has_aux, **kwargs

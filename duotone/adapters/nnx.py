@@ -1,8 +1,8 @@
-"""Flax NNX: functions whose arguments are changed in place, lifted into pure ones and back.
+"""Flax NNX: lifts functions that change their arguments in place into pure functions.
 
-NNX objects (modules, optimizers, metrics, Rngs, variables) hold variables that a training step
-changes in place. A trace sees copies, so :func:`duotone.autocast` refuses such objects, and this
-file lifts instead, as ``nnx.jit`` does::
+NNX objects (modules, optimizers, metrics, Rngs, variables) contain variables that a training step
+changes in place. A trace gets copies, so :func:`duotone.autocast` refuses such objects. This file
+lifts the function instead, as ``nnx.jit`` does::
 
     split the objects among the arguments   ->  graph definitions, arrays          (outside)
       merge, call the function, split again ->  arrays, new graph definitions      (traced)
@@ -42,7 +42,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TAG = "duotone"
-"""The update contexts of this file; where calls nest, Flax keeps a stack of them."""
+"""The name of the update contexts of this file; for nested calls, Flax keeps a stack of them."""
 
 
 @overload
@@ -62,21 +62,21 @@ def autocast(
 ) -> Any:
     """:func:`duotone.autocast` for functions of NNX objects.
 
-    Modules, optimizers, metrics, Rngs and variables may stand anywhere among arguments and
-    results. What the function changes in them is changed: parameters, optimizer state, batch
-    statistics, random counters, metrics, variables made inside. Works under and around
-    ``nnx.jit``, ``nnx.grad``, ``nnx.vmap``, ``nnx.scan`` and ``nnx.remat``.
+    Arguments and results may contain modules, optimizers, metrics, Rngs and variables anywhere. The
+    function's changes to them take effect: parameters, optimizer state, batch statistics, random
+    counters, metrics, variables made inside. This works inside and outside of ``nnx.jit``,
+    ``nnx.grad``, ``nnx.vmap``, ``nnx.scan`` and ``nnx.remat``.
 
-    As in ``nnx.jit``, a Python number inside a variable becomes an array. Elsewhere numbers stay
-    as they are, as in :func:`duotone.autocast`.
+    As in ``nnx.jit``, a Python number inside a variable becomes an array. Other numbers stay Python
+    numbers, as in :func:`duotone.autocast`.
 
     Args:
-        fn: the function. A module, or a method of one, counts as its first argument: the module
-            is lifted too. If omitted, a decorator is returned.
-        dtype: ``float16``, ``bfloat16``, or ``None`` for what is fast on this device.
+        fn: the function. If it is a module or a method of one, the module is lifted too, as the
+            first argument. If omitted, a decorator is returned.
+        dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device.
         policy: what may be painted.
-        enabled: ``False`` switches off, as ``dtype="float32"`` does: the function that is returned
-            runs ``fn`` as it is, inside another rewrite too.
+        enabled: ``False`` is the same as ``dtype="float32"``: the returned function runs ``fn``
+            unchanged, even inside another rewrite.
 
     Returns:
         A function with the signature of ``fn``.
@@ -155,7 +155,7 @@ def blame(
     """:func:`duotone.blame` for functions of NNX objects; nothing in them is changed.
 
     Args:
-        step: the function; it may hold rewritten programs, as a step through a wrapped optimizer.
+        step: the function; it may call rewritten programs, like a step with a wrapped optimizer.
         *args: its arguments.
         dtype: as for :func:`duotone.blame`.
         policy: as for :func:`duotone.blame`.
@@ -178,7 +178,7 @@ def blame(
 
 
 def _pure(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A function of split objects, and the objects that stand before the caller's arguments."""
+    """A function of split objects, and the objects that come before the caller's arguments."""
     check_callable("autocast", fn)
     function, first = unbound(fn)
 
@@ -202,12 +202,12 @@ def unbound(fn: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def is_object(thing: Any) -> bool:
-    """True if a thing is an NNX object that may be changed in place."""
+    """True for an NNX object, which may be changed in place."""
     return isinstance(thing, nnx.Variable) or nnx.graphlib.is_graph_node(thing)
 
 
 def modules_in(tree: Any) -> list[nnx.Module]:
-    """The modules that stand in a tree, not those inside of others."""
+    """The outermost modules in a tree."""
     objects = jax.tree.leaves(tree, is_leaf=is_object)
     return [thing for thing in objects if isinstance(thing, nnx.Module)]
 
@@ -218,7 +218,7 @@ def only_objects(tree: Any) -> Any:
 
 
 def split_objects(tree: Any) -> Any:
-    """A tree with each NNX object split into what is static and its arrays.
+    """A tree with each NNX object split into a static definition and arrays.
 
     Call it inside ``nnx.update_context``.
     """
@@ -227,7 +227,7 @@ def split_objects(tree: Any) -> Any:
 
 
 def split_in(context: nnx.SplitContext, tree: Any) -> Any:
-    """:func:`split_objects` in a context that is open, with the objects it has seen."""
+    """:func:`split_objects` in an open context, which remembers the objects it has seen."""
 
     def split(thing: Any) -> Any:
         if not is_object(thing):
@@ -239,18 +239,18 @@ def split_in(context: nnx.SplitContext, tree: Any) -> Any:
 
 
 def merge_objects(tree: Any, *, inner: bool) -> Any:
-    """A tree with its NNX objects merged again: new ones inside the trace, the same ones outside.
+    """A tree with its NNX objects merged: new objects inside the trace, the user's objects outside.
 
     Args:
-        tree: from :func:`split_objects`.
-        inner: whether this is inside.
+        tree: the result of :func:`split_objects`.
+        inner: whether this call is inside the trace.
     """
     with nnx.merge_context(TAG, inner) as context:
         return merge_in(context, tree)
 
 
 def merge_in(context: nnx.MergeContext, tree: Any) -> Any:
-    """:func:`merge_objects` in a context that is open."""
+    """:func:`merge_objects` in an open context."""
 
     def merge(node: Any) -> Any:
         return context.unflatten(node.graphdef, *node.states) if _is_split(node) else node
@@ -263,5 +263,5 @@ def _is_split(node: Any) -> bool:
 
 
 def _as_array(leaf: Any) -> Any:
-    """A number that a variable holds is state: as a static it would compile a program per value."""
+    """Turns a number in a variable into an array: a static would compile a program per value."""
     return jnp.asarray(leaf) if isinstance(leaf, bool | int | float | complex) else leaf

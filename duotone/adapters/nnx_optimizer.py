@@ -116,7 +116,7 @@ class Optimizer(nnx.Optimizer[M]):
         return self.tx.pins
 
     def mixed_precision_state(self) -> MixedPrecisionState:
-        """The state of ``tx``, with arrays in the place of variables, as a monitor reads it."""
+        """The state of ``tx``, with arrays instead of variables, for a monitor."""
         return self.tx.find_state(nnx.as_pure(self.opt_state))
 
     def compute_gradients(
@@ -169,20 +169,20 @@ class Optimizer(nnx.Optimizer[M]):
         has_aux: bool = False,
         **kwargs: Any,
     ) -> Calibration:
-        """Measures what the values of a training step are, and paints the steps after by it.
+        """Measures the values of a training step; later steps are painted by the measurements.
 
-        Takes what :meth:`minimize` takes, one batch, and changes nothing in it. Call it before the
-        first step; again with another batch to add to what was measured.
+        It takes the arguments of :meth:`minimize` with one batch, and does not change them. Call it
+        before the first step. Further calls with other batches add to the measurements.
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
-            model: likewise.
+            model: differentiated with respect to the variables ``wrt``.
             *args: further arguments of ``loss_fn``.
             has_aux: whether ``loss_fn`` returns a pair.
             **kwargs: keyword arguments of ``loss_fn``.
 
         Returns:
-            What was measured on all batches so far; print it for a table.
+            The measurements on all batches so far; print it for a table.
 
         Raises:
             ArgumentTypeError, ArgumentError, CalibrationError: as ``calibrate`` of the wrapped
@@ -274,7 +274,7 @@ class Optimizer(nnx.Optimizer[M]):
 
 
 def _values_of(tree: Any) -> list[tuple[nnx.Variable, Any]]:
-    """The variables of NNX objects, random streams aside, and what they hold."""
+    """The variables of NNX objects and their values, without random streams."""
     return [
         (variable, variable.get_raw_value())
         for _, variable in nnx.iter_graph(tree, graph=True)
@@ -283,7 +283,7 @@ def _values_of(tree: Any) -> list[tuple[nnx.Variable, Any]]:
 
 
 def _chosen(finite: Any, new: Any, old: Any) -> Any:
-    """`new` where the step is taken, else `old`; `new` where they are of different types."""
+    """`new` if the step is taken, else `old`; always `new` if their types differ."""
     try:
         return select_tree(finite, new, old)
     except ArgumentError:
@@ -291,9 +291,9 @@ def _chosen(finite: Any, new: Any, old: Any) -> Any:
 
 
 class _PureLoss:
-    """A loss function of split NNX objects; also returns what became of them.
+    """A loss function of split NNX objects; also returns the changed objects.
 
-    Holds ``loss_fn`` weakly: it is kept with it, and is called only while somebody holds it.
+    It has a weak reference to ``loss_fn``, which is alive during every call.
     """
 
     def __init__(

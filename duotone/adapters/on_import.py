@@ -1,12 +1,11 @@
 """Calls a function as soon as a library has been imported, or at once if it has been.
 
-``duotone run`` must hook into Keras before the script makes a model and after the script has chosen
-Keras' backend, so neither before nor after the script is the time: only the import itself is. A
-finder at the front of ``sys.meta_path`` lets the others find the library, and steps out of the way
-once it is imported. Who only asks whether there is such a library does not use it up.
+``duotone run`` must hook into Keras after the script has chosen Keras' backend and before it makes
+a model. So the hook must run at the import itself. A finder at the front of ``sys.meta_path`` lets
+the other finders find the library, and removes itself once the library is imported. Checking
+whether the library is importable does not trigger the hook.
 
-Several calls for one library are made in the order in which they were asked for. Called by
-``duotone`` itself and by ``duotone.cli.run``.
+Several functions for one library run in the order in which they were registered.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def when_imported(
     Args:
         name: a top-level module, such as ``"keras"``.
         then: called without arguments.
-        failed: called with the ``ImportError`` of an import that fails, which goes on afterwards:
-            the place to add a note.
+        failed: called with the ``ImportError`` of a failed import before it propagates, for
+            instance to add a note.
 
     Example:
         >>> from duotone.adapters.on_import import when_imported
@@ -56,7 +55,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name:
             return None
-        # Those that come after: another one of ours, for the same library, would ask this one back.
+        # Only later finders: another duotone finder for the same library would call this one.
         others = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
         found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)
@@ -64,20 +63,20 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec.loader = _Loader(spec.loader, self)
         return spec
 
-    def is_there(self) -> None:
-        """Calls the function, the first time."""
+    def imported(self) -> None:
+        """Calls the function after the first import."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._then()
 
-    def is_missing(self, error: ImportError) -> None:
-        """Lets the other function see why the library cannot be imported."""
+    def failed(self, error: ImportError) -> None:
+        """Calls the other function after a failed import."""
         if self._failed is not None:
             self._failed(error)
 
 
 class _Loader(importlib.abc.Loader):
-    """The library's own loader, and the call afterwards."""
+    """The library's own loader; notifies the finder afterwards."""
 
     def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader, self._finder = loader, finder
@@ -86,12 +85,12 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # The library sees its own loader: it may look for its resources with it.
+        # Restores the library's own loader, which it may use to find its resources.
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         try:
             self._loader.exec_module(module)
         except ImportError as error:
-            self._finder.is_missing(error)
+            self._finder.failed(error)
             raise
-        self._finder.is_there()
+        self._finder.imported()

@@ -1,7 +1,4 @@
-"""An optimizer that a user gives bare or wrapped, wrapped once.
-
-Called by the adapters that make a training state of an optimizer (``linen``, ``nnx_optimizer``).
-"""
+"""Wraps an optimizer, unless the user has wrapped it; for ``linen`` and ``nnx_optimizer``."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ def wrapped_once(
     Args:
         tx: an Optax optimizer, or one that is wrapped already.
         loss_scale: as for :func:`duotone.enable_mixed_precision_graph_rewrite`.
-        dtype: likewise.
-        policy: likewise.
-        who: the class that is made, for the error.
+        dtype: ``float16``, ``bfloat16``, or None for the one that is fast on the device.
+        policy: what may be painted.
+        who: the name of the calling class, for the error.
 
     Raises:
         ArgumentTypeError: ``tx`` is no optimizer.

@@ -13,11 +13,11 @@
 
     compute_gradients:  autocast(scaled_value_and_grad(loss_fn))(state.loss_scale, params, ...)
     apply_gradients:    update, optax.apply_updates
-    update:             inner.update; nothing of it stays if a gradient is not finite;
+    update:             inner.update, discarded if a gradient is not finite;
                         the loss scale is adjusted
 
-``update`` takes *unscaled* gradients, as every optimizer does, so the wrapped one goes into chains,
-masks and schedules, and these go into it.
+Like every optimizer, ``update`` takes *unscaled* gradients. So chains, masks and schedules may
+contain the wrapped optimizer, and it may contain them.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def wrap(
 ) -> MixedPrecisionOptimizer:
     """Wraps an Optax optimizer; see :func:`duotone.enable_mixed_precision_graph_rewrite`.
 
-    No device is asked before ``init``.
+    This does not initialize a device; ``init`` does.
 
     Args:
         optimizer: an Optax optimizer, or any object with ``init`` and ``update``.
         loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None.
-        dtype: ``float16``, ``bfloat16``, None to ask the device, or ``float32``: off, as without
-            rewriting and with no loss scale.
+        dtype: ``float16``, ``bfloat16``, None for the one that is fast on the device, or
+            ``float32``: nothing is rewritten or scaled.
         policy: what may be painted.
         axis_name: mapped axes over which all devices must agree; see :func:`duotone.all_finite`.
         rewrite: whether loss functions are rewritten; else the loss is only scaled.
@@ -106,8 +106,8 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         ([1.0, 1.0], 2.0, 32768.0)
     """
 
-    # A plain named tuple of two functions, because JAX takes tuples apart and puts them together
-    # (Equinox does so with modules that hold an optimizer); all else is found from `init`.
+    # This stays a named tuple of two functions, because JAX flattens and rebuilds tuples (Equinox
+    # does so with modules that contain an optimizer). Everything else is found from `init`.
     __slots__ = ()
 
     # Optax's states are any trees of arrays to a type checker; this one's has names.
@@ -131,7 +131,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Patterns of what is kept full, those that were healed too; save them with checkpoints."""
+        """Patterns of the operations kept full, including healed ones; save with checkpoints."""
         policy = self._wrapped.policy
         return () if policy is None else policy.keep_full
 
@@ -147,14 +147,14 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
     ) -> ScaledGrad:
         """Loss and gradients in mixed precision: scaled inside, unscaled in float32 outside.
 
-        The whole of it is rewritten, forward and backward. Outside ``jit`` the rewritten program is
-        compiled once for each `loss_fn` and kept while that lives.
+        Both forward and backward pass are rewritten. Outside ``jit`` the rewritten program is
+        compiled once for each `loss_fn` and cached while `loss_fn` is alive.
 
         Args:
             loss_fn: called as ``loss_fn(params, *args, **kwargs)``; returns a floating scalar, or a
                 pair ``(loss, aux)`` with `has_aux`.
-            params: what to differentiate by; floating leaves only.
-            state: of this optimizer, or of one around it.
+            params: differentiated; floating leaves only.
+            state: the state of this optimizer, or of an outer one.
             *args: further arguments of `loss_fn`.
             has_aux: whether `loss_fn` returns a pair.
             **kwargs: further arguments of `loss_fn`.
@@ -163,10 +163,10 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
             The loss, the gradients in float32 at least, whether all of them are finite, and aux.
 
         Raises:
-            ArgumentTypeError: a leaf of `params` is not floating; `state` holds no loss scale;
+            ArgumentTypeError: a leaf of `params` is not floating; `state` contains no loss scale;
                 `loss_fn` is no function or returns no floating loss.
             ArgumentError: the loss is no scalar; devices could disagree and no axis is named;
-                the state holds several loss scales, or a damaged one.
+                the state contains several loss scales, or a damaged one.
         """
         wrapped = self._wrapped
         own = wrapped.find(state, "compute_gradients")
@@ -189,9 +189,9 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """One step of the optimizer, unless a gradient is not finite.
 
         Args:
-            grads: what :meth:`compute_gradients` returned, or a tree of unscaled gradients.
+            grads: the result of :meth:`compute_gradients`, or a tree of unscaled gradients.
             params: the parameters.
-            state: of this optimizer.
+            state: the state of this optimizer.
             **extra: further arguments of ``update``.
 
         Returns:
@@ -224,24 +224,24 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """:meth:`compute_gradients` and :meth:`apply_gradients`.
 
         The optimizer also gets ``value``, ``grad`` and ``value_fn`` (the loss in full precision),
-        which those with a line search or a plateau need.
+        which optimizers with a line search or a plateau need.
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
             params: the parameters.
-            state: of this optimizer.
+            state: the state of this optimizer.
             *args: further arguments of `loss_fn`.
             has_aux: whether `loss_fn` returns a pair.
-            extra_args: more extra arguments for the optimizer, as in ``update(..., **extra_args)``,
-                or others in the place of these.
+            extra_args: more keyword arguments for the optimizer's ``update``; they override the
+                three above.
             **kwargs: further arguments of `loss_fn`.
 
         Returns:
             New parameters and state, the loss and aux.
 
         Raises:
-            ArgumentError: what the two raise.
-            ArgumentTypeError: likewise.
+            ArgumentError: as for the two methods.
+            ArgumentTypeError: as for the two methods.
         """
         refuse_other_state(state)
         out = self.compute_gradients(loss_fn, params, state, *args, has_aux=has_aux, **kwargs)
@@ -264,29 +264,29 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         has_aux: bool = False,
         **kwargs: Any,
     ) -> Calibration:
-        """Measures what the values of a training step are, and paints the steps after by it.
+        """Measures the values of a training step; later steps are painted by the measurements.
 
-        Takes what :meth:`minimize` takes and changes nothing in it. Forward and backward pass run
-        in float32 on this batch, the loss scaled, operation by operation (see
-        :func:`duotone.calibrate`). Call it before the first step; again with another batch to add
-        to what was measured.
+        It takes the arguments of :meth:`minimize` and does not change them. Forward and backward
+        pass run in float32 on this batch, with the loss scaled, operation by operation (see
+        :func:`duotone.calibrate`). Call it before the first step. Further calls with other batches
+        add to the measurements.
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.
-            params: likewise.
-            state: of this optimizer, or of one around it.
+            params: the parameters; floating leaves only.
+            state: the state of this optimizer, or of an outer one.
             *args: further arguments of `loss_fn`: one batch.
             has_aux: whether `loss_fn` returns a pair.
             **kwargs: further arguments of `loss_fn`.
 
         Returns:
-            What was measured on all batches so far; print it for a table. It can be saved, and
-            given as ``Policy(calibration=...)`` when the optimizer is made again.
+            The measurements on all batches so far; print it for a table. Save it, and pass it as
+            ``Policy(calibration=...)`` when you make the optimizer again.
 
         Raises:
             ArgumentError: the optimizer rewrites nothing, or names axes of ``pmap``.
             ArgumentTypeError: as for :meth:`compute_gradients`; called inside ``jax.jit``.
-            CalibrationError: the batch holds NaN.
+            CalibrationError: the batch contains NaN.
 
         Example:
             >>> import jax.numpy as jnp, optax
@@ -302,24 +302,24 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         return self._wrapped.calibrate(loss_fn, has_aux, (own.loss_scale, params, *args), kwargs)
 
     def scale_loss(self, loss: Any, state: Any) -> Any:
-        """Multiplies a loss by the loss scale; goes in a pair with :meth:`unscale`.
+        """Multiplies a loss by the loss scale; use it together with :meth:`unscale`.
 
-        For training loops that differentiate by hand. Gradients taken of it are refused by
-        ``update`` and :meth:`apply_gradients` until :meth:`unscale` was called.
+        This is for training loops that call ``jax.grad`` themselves. ``update`` and
+        :meth:`apply_gradients` refuse its gradients until :meth:`unscale` was called.
 
         Args:
             loss: a floating scalar.
-            state: of this optimizer, or of one around it.
+            state: the state of this optimizer, or of an outer one.
 
         Returns:
             The scaled loss; a half loss as float32.
 
         Raises:
-            ArgumentTypeError: `state` holds no loss scale.
+            ArgumentTypeError: `state` contains no loss scale.
         """
         loss_scale = self._wrapped.find(state, "scale_loss").loss_scale
         scaled = loss_scale.scale(loss)
-        # A loss that is no tracer is not being differentiated: somebody only looks at it.
+        # A loss that is no tracer is not being differentiated.
         if isinstance(scaled, Tracer) and not isinstance(loss_scale, NoLossScale):
             self._wrapped.pending = True
         return scaled
@@ -328,20 +328,20 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """Divides gradients of a scaled loss by the loss scale, in float32.
 
         Args:
-            grads: gradients of what :meth:`scale_loss` returned.
-            state: the one that :meth:`scale_loss` was given.
+            grads: gradients of the scaled loss from :meth:`scale_loss`.
+            state: the same state that was passed to :meth:`scale_loss`.
 
         Returns:
             Unscaled gradients; half leaves as float32.
 
         Raises:
             ArgumentTypeError: `grads` is a :class:`ScaledGrad`, which is unscaled already; `state`
-                holds no loss scale.
+                contains no loss scale.
         """
         if isinstance(grads, ScaledGrad):
             raise ArgumentTypeError(
-                "unscale: compute_gradients returns gradients that are unscaled already. Give them "
-                "to apply_gradients as they are."
+                "unscale: compute_gradients returns gradients that are unscaled already. Pass them "
+                "to apply_gradients directly."
             )
         self._wrapped.pending = False
         return self._wrapped.find(state, "unscale").loss_scale.unscale(grads)
@@ -349,31 +349,31 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
     def metrics(self, state: Any) -> dict[str, Any]:
         """The numbers of a state, for logs; waits for the device.
 
-        Warns once (logger ``"duotone"``) when many steps in a row were skipped at the smallest
+        Warns once (logger ``"duotone"``) if many consecutive steps were skipped at the smallest
         scale.
 
         Args:
-            state: of this optimizer, or of one around it; outside compiled functions.
+            state: the state of this optimizer, or of an outer one; outside compiled functions.
 
         Returns:
-            ``loss_scale``, the one in use: 1 where nothing is scaled; ``good_steps``, finite steps
+            ``loss_scale``, the one in use: 1 if nothing is scaled; ``good_steps``, finite steps
             since the scale last changed or a step was skipped (0 for a loss scale that does not
             count them); ``skipped_steps``; ``last_finite``; ``dtype``, the half type, or
-            ``"float32"`` where loss functions are not rewritten.
+            ``"float32"`` if loss functions are not rewritten.
 
         Raises:
             ArgumentError: the loss scale is damaged, or there are several.
-            ArgumentTypeError: `state` holds no loss scale, or is traced.
+            ArgumentTypeError: `state` contains no loss scale, or is traced.
         """
         reading = read(self._wrapped.find(state, "metrics", checked=True), "metrics")
         self._wrapped.alarm.check(reading)
         return {**reading.metrics(), "dtype": self._wrapped.half or "float32"}
 
     def check_state(self, state: Any) -> None:
-        """Refuses a state that no training makes; for one that was restored.
+        """Checks a restored state; refuses one that no training produces.
 
         Args:
-            state: of this optimizer, or of one around it; outside compiled functions.
+            state: the state of this optimizer, or of an outer one; outside compiled functions.
 
         Raises:
             ArgumentError: its loss scale is NaN, infinite or out of its bounds.
@@ -385,11 +385,11 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """The state of this optimizer, with the loss scale that is in use.
 
         Args:
-            state: of this optimizer, or of one around it.
+            state: the state of this optimizer, or of an outer one.
 
         Returns:
-            The :class:`MixedPrecisionState` in `state`. Where nothing is scaled, its loss scale is
-            a :class:`NoLossScale`, whatever the state keeps.
+            The :class:`MixedPrecisionState` in `state`. If nothing is scaled, its loss scale is a
+            :class:`NoLossScale`, whatever the state contains.
 
         Raises:
             ArgumentError: there are several, or the loss scale is damaged.

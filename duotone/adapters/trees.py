@@ -1,8 +1,7 @@
-"""Do two trees belong together? Gradients and parameters, a state and the optimizer that made it.
+"""Checks that two trees match: gradients and parameters, or a state and its optimizer.
 
-Called by ``optax``. Trees are compared by the names of their leaves and not by their node types: a
-``FrozenDict`` of gradients belongs to a ``dict`` of parameters, and a gradient of None to a leaf
-that is not trained.
+Trees are compared by the names of their leaves, not by their node types: a ``FrozenDict`` of
+gradients matches a ``dict`` of parameters, and a gradient of None matches an untrained leaf.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def check_differentiable(params: Any) -> None:
         if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
             kind = f"{kind_of(leaf)}" if dtype is None else f"of dtype {dtype}"
             raise ArgumentTypeError(
-                f"compute_gradients: leaf {_place('params', path)} is {kind}, which has no "
+                f"compute_gradients: leaf {_leaf_name('params', path)} is {kind}, which has no "
                 "gradient. Pass it as a further argument of loss_fn, and the floating leaves as "
                 "params: in Equinox eqx.partition(model, eqx.is_inexact_array), elsewhere a tree "
                 "of its own. (optax.masked leaves leaves out of the update, not out of the "
@@ -45,12 +44,12 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
 
     Args:
         grads: a tree of gradients.
-        params: the parameters, or None where nothing is known.
+        params: the parameters, or None if they are unknown.
         who: the method that was called, for the error.
 
     Returns:
-        How many gradients each leaf holds, one behind the other along a first axis, as optimizers
-        for differential privacy take them; None where a leaf holds one, as nearly always.
+        The number of gradients in each leaf, stacked along a first axis as for differential
+        privacy; None if each leaf is one gradient, the usual case.
 
     Raises:
         ArgumentError: names the first leaf.
@@ -64,14 +63,14 @@ def check_gradients(grads: Any, params: Any, who: str) -> int | None:
     for path, grad in leaves:
         if keystr(path) not in known:
             raise ArgumentError(
-                f"{who}: the gradients have leaf {_place('grads', path)}, which the parameters "
+                f"{who}: the gradients have leaf {_leaf_name('grads', path)}, which the parameters "
                 f"have not; theirs are {_some(known)}. Take the gradients with respect to these "
                 "very parameters."
             )
         shapes = jnp.shape(grad), jnp.shape(known[keystr(path)])
         if examples is None and shapes[0] != shapes[1]:
             raise ArgumentError(
-                f"{who}: the gradient at {_place('grads', path)} has shape {shapes[0]} and the "
+                f"{who}: the gradient at {_leaf_name('grads', path)} has shape {shapes[0]} and the "
                 f"parameter {shapes[1]}. Take the gradients with respect to these very "
                 "parameters, and reduce gradients of several devices or batches before."
             )
@@ -82,9 +81,9 @@ def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
     """Refuses an optimizer that makes one update out of each of several gradients.
 
     Args:
-        updates: what it returned, or its shapes.
+        updates: the optimizer's updates, or their shapes.
         params: the parameters.
-        examples: as :func:`check_gradients` gave it.
+        examples: the result of :func:`check_gradients`.
         who: the method that was called, for the error.
 
     Raises:
@@ -97,7 +96,7 @@ def check_reduced(updates: Any, params: Any, examples: int, who: str) -> None:
             raise ArgumentError(
                 f"{who}: every gradient has a first axis of {examples} that its parameter has "
                 f"not, and the optimizer does not reduce it: its update at "
-                f"{_place('updates', path)} has shape {jnp.shape(update)} and the parameter "
+                f"{_leaf_name('updates', path)} has shape {jnp.shape(update)} and the parameter "
                 f"{jnp.shape(param)}. Take the mean of the gradients over that axis before, or "
                 "begin the optimizer with one that does, such as "
                 "optax.contrib.differentially_private_aggregate."
@@ -118,7 +117,7 @@ def check_every_gradient(grads: Any, params: Any) -> None:
     for path, _ in tree_leaves_with_path(_trained(params)):
         if keystr(path) not in have:
             raise ArgumentError(
-                f"apply_gradients: leaf {_place('params', path)} of the parameters has no "
+                f"apply_gradients: leaf {_leaf_name('params', path)} of the parameters has no "
                 f"gradient; the gradients have {_some(have)}. Take the gradients with respect to "
                 "these very parameters. To freeze some of them, keep their gradients and use "
                 "optax.multi_transform with optax.set_to_zero(), or leave them out of params."
@@ -126,14 +125,14 @@ def check_every_gradient(grads: Any, params: Any) -> None:
 
 
 def check_same_leaves(expected: Any, inner: Any) -> None:
-    """Refuses an optimizer state whose leaves are not those that ``init`` makes.
+    """Refuses an optimizer state with other leaves than ``init`` makes.
 
     Args:
         expected: the state that ``init`` makes, as arrays or shapes.
         inner: the state that was given.
 
     Raises:
-        ArgumentError: names the first leaf that one has and the other has not.
+        ArgumentError: names the first leaf that only one of them has.
     """
     mine, theirs = (
         {keystr(path): None for path, _ in tree_leaves_with_path(tree)}
@@ -143,9 +142,9 @@ def check_same_leaves(expected: Any, inner: Any) -> None:
         (mine, theirs, "this optimizer keeps {} and the state has none"),
         (theirs, mine, "the state has {}, which this optimizer does not keep"),
     ):
-        for place in has:
-            if place not in lacks:
-                shown = text.format(f"state.inner{place}")
+        for path in has:
+            if path not in lacks:
+                shown = text.format(f"state.inner{path}")
                 raise ArgumentError(
                     f"the state was made by another optimizer: {shown}. Use the optimizer that "
                     "made it, or begin with opt.init(params) and keep the loss scale: "
@@ -169,10 +168,10 @@ def _trained(params: Any) -> Any:
     return params.fast if isinstance(params, optax.LookaheadParams) else params
 
 
-def _place(name: str, path: Any) -> str:
+def _leaf_name(name: str, path: Any) -> str:
     return f"{name}{keystr(path)}"
 
 
-def _some(places: Any) -> str:
-    shown = [place or "(one array)" for place in list(places)[:4]]
-    return ", ".join(shown) + (" ..." if len(places) > 4 else "") if shown else "none"
+def _some(paths: Any) -> str:
+    shown = [path or "(one array)" for path in list(paths)[:4]]
+    return ", ".join(shown) + (" ..." if len(paths) > 4 else "") if shown else "none"

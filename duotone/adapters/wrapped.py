@@ -1,10 +1,8 @@
-"""The parts behind a mixed-precision optimizer: the wrapped one, settings, a short memory.
+"""The implementation of a mixed-precision optimizer: the wrapped optimizer, settings and caches.
 
-The memory is: gradients compiled for each loss function, what was measured of them, the structures
-of states seen, whether the one warning was given, and whether this thread scaled a loss that it has
-not unscaled. None of it is part of the training; that is all in the state.
-
-Called by ``optax`` only.
+It caches the compiled gradients of each loss function, measurements, the structures of known
+states, whether the warning was logged, and whether this thread scaled a loss and has not unscaled
+the gradients. None of this affects the training, whose state is only in the optimizer state.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ from duotone.scale.optimizer_state import (
     find,
     in_use,
     is_concrete,
-    places,
     refuse_accumulation_around,
+    states_in,
     stored,
 )
 from duotone.scale.skip import (
@@ -78,7 +76,7 @@ class Minimized:
 
 
 class Wrapped:
-    """An optimizer, its settings, and what is remembered between calls."""
+    """An optimizer, its settings, and its caches."""
 
     def __init__(
         self,
@@ -102,17 +100,17 @@ class Wrapped:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy that was passed, with what was measured since."""
+        """The user's policy, with later measurements added."""
         return self.functions.policy
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """The arguments that make this one again."""
+        """The arguments that make a copy."""
         settings = (self.given, self.loss_scale, self.dtype, self.policy, self.axes)
         return (*settings, self.rewrite, self.scale)
 
     def __reduce__(self) -> Any:
-        return Wrapped, self.settings  # copies remember only what was measured
+        return Wrapped, self.settings  # copies keep only the measurements
 
     def init(self, params: Any) -> Any:
         """``init`` of the optimizer: refuses NNX models, and one inside that is wrapped already."""
@@ -123,15 +121,15 @@ class Wrapped:
                 "its state; or pass what nnx.state(model, nnx.Param) gives."
             )
         inner = self.inner.init(params)
-        if places(inner):
+        if states_in(inner):
             raise ArgumentError(
                 f"{ENABLE}: inside the optimizer there is another one that is wrapped already, at "
-                f"state.inner{places(inner)[0][0]}; the loss would be scaled twice. Wrap the "
+                f"state.inner{states_in(inner)[0][0]}; the loss would be scaled twice. Wrap the "
                 "outermost optimizer only, such as enable_mixed_precision_graph_rewrite("
                 "optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))."
             )
         self._structures.add(jax.tree.structure(inner))
-        # The same leaves for every half type and device, so that a checkpoint moves between them.
+        # The same leaves for every half type and device, so that checkpoints are portable.
         return begin(inner, make_loss_scale(self.loss_scale, "float16"))
 
     @property
@@ -142,13 +140,13 @@ class Wrapped:
         return api.half_name(ENABLE, self.dtype, self.policy) == "float16"
 
     def find(self, state: Any, who: str, *, checked: bool = False) -> MixedPrecisionState:
-        """The state of this optimizer in one around it, with the loss scale in use.
+        """The state of this optimizer, with the loss scale in use.
 
         Args:
-            state: of this optimizer, or of one around it.
+            state: the state of this optimizer, or of an outer one.
             who: the method that was called, for the error.
-            checked: whether a damaged loss scale is refused; if not, it is only where the numbers
-                can be read without waiting for the device.
+            checked: whether to always check the loss scale; if False, it is checked only if its
+                numbers can be read without waiting for the device.
 
         Raises:
             ArgumentTypeError, ArgumentError: as ``find`` and ``check`` of ``optimizer_state``.
@@ -161,13 +159,13 @@ class Wrapped:
 
     @property
     def half(self) -> str | None:
-        """The half type of the loss functions, or None where they are not rewritten."""
+        """The half type of the loss functions, or None if they are not rewritten."""
         return api.half_name(ENABLE, self.dtype, self.policy) if self.rewrite else None
 
     def calibrate(
         self, loss_fn: Any, has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Calibration:
-        """Measures the gradients of a loss function, and rewrites by it from now on."""
+        """Measures the gradients of a loss function; later rewrites use the measurements."""
         name = "calibrate"
         if not self.rewrite:
             raise ArgumentError(
@@ -229,11 +227,11 @@ class Wrapped:
         return result, stored(used, state)
 
     def offer(self, **extra: Any) -> dict[str, Any]:
-        """Those of some extra arguments of ``update`` that the optimizer takes."""
+        """The extra arguments that the optimizer's ``update`` accepts."""
         return accepted(self.inner, extra)
 
     def refuse_scaled(self, grads: Any) -> None:
-        """Refuses gradients that were taken of a scaled loss and never unscaled."""
+        """Refuses gradients of a scaled loss that were not unscaled."""
         if isinstance(grads, ScaledGrad):
             self.pending = False
         elif self.pending:
@@ -246,7 +244,7 @@ class Wrapped:
             )
 
     def check_inner(self, inner: Any, params: Any) -> None:
-        """Refuses an inner state that this optimizer did not make, where that can be seen."""
+        """Refuses an inner state that this optimizer did not make, if its structure shows it."""
         structure = jax.tree.structure(inner)
         if structure in self._structures or params is None:
             return
@@ -275,7 +273,7 @@ def refuse_other_state(state: Any) -> None:
         "Make it with opt.init(params); a state of the bare optimizer, from a checkpoint of "
         "before, goes inside: opt.init(params)._replace(inner=state)."
     )
-    if places(state):
+    if states_in(state):
         find(state, "update")  # says what is wrong with optax.MultiSteps outside
         remedy = (
             "It is the state of an optimizer around this one: call update of that one and "

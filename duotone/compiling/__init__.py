@@ -1,1 +1,1 @@
-"""Compile time: repeated parts rolled up, many shapes compiled as few, flags, the cache."""
+"""Compile time: rerolls repeated parts, compiles few programs for many shapes, flags, the cache."""

@@ -1,8 +1,8 @@
-"""Background: one thread that compiles what calls can do without for now.
+"""Background: one thread that compiles better programs while calls run slower ones.
 
-A call that has a form to run in meanwhile hands the better one over, and takes it between two calls
-once it is ready. There is one thread for the whole process, so that compiling takes no more than
-one processor from the steps that run.
+A caller that already has a program submits the better one, and switches to it between two calls
+once it is compiled. There is one thread for the whole process, so that compiling takes at most one
+processor from the running steps.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 logger = logging.getLogger("duotone")
 
 _THREAD = concurrent.futures.ThreadPoolExecutor(1, "duotone_background")
-"""Compiles what all functions ask for, in the order in which they ask."""
+"""Compiles the programs of all functions, in the order of their submission."""
 
 
 class Pending:
     """A program that is compiled in the background.
 
     Args:
-        name: of the program, for errors and the log.
-        compile: makes it. The end of the process awaits it.
+        name: the name of the program, for errors and the log.
+        compile: compiles it. The process waits for it before it exits.
     """
 
     def __init__(self, name: str, compile: Callable[[], Any]) -> None:
@@ -32,10 +32,10 @@ class Pending:
         self._future: concurrent.futures.Future[Any] | None = _THREAD.submit(compile)
 
     def taken(self) -> Any | None:
-        """The program if it is ready, to one caller only; else ``None``.
+        """The program if it is ready, for one caller only; else ``None``.
 
         Raises:
-            Exception: what the compilation raised, once.
+            Exception: the exception of the compilation, once.
         """
         if self._future is None or not self._future.done():
             return None
@@ -56,9 +56,9 @@ class Swapped:
     """A program that is ready, and a better one that takes over once it is compiled.
 
     Args:
-        name: of the better one.
-        ready: called until then.
-        compile: makes the better one, in the background.
+        name: the name of the better program.
+        ready: the program to call until then.
+        compile: compiles the better program, in the background.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Swapped:
         """Calls whichever program is ready.
 
         Raises:
-            Exception: what the compilation in the background raised, once.
+            Exception: the exception of the background compilation, once.
         """
         self._program = self._pending.taken() or self._program
         return self._program(*leaves)

@@ -1,4 +1,4 @@
-"""The arguments of a function of which axes are padded, by name and position."""
+"""The arguments of a bucketed function, by name and position."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Argument = int | str
 
 
 def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], frozenset[Argument]]:
-    """The parameters that take arguments by position, and what a call may leave out.
+    """The names of the positional parameters, and the parameters that a call may omit.
 
-    The latter are names, and positions too. Of a function that does not tell, there are none.
+    The latter are both names and positions. Both are empty if Python knows no signature.
 
     Example:
         >>> names, optional = parameters_of(lambda x, y=None, *, z=1: x)
@@ -34,17 +34,17 @@ def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], frozenset[Argument
 
 
 def checked_axes(fn: Callable[..., Any], axis: Any) -> Mapping[Argument, int]:
-    """The axis of each argument that is padded, each argument named once.
+    """Checks the padded axis of each argument.
 
     Raises:
-        ArgumentTypeError: axes are no numbers, or arguments no names or positions.
-        ArgumentError: none is named, or one twice.
+        ArgumentTypeError: an axis is no number, or an argument is no name or position.
+        ArgumentError: no argument is named, or one is named twice.
     """
     axes: Mapping[Argument, int] = axis if isinstance(axis, Mapping) else {0: axis}
-    for argument, place in axes.items():
-        if isinstance(place, bool) or not isinstance(place, int):
+    for argument, number in axes.items():
+        if isinstance(number, bool) or not isinstance(number, int):
             raise ArgumentTypeError(
-                f"bucketed: axis is {shown(place)}; pass a number: axis={{{argument!r}: 1}}"
+                f"bucketed: axis is {shown(number)}; pass a number: axis={{{argument!r}: 1}}"
             )
         if isinstance(argument, bool) or not isinstance(argument, int | str):
             raise ArgumentTypeError(
@@ -53,8 +53,8 @@ def checked_axes(fn: Callable[..., Any], axis: Any) -> Mapping[Argument, int]:
     if not axes:
         raise ArgumentError("bucketed: axis names no argument; nothing would be padded")
     names, _ = parameters_of(fn)
-    places = [names.index(a) if isinstance(a, str) and a in names else a for a in axes]
-    twice = [a for a, place in zip(axes, places, strict=True) if places.count(place) > 1]
+    positions = [names.index(a) if isinstance(a, str) and a in names else a for a in axes]
+    twice = [a for a, at in zip(axes, positions, strict=True) if positions.count(at) > 1]
     if twice:
         raise ArgumentError(f"bucketed: {' and '.join(map(repr, twice))} are the same argument")
     return axes
@@ -64,7 +64,7 @@ def check_neutral(neutral: Any, axes: Mapping[Argument, int]) -> None:
     """Raises if ``neutral`` names an argument that is not padded.
 
     Raises:
-        ArgumentError: it does.
+        ArgumentError: it names one.
     """
     others = [a for a in neutral if a not in axes] if isinstance(neutral, Mapping) else []
     if others:
@@ -78,7 +78,7 @@ def check_names(fn: Callable[..., Any], names: Sequence[str]) -> None:
     """Raises unless a function has arguments of these names.
 
     Raises:
-        ArgumentError: it has none of one of them.
+        ArgumentError: an argument does not exist.
     """
     try:
         parameters = inspect.signature(fn).parameters

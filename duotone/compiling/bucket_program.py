@@ -1,4 +1,4 @@
-"""The programs of buckets, each compiled once; how result shapes follow the length."""
+"""The programs of buckets, each compiled once, and their result shapes by length."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class BucketCounts:
 
     Attributes:
         calls: calls outside of traces.
-        compiles: programs compiled, those in the background once they have taken over.
+        compiles: compiled programs; one from the background counts once calls use it.
         hits: calls that found their program.
-        larger: calls that ran in a larger bucket, since their own was not compiled yet.
+        larger: calls that ran in a larger bucket, because their own was not compiled yet.
         evictions: programs dropped because there were too many.
-        programs: programs kept now.
+        programs: programs in the cache now.
     """
 
     calls: int
@@ -41,8 +41,8 @@ class BucketProgram:
     """The program of one bucket.
 
     Attributes:
-        size: of the bucket.
-        ready: true once it is compiled.
+        size: the size of the bucket.
+        ready: whether it is compiled.
     """
 
     def __init__(self, size: int) -> None:
@@ -56,7 +56,7 @@ class BucketProgram:
 
         Args:
             lowered: traces the function for the arrays of a padded call.
-            shapes: of the results at a length.
+            shapes: the shapes of the results at a length.
         """
         with self._lock:  # threads that need one program wait for one compilation
             if not self.ready:
@@ -64,13 +64,13 @@ class BucketProgram:
                 self.finish(lowered().compile())
 
     def prepare(self, shapes: Callable[[int], Shapes]) -> None:
-        """Finds out how shapes follow the length: so much an index, if they do so evenly."""
+        """Finds how the result shapes depend on the length, if they do so linearly."""
         size = self.size
         lengths = sorted({size, max(size - 1, 1), max(size // 2 + 1, 1), max(size // 3, 1)})
         try:
             at = {length: shapes(length) for length in lengths}
         except Exception:
-            return  # the function takes some lengths only: each call finds out its own shapes
+            return  # the function accepts only some lengths: each call traces for its own shapes
         full, less = at[size], at[max(size - 1, 1)]
         slopes = [
             (new, tuple(a - b for a, b in zip(new, old, strict=True)))
@@ -80,12 +80,12 @@ class BucketProgram:
         self._slopes = slopes if even else None
 
     def finish(self, compiled: Callable[..., Any]) -> None:
-        """Makes it ready."""
+        """Sets the compiled program."""
         self._run, self.ready = compiled, True
 
     def shapes_at(self, length: int, shapes: Callable[[int], Shapes]) -> Shapes:
         """The shapes of the results at a length."""
-        if self._slopes is None or length == 0:  # of which nothing was asked
+        if self._slopes is None or length == 0:  # `prepare` did not check length 0
             return shapes(length)
         return _at(self._slopes, self.size - length)
 
@@ -96,18 +96,20 @@ class BucketProgram:
 
 
 class Programs:
-    """The programs of a function that are kept, and the one that is compiled in the background.
+    """The cached programs of a function, and the one that is compiled in the background.
 
     Args:
-        name: of the function.
-        most: how many are kept.
+        name: the name of the function.
+        most: the size of the cache.
     """
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
         self._lock = threading.Lock()
         self._kept: collections.OrderedDict[Any, BucketProgram] = collections.OrderedDict()
-        self._asked: set[Any] = set()  # were compiled in the background, perhaps in vain
+        self._asked: set[Any] = (
+            set()
+        )  # submitted to the background; the compilation may have failed
         self._busy = threading.Semaphore()
         self._pending: Pending | None = None
         self._calls = self._compiles = self._hits = self._larger = self._evictions = 0
@@ -129,9 +131,9 @@ class Programs:
         """The program of a call; a new one if there is none.
 
         Args:
-            key: of the call.
-            size: of its bucket.
-            larger: true if a smaller bucket would have done.
+            key: the key of the call.
+            size: the size of its bucket.
+            larger: whether the call fits into a smaller bucket.
         """
         with self._lock:
             self._calls += 1
@@ -164,7 +166,7 @@ class Programs:
             return key in self._kept and self._kept[key].ready
 
     def larger(self, size: int) -> Iterator[int]:
-        """The buckets above a size of which a program is compiled, the smallest one first."""
+        """The sizes above ``size`` with a compiled program, in increasing order."""
         with self._lock:
             found = {program.size for program in self._kept.values() if program.ready}
         return iter(sorted(n for n in found if n > size))
@@ -172,12 +174,12 @@ class Programs:
     def begin(
         self, key: Any, size: int, compile: Callable[[], Callable[[], BucketProgram]]
     ) -> None:
-        """Begins to compile a program in the background, unless one of this function is under way.
+        """Compiles a program in the background, unless this function is compiling one there.
 
         Args:
-            key: of the call.
-            size: of its bucket.
-            compile: traces here, and returns what the background does; both may raise.
+            key: the key of the call.
+            size: the size of its bucket.
+            compile: traces now, and returns the function to run in the background; both may raise.
         """
         if not self._busy.acquire(blocking=False):
             return
@@ -195,10 +197,10 @@ class Programs:
             self._pending = Pending(name, lambda: (key, work()))
 
     def take_over(self) -> None:
-        """Keeps the program that was compiled in the background, if it is ready.
+        """Caches the program that was compiled in the background, if it is ready.
 
         Raises:
-            Exception: what the compilation raised, once.
+            Exception: the exception of the compilation, once.
         """
         pending = self._pending
         if pending is None:
@@ -224,13 +226,13 @@ class Programs:
 
 
 class ArraysOnly:
-    """A function of the arrays of a call, and of its results.
+    """A user's function as a function from the arrays of a call to the arrays of its results.
 
-    They are its arguments, not constants in it; what else the call holds stays as it is.
+    The arrays are arguments, not constants; other arguments are part of the program.
 
     Args:
-        fn: the user's.
-        name: of it, for errors.
+        fn: the user's function.
+        name: its name, for errors.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:

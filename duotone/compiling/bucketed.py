@@ -1,13 +1,13 @@
-"""``duotone.bucketed``: many shapes compiled as few.
+"""``duotone.bucketed``: compiles few programs for many shapes.
 
-``jit`` compiles a program for each shape. Here an axis is padded to the next of a few sizes, and
-what comes back is cut to what the true length would have given::
+``jit`` compiles a program for each shape. This pads an axis to the next of a few sizes, and slices
+the results to the shapes for the true length::
 
-    the true length n of the declared axes; the bucket: the smallest size that holds it
-    pad with the neutral number; the program of the bucket, compiled if it is new
-    the first call that pads: also without padding, and both results compared
-    background=True: in a larger bucket that is compiled, while the bucket is compiled and compared
-    cut each axis of the results that follows n
+    n = the true length of the declared axes; bucket = the smallest size that is at least n
+    pad with the neutral number; run the program of the bucket, compiled if it is new
+    the first call that pads also runs without padding, and compares the results
+    background=True: run a larger compiled bucket while the bucket is compiled and compared
+    slice each axis of the results that depends on n
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class _Call:
     """A call with its arguments at the length of a bucket.
 
     Attributes:
-        size: of the bucket.
-        length: the true one.
+        size: the size of the bucket.
+        length: the true length.
         args: positional arguments, padded.
-        kwargs: those by name, padded, with the mask.
-        arrays: among them.
-        signature: the rest of them.
-        key: of the program.
+        kwargs: keyword arguments, padded, with the mask.
+        arrays: the arrays among the arguments.
+        signature: the other arguments.
+        key: the key of the program.
     """
 
     size: int
@@ -110,12 +110,12 @@ class Bucketed:
         return self._programs.counts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function with padded arguments; returns what it would return without."""
+        """Calls the function with padded arguments; returns its results without padding."""
         length = self._length(args, kwargs)
         if self._mask in kwargs:
             raise ArgumentError(
-                f"{self._name} was called with {self._mask!r}, the mask that bucketed makes; leave "
-                "it out, or say mask=None and pad it as an argument of its own"
+                f"{self._name} was called with {self._mask!r}, the mask that bucketed makes; omit "
+                "it, or pass mask=None to bucketed and pad it like another argument"
             )
         if jit_is_disabled():
             args, kwargs = self._own_mask(args, kwargs, length)
@@ -157,9 +157,9 @@ class Bucketed:
         return program
 
     def _ready(self, args: Any, kwargs: Any, wanted: _Call) -> _Call:
-        """The call in a bucket that is compiled already; as it is wanted, if there is none.
+        """The call in a larger compiled bucket, while the wanted one is compiled in the background.
 
-        What is wanted is compiled meanwhile.
+        Returns the wanted call if it is compiled, or if no larger bucket is.
         """
         self._programs.take_over()
         if self._programs.is_ready(wanted.key):
@@ -173,7 +173,7 @@ class Bucketed:
         return wanted
 
     def _in_background(self, args: Any, kwargs: Any, call: _Call) -> Callable[[], BucketProgram]:
-        """Traces a program here; returns what compiles and compares it."""
+        """Traces a program now; returns the function that compiles and compares it."""
         program = BucketProgram(call.size)
         program.prepare(lambda n: self._shapes(args, kwargs, n))
         lowered = self._arrays_only.lower(call.signature, call.arrays)
@@ -183,12 +183,12 @@ class Bucketed:
 
         def compile() -> BucketProgram:
             program.finish(lowered.compile())
-            if compare is not None:  # on the host, whatever this thread's settings are
+            if compare is not None:  # on the host, independent of this thread's settings
                 try:
                     out, results = program(arrays)
                     compare(cut(jax.tree.map(on_host, out), shapes), results)
                     self._verified.add(call.key)
-                except RuntimeError:  # donated meanwhile? the next call that pads compares
+                except RuntimeError:  # if an argument was donated, the next padded call compares
                     if not is_deleted((args, kwargs)):
                         raise
             return program
@@ -201,16 +201,16 @@ class Bucketed:
     def _comparison(
         self, args: Any, kwargs: Any, length: int
     ) -> Callable[[list[Any], Results], None]:
-        """Raises unless a result is what the function gives without padding; it is traced here."""
+        """Traces the function without padding; returns a check that results are the same."""
         args, kwargs = self._own_mask(args, kwargs, length)
         arrays, signature = flatten_call(self._name, args, kwargs)
         lowered = self._arrays_only.lower(signature, arrays)
         arrays = for_another_run(arrays)
         axes = ", ".join(f"axis {axis} of {self._called(arg)}" for arg, axis in self._axes.items())
         remedy = (
-            "use the mask, it is an argument of the function already"
+            "use the mask, which is an argument of the function already"
             if self._mask
-            else "pass neutral=, the number that leaves it as it is, or mask='name' and "
+            else "pass neutral=, a number that does not change the result, or mask='name' and "
             "multiply by the argument of that name"
         )
 
@@ -227,30 +227,31 @@ class Bucketed:
     def _declared(self, args: Any, kwargs: Any) -> list[tuple[Argument, int, Any]]:
         found = []
         for argument, axis in self._axes.items():
-            place = self._place(argument, args)
-            if place is not None:
-                found.append((argument, axis, args[place]))
+            position = self._position(argument, args)
+            if position is not None:
+                found.append((argument, axis, args[position]))
             elif isinstance(argument, str) and argument in kwargs:
                 found.append((argument, axis, kwargs[argument]))
             elif argument not in self._optional:
                 raise ArgumentError(
-                    f"{self._name} was called without {self._called(argument)}, of which "
-                    f"axis {axis} is to be padded"
+                    f"{self._name} was called without {self._called(argument)}, whose "
+                    f"axis {axis} is padded"
                 )
         return found
 
-    def _place(self, argument: Argument, args: Any) -> int | None:
+    def _position(self, argument: Argument, args: Any) -> int | None:
+        names = self._parameters
         if isinstance(argument, str):
-            place = self._parameters.index(argument) if argument in self._parameters else len(args)
+            position = names.index(argument) if argument in names else len(args)
         else:
-            place = argument
-        return place if place < len(args) else None
+            position = argument
+        return position if position < len(args) else None
 
     def _length(self, args: Any, kwargs: Any) -> int:
         lengths: dict[str, int] = {}
         for argument, axis, value in self._declared(args, kwargs):
             for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-                name = f"{self._called(argument)}{_place(path)}"
+                name = f"{self._called(argument)}{jax.tree_util.keystr(path)}"
                 shape = np.shape(leaf)
                 if not -len(shape) <= axis < len(shape):
                     raise ArgumentError(
@@ -260,9 +261,9 @@ class Bucketed:
         if not lengths:
             raise ArgumentError(f"bucketed: {self._name} was called with no array to pad")
         if len(set(lengths.values())) > 1:
-            said = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise ArgumentError(
-                f"bucketed: the axes that are padded together differ in length ({said}); for two "
+                f"bucketed: the axes that are padded together differ in length ({listed}); for two "
                 "lengths write bucketed(bucketed(fn, axis=...), axis=...)"
             )
         return next(iter(lengths.values()))
@@ -270,26 +271,26 @@ class Bucketed:
     def _bucket(self, length: int) -> int:
         if self._sizes is None:
             return 1 << max(length - 1, 0).bit_length()
-        place = bisect.bisect_left(self._sizes, length)
-        if place == len(self._sizes):
+        index = bisect.bisect_left(self._sizes, length)
+        if index == len(self._sizes):
             raise ArgumentError(
                 f"bucketed: a length of {length} is beyond the largest of sizes, "
                 f"{self._sizes[-1]}; add a larger one"
             )
-        return self._sizes[place]
+        return self._sizes[index]
 
     def _changed(
         self, args: Any, kwargs: Any, change: Callable[[Any, int, Argument], Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with each declared array changed, which is given with its axis."""
+        """The arguments with ``change(array, axis, argument)`` applied to each declared array."""
         new_args, new_kwargs = list(args), dict(kwargs)
         for argument, axis, value in self._declared(args, kwargs):
             new = jax.tree.map(lambda x, a=axis, of=argument: change(x, a, of), value)
-            place = self._place(argument, args)
-            if place is None:
+            position = self._position(argument, args)
+            if position is None:
                 new_kwargs[str(argument)] = new
             else:
-                new_args[place] = new
+                new_args[position] = new
         return tuple(new_args), new_kwargs
 
     def _padded(self, args: Any, kwargs: Any, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -323,10 +324,6 @@ class Bucketed:
             raise
 
 
-def _place(path: Any) -> str:
-    return jax.tree_util.keystr(path)
-
-
 def bucketed(
     fn: Callable[..., Any],
     axis: int | Mapping[Argument, int],
@@ -338,28 +335,28 @@ def bucketed(
     programs: int = 64,
     background: bool | None = None,
 ) -> Bucketed:
-    """A function compiled for a few lengths instead of each: the length is padded, results are cut.
+    """Compiles a function for a few lengths instead of every length.
 
-    The first call that pads, with each bucket and signature, is also made without padding, and the
-    results are compared; a function in whose results padding shows is an error then. Axes of the
-    results that follow the length are cut to what it would have given.
+    It pads the arguments to one of these lengths, and slices the results to the true length. The
+    first padded call with each bucket and signature also runs without padding and compares the
+    results. If padding changes a result, that is an error.
 
-    Args: fn: a function of arrays (or pytrees of them) that JAX can trace. axis: which axes have
-    that length: the axis of the first argument, or of each argument named, ``{"tokens": 1,
-    "labels": 1}`` or ``{0: 1, 1: 1}``. sizes: the lengths to pad to: the powers of two, or
-    increasing numbers. neutral: what is padded, one number or one for each argument in a
-    dictionary. mask: the name of a keyword argument of ``fn`` that takes bool[size], true where an
-    index is no padding. verify: ``False`` leaves the comparison out. programs: how many compiled
-    programs are kept; the one used longest ago goes first. background: a call whose bucket is not
-    compiled yet runs in a larger one that is, if there is one, while its own is compiled in one
-    thread (and compared there); that takes over between two calls.
+    Args: fn: a function of arrays (or pytrees of them) that JAX can trace. axis: the axis of the
+    first argument to pad, or of each named argument: ``{"tokens": 1, "labels": 1}`` or ``{0: 1, 1:
+    1}``; all have the same length. sizes: the lengths to pad to: the powers of two, or increasing
+    numbers. neutral: the number to pad with, or a dictionary with one for each argument. mask: the
+    name of a keyword argument of ``fn`` that takes bool[size], True for indices that are no
+    padding. verify: ``False`` omits the comparison. programs: the number of compiled programs in
+    the cache; the least recently used is dropped first. background: if the bucket of a call is not
+    compiled, run the call in a larger compiled bucket, if there is one, while one thread compiles
+    and compares its own; later calls use it.
 
-    Under ``duotone run``, flags in ``TF_XLA_FLAGS`` say the ``background`` of calls that pass none.
+    Under ``duotone run``, flags in ``TF_XLA_FLAGS`` set the default of ``background``.
 
     Returns:
-        A function of the same arguments (without the mask) and results. Its ``counts`` say how
-        often it was compiled. Threads may share it. Inside of a trace it pads and cuts; nothing is
-        compared or counted there.
+        A function of the same arguments (without the mask) and results. Its ``counts`` attribute
+        has the number of compilations. Threads may share it. Inside a trace it pads and slices, and
+        compares and counts nothing.
 
     Raises:
         ArgumentTypeError: ``fn`` is not callable, or an argument has the wrong type.

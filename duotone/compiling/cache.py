@@ -1,8 +1,8 @@
-"""The persistent cache: compiled programs of JAX on disk, in a folder that was looked at first.
+"""The persistent cache: JAX's compiled programs on disk, in a folder that is checked first.
 
-JAX keeps programs itself (``jax_compilation_cache_dir``), writes entries whole or not at all, and
-compiles again what it cannot read; a folder that it cannot write to is a warning for each program.
-Here it is an error, once, and before the first.
+JAX has the cache itself (``jax_compilation_cache_dir``). It writes entries atomically, and
+recompiles those that it cannot read. If it cannot write to the folder, it warns for each program.
+Here that is one error, before the first program.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
     """Keeps compiled programs in a folder, from one process to the next; several may share it.
 
     Args:
-        folder: made if it is not there, ``~`` being the user's own; ``None`` switches the cache
+        folder: created if it does not exist; ``~`` is the user's home. ``None`` switches the cache
             off.
-        min_seconds: programs that compile faster are not kept.
+        min_seconds: programs that compile faster are not cached.
 
     Raises:
-        WriteError: the folder is a file, or nothing can be written there.
+        WriteError: the folder is a file, or is not writable.
         ArgumentError: ``min_seconds`` is negative, or the folder has no name.
         ArgumentTypeError: the folder is no path.
 
@@ -48,11 +48,11 @@ def use_cache(folder: str | Path | None, *, min_seconds: float = 1.0) -> None:
     jax.config.update("jax_compilation_cache_dir", path)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", min_seconds)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    compilation_cache.reset_cache()  # JAX looks at the settings at the first compilation only
+    compilation_cache.reset_cache()  # JAX reads the settings only at the first compilation
 
 
 def _checked(folder: Path) -> Path:
-    """The folder, in which a file was written and taken away again."""
+    """Creates the folder, and checks that a file can be written there."""
     folder = folder.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

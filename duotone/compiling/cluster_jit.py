@@ -1,4 +1,4 @@
-"""``duotone.cluster_jit``: equal parts of a program are compiled once, as programs of their own.
+"""``duotone.cluster_jit``: compiles equal parts of a program once, as separate programs.
 
 ::
 
@@ -7,9 +7,9 @@
                would clusters win? no ─ jax.jit of the whole, and one line that says why
                                                 │ yes
                compile each cluster in a thread; a call runs the parts in order
-               background=True: the whole is compiled meanwhile and takes over between calls
+               background=True: also compile the whole; later calls use it
 
-Inside of a trace the function is part of the program around it.
+Inside a trace, the function becomes part of the outer program.
 """
 
 from __future__ import annotations
@@ -51,32 +51,31 @@ def cluster_jit(
     threads: int | None = None,
     background: bool | None = None,
 ) -> Callable[..., Any]:
-    """A ``jax.jit`` that compiles the equal parts of a program once, in place of each by itself.
+    """A ``jax.jit`` that compiles each group of equal parts of a program once.
 
-    Layers and time steps that Python writes out one by one leave copies in the program. Where
-    :func:`duotone.reroll` declines, since each copy has weights of its own, the copies are clusters
-    here: one compiled program, launched once for each copy. What stands between them are clusters
-    as well. Compilation takes a fraction of the time; a step may take longer on an accelerator,
-    since nothing is fused across clusters, and more memory, since what goes from one to the next is
-    stored. Where clusters would not win, the whole program is compiled, and one line on the logger
-    ``duotone`` says why.
+    A Python loop over layers or time steps leaves copies of its body in the program.
+    :func:`duotone.reroll` declines if each copy has its own weights. Here such copies are one
+    *cluster*: one compiled program, launched once for each copy. The equations between them are
+    clusters too. Compilation takes a fraction of the time. A step may take longer on an
+    accelerator, because nothing is fused across clusters, and more memory, because values between
+    clusters are stored. If clusters would not save time, the whole program is compiled, and one
+    line on the logger ``duotone`` says why.
 
     Args: fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
-    min_cluster_size: operations, 64 by default; copies of fewer are taken together until they are
-    as many. max_cluster_size: operations; larger parts are cut. ``None``: they are not.
-    exclude_ops: names of primitives, such as ``"dot_general"``, each a cluster of its own.
-    donate_argnums: positions of arguments whose buffers may be used again, as of ``jax.jit``.
-    threads: how many compile at the same time; by default as many as there are processors, at most
-    8. background: also compiles the whole program, in one thread, and calls that as soon as it is
-    ready.
+    min_cluster_size: operations, 64 by default; smaller copies are grouped until they have as many.
+    max_cluster_size: operations; larger parts are cut. ``None`` cuts no part. exclude_ops: names of
+    primitives, such as ``"dot_general"``, each of which becomes a separate cluster.
+    donate_argnums: positions of arguments whose buffers may be reused, as in ``jax.jit``. threads:
+    how many threads compile; by default the number of processors, at most 8. background: also
+    compile the whole program, in one thread, and call it as soon as it is ready.
 
-    Under ``duotone run``, flags in ``TF_XLA_FLAGS`` say the sizes and ``background`` of calls that
-    do not pass them.
+    Under ``duotone run``, flags in ``TF_XLA_FLAGS`` set the defaults of the sizes and
+    ``background``.
 
     Returns:
         A function of the same arguments and results, compiled at its first call with a signature.
-        Inside of a trace (``jax.grad`` of it, ``jit`` around it) it is ``fn``. Where arguments lie
-        on several devices, the whole is compiled.
+        Inside a trace (of ``jax.grad`` or ``jit``) it is ``fn``. If arguments are on several
+        devices, the whole program is compiled.
 
     Raises:
         ArgumentTypeError: ``fn`` is not callable, or an option has the wrong type.
@@ -129,13 +128,13 @@ def cluster_jit(
 
 @contextlib.contextmanager
 def cluster_scope(name: str) -> Iterator[None]:
-    """Makes what is traced inside one cluster of :func:`cluster_jit`, its backward pass another.
+    """Makes the operations traced inside one cluster of :func:`cluster_jit`.
 
-    Elsewhere it does nothing.
+    Their backward pass is another cluster. Outside of :func:`cluster_jit` this does nothing.
 
     Args:
-        name: shown where the cluster is named. Scopes need no names of their own: equal ones share
-            a program, whatever their names.
+        name: a label for messages. Names need not differ: equal clusters share a program, whatever
+            their names.
 
     Example:
         >>> import jax.numpy as jnp, duotone
@@ -163,9 +162,7 @@ def _argument_numbers(value: Any) -> tuple[int, ...]:
                 f"cluster_jit: donate_argnums is {shown(value)}; pass positions: (0, 1)"
             )
         if number < 0:
-            raise ArgumentError(
-                f"cluster_jit: donate_argnums holds {number}; count arguments from 0"
-            )
+            raise ArgumentError(f"cluster_jit: donate_argnums has {number}; count arguments from 0")
     return numbers
 
 
@@ -180,7 +177,7 @@ class _Runner(Runner):
         threads: int,
         background: bool,
     ) -> None:
-        super().__init__(function, _as_written, "cluster_jit")
+        super().__init__(function, _unchanged, "cluster_jit")
         self._sizes, self._numbers = sizes, donated
         self._threads, self._background = threads, background
         self._lock = threading.Lock()
@@ -208,7 +205,7 @@ class _Runner(Runner):
         donated = self._donated(signature, arrays)
         whole = jax.jit(_jax.jaxpr_as_fun(traced.jaxpr), donate_argnums=donated)
         if len({device for array in arrays for device in _devices(array)}) > 1:
-            return self._declined(whole, traced.results, "its arguments lie on several devices")
+            return self._declined(whole, traced.results, "its arguments are on several devices")
         clusters = clusters_of(traced.jaxpr, self._sizes)
         if clusters.declined:
             return self._declined(whole, traced.results, clusters.declined)
@@ -217,7 +214,7 @@ class _Runner(Runner):
         logger.info("cluster_jit %s: %s; at most %s live", self._called, clusters, megabytes)
         if not self._background:
             return lambda *leaves: (program(*leaves), traced.results)
-        lowered = whole.lower(*arrays)  # here, where JAX's settings are those of the call
+        lowered = whole.lower(*arrays)  # in this thread, with the JAX settings of the call
         swapped = Swapped(f"the whole program of {self._called}", program, lowered.compile)
         return lambda *leaves: (swapped(*leaves), traced.results)
 
@@ -228,7 +225,7 @@ class _Runner(Runner):
         return lambda *leaves: (whole(*leaves), results)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Positions of the arrays that belong to the arguments that are donated."""
+        """Positions of the arrays in donated arguments."""
         own = super()._donated(signature, arrays)
         if not self._numbers:
             return own
@@ -241,16 +238,16 @@ class _Runner(Runner):
             for leaf in jax.tree.leaves(args[number])
         }
         fixed = {position for position, _ in signature.statics}
-        places = [place for place in range(count) if place not in fixed]
-        return tuple(i for i, place in enumerate(places) if place in leaves or i in own)
+        traced = [position for position in range(count) if position not in fixed]
+        return tuple(i for i, leaf in enumerate(traced) if leaf in leaves or i in own)
 
 
-def _as_written(traced: Traced) -> Callable[..., list[Any]]:
+def _unchanged(traced: Traced) -> Callable[..., list[Any]]:
     return _jax.jaxpr_as_fun(traced.jaxpr)
 
 
 def _devices(array: Any) -> Any:
-    """The devices of an array, hashable; none of one that JAX may put anywhere."""
+    """The devices of an array, hashable; empty if it is not committed to a device."""
     if isinstance(array, jax.Array) and array.committed:
         return frozenset(array.devices())
     return ()

@@ -1,14 +1,14 @@
-"""Cluster parts: a program cut into parts, so that equal parts share one compiled program.
+"""Cluster parts: cuts a program into parts, so that equal parts share one compiled program.
 
 ::
 
-    of all runs of equal equations, those that leave out most first:
-        cut it into copies (several together if a copy is small, several parts if it is large)
-    what is left, and what stands in a scope of the user's, is a part by itself
-    two parts with the same equations, wired alike, with results read alike, are one *cluster*
+    for each run of equal equations, by decreasing savings:
+        cut it into copies (group small copies, cut large ones into several parts)
+    each stretch between runs, and each cluster scope of the user, is a separate part
+    parts with equal equations, wiring and read results are one *cluster*
 
-A part reads values that other parts made and makes some that others read. Numbers written into the
-program that differ between equal parts (the turn of a loop) become operands of the cluster.
+A part reads values from other parts, and makes values that other parts read. Literals that differ
+between equal parts (the index of an iteration) become operands of the cluster.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from duotone.compiling.listing import LITERALS, Listing, is_reference
 from duotone.compiling.repeats import Run, find_runs
 
 SCOPE = "duotone.cluster"
-"""How the name of a scope of the user's begins; a number and the user's name follow."""
+"""The prefix of a cluster scope's name; a number and the user's name follow."""
 LEAST_SAVED = 256
-"""Equations that clusters must save the compiler, which takes about a millisecond for each."""
+"""The least number of equations to save; the compiler takes about a millisecond for each."""
 LEAST_TIMES = 2.0
-"""How many times fewer equations clusters must compile than the whole program."""
+"""The least factor by which clusters must reduce the number of compiled equations."""
 PROGRAM = 32
-"""Equations that a program of its own costs the compiler besides those in it, some 40 milliseconds:
-``python -m benchmarks.clusters``."""
+"""The overhead of a separate program, in equations: some 40 milliseconds
+(``python -m benchmarks.clusters``)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ class Sizes:
     """The sizes and exceptions that a user asks for.
 
     Attributes:
-        least: equations, nested ones included, that a repeated part has at least.
-        most: equations that a part has at most, unless a single one holds more; ``None``: any.
-        excluded: primitives that are clusters of their own.
+        least: the least number of equations of a repeated part, including nested ones.
+        most: the largest number of equations of a part, unless a single equation has more; ``None``
+            for no limit.
+        excluded: primitives that become separate clusters.
     """
 
     least: int
@@ -57,12 +58,12 @@ class Part:
 
     Attributes:
         start: its first equation.
-        end: the first one behind it.
+        end: the first equation after it.
         reads: numbers of the values that it reads and does not make, in the order of their first
-            use; literals are not among them.
+            use, without literals.
         literals: numbers of the literals that it reads, in the order of its operands.
-        results: which of the values that it makes others read, counted from its first.
-        key: what equal parts have in common.
+        results: the results that other parts read, counted from its first result.
+        key: a key that is the same for equal parts.
     """
 
     start: int
@@ -79,15 +80,15 @@ class Cluster:
 
     Attributes:
         parts: all of them, in the order of the program.
-        passed: places among :attr:`Part.literals` that differ between the parts.
+        passed: indices into :attr:`Part.literals` whose values differ between the parts.
     """
 
     parts: tuple[Part, ...]
     passed: tuple[int, ...]
 
     def operands(self, part: Part) -> tuple[int, ...]:
-        """Numbers of what the cluster's program takes, for one of its parts."""
-        return part.reads + tuple(part.literals[place] for place in self.passed)
+        """Numbers of the operands of the cluster's program, for one of its parts."""
+        return part.reads + tuple(part.literals[index] for index in self.passed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,9 +97,9 @@ class Clusters:
 
     Attributes:
         listing: the program.
-        clusters: each distinct one.
-        operations: of the program, nested ones included.
-        compiled: operations of the clusters, each counted once.
+        clusters: the distinct clusters.
+        operations: the number of operations of the program, including nested ones.
+        compiled: the number of operations of the clusters, each cluster counted once.
     """
 
     listing: Listing
@@ -108,14 +109,14 @@ class Clusters:
 
     @property
     def launches(self) -> int:
-        """Parts that a call runs."""
+        """The number of parts that a call runs."""
         return sum(len(cluster.parts) for cluster in self.clusters)
 
     @property
     def declined(self) -> str:
-        """Why clusters would not win, in words; empty if they would."""
+        """Why clusters would not save time; empty if they would."""
         if any(is_reference(atom.aval) for atom in self.listing.atoms.values()):
-            return "it holds references, which cannot go from one program to the next"
+            return "it has references, which cannot pass from one program to the next"
         saved = self.operations - self.compiled
         if saved < LEAST_SAVED:
             return f"clusters would save the compilation of only {saved} operations"
@@ -139,7 +140,7 @@ def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
 
     Args:
         listing: the program.
-        sizes: what the user asks of them.
+        sizes: the user's sizes.
     """
     groups: dict[Hashable, list[Part]] = {}
     for start, end in _stretches(listing, sizes):
@@ -152,20 +153,20 @@ def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
 
 
 def scope_of(eqn: _jax.Eqn) -> str:
-    """The innermost scope of the user's in which an equation stands; empty if there is none."""
+    """The innermost cluster scope of an equation; empty if there is none."""
     names = _jax.scope_names(eqn.source_info.name_stack)
     return next((name for name in reversed(names) if name.startswith(SCOPE)), "")
 
 
 def _stretches(listing: Listing, sizes: Sizes) -> Iterator[tuple[int, int]]:
-    """First and end of each part, in order."""
+    """The start and end of each part, in order."""
     count = len(listing.eqns)
     fixed = _fixed(listing, sizes)
     taken = np.array([bool(label) for label in fixed], bool)
     edges = {0, count}
-    for place in range(1, count):
-        if fixed[place] != fixed[place - 1]:
-            edges.add(place)
+    for position in range(1, count):
+        if fixed[position] != fixed[position - 1]:
+            edges.add(position)
     total = np.concatenate([[0], np.cumsum(listing.weights)])
     for run in find_runs(listing.keys, FEWEST):
         for low, high in _free(taken, run):
@@ -177,15 +178,15 @@ def _stretches(listing: Listing, sizes: Sizes) -> Iterator[tuple[int, int]]:
 
 
 def _fixed(listing: Listing, sizes: Sizes) -> list[str]:
-    """A label of each equation that stands in a scope or is excluded; empty of all others."""
+    """A label for each equation that is in a cluster scope or excluded; empty for all others."""
     return [
-        f"excluded {place}" if eqn.primitive.name in sizes.excluded else scope_of(eqn)
-        for place, eqn in enumerate(listing.eqns)
+        f"excluded {position}" if eqn.primitive.name in sizes.excluded else scope_of(eqn)
+        for position, eqn in enumerate(listing.eqns)
     ]
 
 
 def _free(taken: np.ndarray, run: Run) -> list[tuple[int, int]]:
-    """The stretches of a run that belong to no part yet."""
+    """The stretches of a run that are not in a part yet."""
     free = ~taken[run.start : run.start + run.length]
     steps = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
     return [(run.start + int(a), run.start + int(b)) for a, b in steps.reshape(-1, 2)]
@@ -194,7 +195,7 @@ def _free(taken: np.ndarray, run: Run) -> list[tuple[int, int]]:
 def _cut(
     listing: Listing, run: Run, sizes: Sizes, total: np.ndarray, taken: np.ndarray, edges: set[int]
 ) -> None:
-    """Cuts a run into its copies, unless they would be too small to be worth a launch."""
+    """Cuts a run into its copies, unless they would be too small for a launch."""
     start = run.start + phase(listing, run, run.period)
     copies = (run.start + run.length - start) // run.period
     if copies < 2:
@@ -212,16 +213,16 @@ def _cut(
 def _small_enough(
     start: int, end: int, sizes: Sizes, total: np.ndarray
 ) -> Iterator[tuple[int, int]]:
-    """A stretch in pieces of at most the largest size, the same for equal stretches."""
+    """Cuts a stretch into pieces of at most the largest size; equal stretches are cut equally."""
     weight = int(total[end] - total[start])
     if sizes.most is None or weight <= sizes.most:
         yield start, end
         return
     low = start
-    for place in range(start + 1, end + 1):
-        if place == end or total[place + 1] - total[low] > sizes.most:
-            yield low, place
-            low = place
+    for cut in range(start + 1, end + 1):
+        if cut == end or total[cut + 1] - total[low] > sizes.most:
+            yield low, cut
+            low = cut
 
 
 def _part(listing: Listing, start: int, end: int) -> Part:
@@ -237,10 +238,9 @@ def _part(listing: Listing, start: int, end: int) -> Part:
         elif base <= value < top:
             wires.append(("inside", value - base))
         else:
-            place = outside.setdefault(value, len(outside))
-            wires.append(("outside", place))
+            wires.append(("outside", outside.setdefault(value, len(outside))))
     results = tuple(int(v) for v in np.flatnonzero(listing.last_use[base:top] >= end))
-    moving = tuple(listing.offsets.get(place) for place in range(start, end))
+    moving = tuple(listing.offsets.get(position) for position in range(start, end))
     equations = tuple(listing.keys[start:end].tolist())
     key = (equations, moving, tuple(wires), results)
     return Part(start, end, tuple(outside), tuple(literals), results, key)
@@ -252,10 +252,10 @@ def _type(listing: Listing, value: int) -> Hashable:
 
 
 def _differing(parts: Sequence[Part]) -> tuple[int, ...]:
-    """Places of the literals that are not the same in all parts."""
+    """Indices of the literals that are not the same in all parts."""
     first = parts[0].literals
     return tuple(
-        place
-        for place in range(len(first))
-        if any(part.literals[place] != first[place] for part in parts)
+        index
+        for index in range(len(first))
+        if any(part.literals[index] != first[index] for part in parts)
     )

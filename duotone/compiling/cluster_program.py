@@ -1,7 +1,7 @@
 """Cluster program: compiles each distinct cluster once, in threads, and runs all parts in order.
 
-A value lives from the part that makes it to the last one that reads it; a part that reads a value
-last, in all its copies, is given its buffer, if it makes a value of that type.
+A value lives from the part that makes it to the last part that reads it. If all parts of a cluster
+are the last readers of an operand and make a result of its type, the operand's buffer is donated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from duotone.compiling.cluster_parts import Cluster, Clusters, Part, Sizes, find
 from duotone.compiling.listing import LITERALS, Listing, count_equations, list_program
 
 _INLINED_FROM = 32
-"""Operations from which on a ``jit`` function inside of the program is looked into."""
+"""A ``jit`` function inside the program is inlined if it has at least this many operations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Step:
     """One part of a run.
 
     Attributes:
-        program: its cluster, compiled.
-        reads: numbers of the values that it takes.
-        makes: numbers of the values that it returns.
-        drops: numbers of the values that nothing reads any more.
+        program: the compiled cluster.
+        reads: numbers of its operands.
+        makes: numbers of its results.
+        drops: numbers of the values that no later part reads.
     """
 
     program: Callable[..., Any]
@@ -44,8 +44,8 @@ class ClusterProgram:
     """A program whose parts are compiled, ready to run.
 
     Attributes:
-        most_bytes: the most that is held at one moment: arguments, constants, what goes from part
-            to part, and what the running part needs besides, as far as the compiler says.
+        most_bytes: the peak memory: arguments, constants, values between parts, and the temporary
+            memory of the running part if the compiler reports it.
     """
 
     def __init__(self, listing: Listing, steps: Sequence[Step], fixed: dict[int, Any]) -> None:
@@ -57,8 +57,8 @@ class ClusterProgram:
     def __call__(self, *leaves: Any) -> list[Any]:
         """Runs the parts on the arguments of the program; returns its results."""
         values = dict(self._fixed)
-        for place, leaf in enumerate(leaves):
-            values[self._first_argument - place] = leaf
+        for position, leaf in enumerate(leaves):
+            values[self._first_argument - position] = leaf
         for step in self._steps:
             made = step.program(*[values[number] for number in step.reads])
             values.update(zip(step.makes, made, strict=True))
@@ -68,11 +68,11 @@ class ClusterProgram:
 
 
 def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
-    """A program in clusters, the ``jit`` functions that it calls looked into.
+    """A program in clusters, with its ``jit`` functions inlined.
 
     Args:
         jaxpr: the program.
-        sizes: what the user asks of clusters.
+        sizes: the user's sizes.
     """
     return find_clusters(list_program(inlined(jaxpr)), sizes)
 
@@ -83,14 +83,14 @@ def compile_clusters(
     """Compiles each cluster once.
 
     Args:
-        clusters: of the program.
+        clusters: the clusters of the program.
         arrays: the arguments of a call.
-        donated: positions of those whose buffers may be used again.
-        threads: compile at the same time at most.
+        donated: positions of the arguments whose buffers may be reused.
+        threads: the number of threads that compile.
     """
     listing = clusters.listing
     given = len(_jax.open_jaxpr(listing.jaxpr).constvars)
-    last = _last_parts(clusters, frozenset(-1 - given - place for place in donated))
+    last = _last_parts(clusters, frozenset(-1 - given - position for position in donated))
     device = _device(arrays)
     fixed = _fixed(clusters, device)
     types = [
@@ -144,12 +144,12 @@ def describe(listing: Listing, cluster: Cluster) -> str:
 
 
 def inlined(jaxpr: _jax.ClosedJaxpr) -> _jax.ClosedJaxpr:
-    """A program without the functions that it calls, except small ones.
+    """Inlines the functions that a program calls, except small ones.
 
-    Nobody differentiates it any more, so that rules of derivatives count for nothing.
+    The program is not differentiated any more, so derivative rules are not needed.
     """
     opened = _jax.open_jaxpr(jaxpr)
-    if not any(_looked_into(eqn) for eqn in opened.eqns):
+    if not any(_is_inlined(eqn) for eqn in opened.eqns):
         return jaxpr
     types = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
@@ -159,10 +159,10 @@ def inlined(jaxpr: _jax.ClosedJaxpr) -> _jax.ClosedJaxpr:
 
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
-"""Primitives that call one program, and the parameter that holds it."""
+"""Primitives that call one program, and the parameter that has it."""
 
 
-def _looked_into(eqn: _jax.Eqn) -> bool:
+def _is_inlined(eqn: _jax.Eqn) -> bool:
     name = eqn.primitive.name
     if name not in _CALLS or (name != "custom_jvp_call" and _jax.jit_options(eqn)):
         return False
@@ -181,7 +181,7 @@ def _evaluated(jaxpr: _jax.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
 
     for eqn in opened.eqns:
         operands = [read(atom) for atom in eqn.invars]
-        if _looked_into(eqn):
+        if _is_inlined(eqn):
             with _jax.inlined_call(eqn):
                 results = _evaluated(eqn.params[_CALLS[eqn.primitive.name]], operands)
         else:
@@ -221,20 +221,20 @@ def _as_function(jaxpr: _jax.ClosedJaxpr) -> Callable[..., list[Any]]:
 
 
 def _shared(clusters: Clusters, programs: Sequence[_jax.ClosedJaxpr]) -> frozenset[int]:
-    """The values that may have their buffer in common with another, so that nobody may use it.
+    """The values that may share their buffer with another value, so that it may not be donated.
 
-    ``jit`` returns an argument that a program hands through, and one array for equal results.
+    ``jit`` returns an argument itself if a program returns it, and one array for equal results.
     """
     found: set[int] = set()
     for cluster, program in zip(clusters.clusters, programs, strict=True):
         opened = _jax.open_jaxpr(program)
-        takes = {id(var): place for place, var in enumerate(opened.invars)}
+        takes = {id(var): position for position, var in enumerate(opened.invars)}
         counts = collections.Counter(map(id, opened.outvars))
-        for place, var in enumerate(opened.outvars):
+        for position, var in enumerate(opened.outvars):
             if id(var) not in takes and counts[id(var)] == 1:
                 continue
             for part in cluster.parts:
-                found.add(int(clusters.listing.first[part.start]) + part.results[place])
+                found.add(int(clusters.listing.first[part.start]) + part.results[position])
                 if id(var) in takes:
                     found.add(cluster.operands(part)[takes[id(var)]])
     return frozenset(found)
@@ -257,7 +257,7 @@ def _in_order(clusters: Clusters) -> list[tuple[Part, Cluster]]:
 
 
 def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
-    """By value that may go, the first equation of the part that reads it last."""
+    """By value that may be dropped, the first equation of the part that reads it last."""
     kept, last = set(clusters.listing.outputs), {}
     for part, _ in _in_order(clusters):
         for number in part.reads:
@@ -269,20 +269,20 @@ def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
 def _given_away(
     listing: Listing, cluster: Cluster, last: dict[int, int], shared: frozenset[int]
 ) -> tuple[int, ...]:
-    """The operands whose buffers all parts may use for a result of the same type."""
+    """The operands whose buffers all parts may reuse for a result of the same type."""
     first = cluster.parts[0]
     base = int(listing.first[first.start])
     wanted = collections.Counter(_kind(listing, base + offset) for offset in first.results)
     found = []
-    for place in range(len(first.reads)):
+    for index in range(len(first.reads)):
         if all(
-            last.get(part.reads[place]) == part.start and part.reads[place] not in shared
+            last.get(part.reads[index]) == part.start and part.reads[index] not in shared
             for part in cluster.parts
         ):
-            kind = _kind(listing, first.reads[place])
+            kind = _kind(listing, first.reads[index])
             if wanted[kind]:
                 wanted[kind] -= 1
-                found.append(place)
+                found.append(index)
     return tuple(found)
 
 
@@ -295,7 +295,7 @@ def _fixed(clusters: Clusters, device: Any) -> dict[int, Any]:
     """The constants of the program, and the literals that are operands, on the device."""
     listing = clusters.listing
     consts = _jax.consts_of(listing.jaxpr)
-    values = {-1 - place: const for place, const in enumerate(consts)}
+    values = {-1 - position: const for position, const in enumerate(consts)}
     for cluster in clusters.clusters:
         for part in cluster.parts:
             for number in cluster.operands(part)[len(part.reads) :]:
@@ -312,7 +312,7 @@ def _fixed(clusters: Clusters, device: Any) -> dict[int, Any]:
 
 
 def _device(arrays: Sequence[Any]) -> Any:
-    """The device that arguments are committed to; ``None`` if none is."""
+    """The device that arguments are committed to; ``None`` if none is committed."""
     for array in arrays:
         if isinstance(array, jax.Array) and array.committed:
             return next(iter(array.devices()))

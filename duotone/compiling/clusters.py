@@ -24,11 +24,11 @@ from duotone.policy.arguments import check_callable
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileTimes:
-    """A program, compiled for the device at hand.
+    """The cost of compiling a program for this device.
 
     Attributes:
-        seconds: of processor time that its compiler took, all threads together.
-        temporary_bytes: memory beside arguments and results; ``None`` if it does not say.
+        seconds: processor time of the compiler, in all threads.
+        temporary_bytes: memory in addition to arguments and results; ``None`` if unknown.
     """
 
     seconds: float
@@ -40,17 +40,17 @@ class ClustersRecord:
     """The repeated parts of a function. ``print`` shows it.
 
     Attributes:
-        lines: each run of equal operations, and what became of it.
-        operations: of the traced program.
-        operations_rolled: of the rolled one.
-        trace_seconds: to trace it.
-        plan_seconds: to find repeated parts and to build the rolled program.
-        live_bytes: the most that is alive at one moment, in the order of the program, arguments
-            included; a compiler may find a better order and keeps less of what it fuses.
-        live_at: the user's source line of that moment.
+        lines: one for each run of equal operations.
+        operations: the number of operations of the traced program.
+        operations_rolled: the number of operations of the rolled program.
+        trace_seconds: the time to trace it.
+        plan_seconds: the time to find repeated parts and to build the rolled program.
+        live_bytes: the peak of live bytes in the order of the program, including arguments. A
+            compiler may find a better order, and stores less if it fuses.
+        live_at: the user's source line of the peak.
         in_clusters: what :func:`duotone.cluster_jit` would do, in words.
-        whole: the traced program compiled, if that was asked for.
-        ours: the rolled one.
+        whole: the compile times of the traced program, with ``compile=True``.
+        ours: the compile times of the rolled program, with ``compile=True``.
     """
 
     lines: tuple[Line, ...]
@@ -75,9 +75,9 @@ def clusters(
 
     Args:
         fn: the function.
-        *args: its arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place.
-        compile: also compiles it, as it stands and rolled, for the device at hand. For a function
-            that has an argument of this name, pass ``functools.partial(fn, compile=...)``.
+        *args: its arguments: arrays or ``jax.ShapeDtypeStruct``.
+        compile: also compiles it for this device, both unchanged and rolled. If the function has
+            an argument of this name, pass ``functools.partial(fn, compile=...)``.
         **kwargs: its keyword arguments.
 
     Returns:
@@ -145,7 +145,7 @@ def _compiled(jaxpr: _jax.ClosedJaxpr, arrays: Any) -> CompileTimes:
 
 
 def _largest_live_set(listing: Listing) -> tuple[int, int]:
-    """The most bytes alive at one moment, and the equation at that moment."""
+    """The peak of live bytes, and the equation at the peak."""
     count = len(listing.eqns)
     change = np.zeros(count + 2, np.int64)
     makers = np.repeat(np.arange(count), np.diff(listing.first))
@@ -175,7 +175,7 @@ def _text(record: ClustersRecord) -> list[str]:
         else:
             lines.append(f"declined  {what}: {line.reason}")
     if not record.lines:
-        lines.append("no part is repeated; duotone.reroll leaves the program as it is")
+        lines.append("no part is repeated; duotone.reroll does not change the program")
     lines.append(f"duotone.cluster_jit: {record.in_clusters}")
     lines.append(
         f"tracing took {record.trace_seconds:.3g} s, finding repeats {record.plan_seconds:.3g} s"

@@ -1,13 +1,13 @@
-"""Copies: how the copies of a run hang together, read off the numbers of what they read.
+"""Copies: how the copies of a run are linked, from the numbers of their operands.
 
-Of each operand of a copy (a *slot*) one of four things holds in all copies::
+Each operand of a copy (a *slot*) has one of four kinds, the same in all copies::
 
     inside    made by the same copy
-    carried   made by an earlier copy, always as many copies back
-    same      made before the run, one value for all
-    each      made before the run, another value for each copy
+    carried   made by an earlier copy, always the same number of copies back
+    same      made before the run, one value for all copies
+    each      made before the run, a different value for each copy
 
-The first copies read what is carried from before the run. Where copies disagree, the run is cut.
+For the first copies, a carried value comes from before the run. If copies disagree, the run is cut.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duotone.compiling.listing import LITERALS, Listing
 from duotone.compiling.repeats import Run
 
 FEWEST = 4
-"""Copies that a run must have."""
+"""The least number of copies of a run."""
 _LONGEST_MULTIPLE = 64
 
 
@@ -32,10 +32,10 @@ class Slot:
 
     Attributes:
         kind: see the module.
-        offset: of ``inside`` and ``carried``: which result of a copy it is.
-        distance: of ``carried``: how many copies back.
-        values: of ``same`` the one value; of ``each`` one for each copy; of ``carried`` those of
-            the first copies, as many as the distance.
+        offset: for ``inside`` and ``carried``, the index of the result of a copy.
+        distance: for ``carried``, how many copies back.
+        values: for ``same`` the one value; for ``each`` one for each copy; for ``carried`` the
+            values for the first copies, as many as the distance.
     """
 
     kind: Literal["inside", "carried", "same", "each"]
@@ -46,15 +46,15 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copies:
-    """Equal parts of a program, one behind the other.
+    """Consecutive equal parts of a program.
 
     Attributes:
         start: the first equation.
-        period: equations of one copy.
-        count: copies.
+        period: the number of equations of one copy.
+        count: the number of copies.
         slots: one for each operand of the equations of a copy.
-        moving: by equation of a copy, where its ``slice`` or ``pad`` begins in each copy, where
-            that differs: int64[count, axes].
+        moving: by equation of a copy, the start of its ``slice`` or ``pad`` in each copy, if the
+            starts differ: int64[count, axes].
     """
 
     start: int
@@ -65,17 +65,17 @@ class Copies:
 
     @property
     def end(self) -> int:
-        """The first equation behind them."""
+        """The first equation after them."""
         return self.start + self.count * self.period
 
     @property
     def model(self) -> int:
-        """The first equation of the copy that stands for all."""
+        """The first equation of the copy that represents all."""
         return self.start + (self.count // 2) * self.period
 
 
 def find_copies(listing: Listing, run: Run) -> Copies | None:
-    """The largest part of a run whose copies hang together in one way.
+    """The largest part of a run whose copies are linked in the same way.
 
     Args:
         listing: the program.
@@ -109,19 +109,19 @@ class _Reads:
         here, following = self.table[self.middle], self.table[self.middle + 1]
         self.linked = (following - here == self.made) & (here >= self.base)
         self.same = following == here
-        behind = (here - self.base) // self.made
-        self.distance = np.where(self.linked, self.middle - behind, 0)
+        maker = (here - self.base) // self.made
+        self.distance = np.where(self.linked, self.middle - maker, 0)
 
     def _needs(self, copy: int) -> int:
-        """The first copy that a run may begin with if this copy is to be in it."""
+        """The earliest first copy of a run that includes this copy."""
         row = self.table[copy]
         shifted = self.table[self.middle] + (copy - self.middle) * self.made
         maker = np.where(row >= self.base, (row - self.base) // self.made, -1)
-        astray = self.linked & (row != shifted)
+        irregular = self.linked & (row != shifted)
         need = 0
-        if astray.any():
+        if irregular.any():
             need = int(
-                np.maximum(copy - self.distance[astray] + 1, maker[astray] + 1).max(initial=0)
+                np.maximum(copy - self.distance[irregular] + 1, maker[irregular] + 1).max(initial=0)
             )
         outside = ~self.linked
         need = max(need, int(maker[outside].max(initial=-1)) + 1)
@@ -130,7 +130,7 @@ class _Reads:
         return need
 
     def extent(self) -> tuple[int, int]:
-        """The first copy and the one behind the last."""
+        """The first copy, and one past the last copy."""
         need = max(self._needs(self.middle), self._needs(self.middle + 1))
         if need > self.middle:
             return 0, 0
@@ -164,18 +164,18 @@ class _Reads:
 
     def _moving(self, start: int, count: int) -> dict[int, np.ndarray]:
         offsets, found = self.listing.offsets, {}
-        for place in range(self.period):
-            if start + place in offsets:
-                rows = np.array([offsets[start + c * self.period + place] for c in range(count)])
+        for index in range(self.period):
+            if start + index in offsets:
+                rows = np.array([offsets[start + c * self.period + index] for c in range(count)])
                 if (rows != rows[0]).any():
-                    found[place] = rows
+                    found[index] = rows
         return found
 
 
 def phase(listing: Listing, run: Run, period: int) -> int:
-    """Where in a run the first copy begins, so that copies hand on the fewest bytes.
+    """Where the first copy of a run starts, so that copies pass the fewest bytes to the next copy.
 
-    Counted over the second copy: the bytes that are made before an equation and read from it on.
+    It counts, over the second copy, the bytes made before an equation and read at or after it.
     """
     size = min(run.length, 4 * period)
     low, high = listing.slots[run.start], listing.slots[run.start + size]
@@ -195,10 +195,10 @@ def phase(listing: Listing, run: Run, period: int) -> int:
 
 
 def _multiple(listing: Listing, run: Run) -> int:
-    """How many periods make one copy: so many that the fewest bytes differ from copy to copy.
+    """How many periods make one copy, so that the fewest bytes differ from copy to copy.
 
-    Layers that a time loop passes through one by one have equal keys, and weights that come back
-    with the next time step.
+    In a time loop over layers, all layers have equal keys, but their weights repeat only with the
+    next time step.
     """
     reads = _Reads(listing, run.start, run.period, run.copies)
     middle = reads.table[reads.middle]
@@ -225,7 +225,7 @@ def _multiple(listing: Listing, run: Run) -> int:
 def slots_of(listing: Listing, copies: Copies) -> Iterator[tuple[int, tuple[Slot, ...]]]:
     """The equations of one copy, each with its slots."""
     low = int(listing.slots[copies.start])
-    for place in range(copies.period):
-        begin = int(listing.slots[copies.start + place]) - low
-        end = int(listing.slots[copies.start + place + 1]) - low
-        yield place, copies.slots[begin:end]
+    for index in range(copies.period):
+        begin = int(listing.slots[copies.start + index]) - low
+        end = int(listing.slots[copies.start + index + 1]) - low
+        yield index, copies.slots[begin:end]

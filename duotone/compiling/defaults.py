@@ -1,4 +1,4 @@
-"""Defaults: the options that ``TF_XLA_FLAGS`` say, and whether JAX compiles at all."""
+"""Defaults: the options that ``TF_XLA_FLAGS`` set, and whether JAX compiles at all."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import dataclasses
 import jax
 
 LEAST = 64
-"""Operations of a repeated part by default, so that launching it, some ten microseconds, is little
-beside running it."""
+"""The default least number of operations of a repeated part, so that its launch (some ten
+microseconds) is short compared to its run."""
 
 
 def jit_is_disabled() -> bool:
-    """True inside of ``jax.disable_jit()``, where no program can be compiled beforehand."""
+    """True inside ``jax.disable_jit()``, where no program can be compiled ahead of time."""
     return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -21,9 +21,9 @@ class ClusterDefaults:
     """Options for calls that do not pass them.
 
     Attributes:
-        min_cluster_size: operations.
-        max_cluster_size: operations; ``None``: parts are not cut.
-        background: True to compile the whole program meanwhile.
+        min_cluster_size: in operations.
+        max_cluster_size: in operations; ``None`` cuts no part.
+        background: whether to compile the whole program in the background.
     """
 
     min_cluster_size: int = LEAST
@@ -32,4 +32,4 @@ class ClusterDefaults:
 
 
 DEFAULTS = ClusterDefaults()
-"""Those of this process."""
+"""The defaults of this process."""

@@ -1,4 +1,4 @@
-"""Edits: a program as numbers with equations put in another order, others added, some left out."""
+"""Edits: reorders, adds and removes equations of a listing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from duotone.compiling.listing import Listing, last_uses
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Added:
-    """An equation that stands in the program once more, or for the first time.
+    """An equation that is added to a program.
 
     Attributes:
         eqn: the equation.
-        like: the position of the equation that it repeats; ``None`` of a new one.
+        like: the position of the equation that it repeats; ``None`` for a new one.
         reads: its operands: numbers of values, or results of added equations.
     """
 
@@ -32,7 +32,7 @@ class Result:
     """A result of an added equation."""
 
     of: Added
-    place: int = 0
+    index: int = 0
 
 
 Read = int | Result
@@ -53,10 +53,10 @@ def edited(
 
     Args:
         listing: the program.
-        order: positions of its equations, and those added. What reads an equation that is left out
-            has to be changed.
-        changed: other operands, by their index in ``listing.operands``.
-        literals: literals that are new, by number.
+        order: positions of its equations, and added equations. If an equation is removed,
+            ``changed`` must replace the operands that read it.
+        changed: new operands, by their index in ``listing.operands``.
+        literals: new literals, by number.
     """
     counts = [
         len(step.eqn.outvars) if isinstance(step, Added) else len(listing.results(step))
@@ -77,7 +77,7 @@ def edited(
 
     def number(read: Read) -> int:
         if isinstance(read, Result):
-            return begins[read.of] + read.place
+            return begins[read.of] + read.index
         return int(renumbered[read]) if read >= 0 else read
 
     operands: list[int] = []
@@ -99,7 +99,7 @@ def edited(
     return Listing(
         listing.jaxpr,
         [step.eqn if isinstance(step, Added) else listing.eqns[step] for step in order],
-        np.array(  # the key of a new equation is one of its own
+        np.array(  # a new equation has a unique key
             [-1 - i if at is None else listing.keys[at] for i, at in enumerate(like)], np.int64
         ),
         np.array([1 if at is None else listing.weights[at] for at in like], np.int64),
@@ -110,8 +110,8 @@ def edited(
         outputs,
         last_uses(first, borders, read, outputs),
         {
-            place: listing.offsets[at]
-            for place, at in enumerate(like)
+            position: listing.offsets[at]
+            for position, at in enumerate(like)
             if at is not None and at in listing.offsets
         },
     )

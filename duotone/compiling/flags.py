@@ -1,9 +1,9 @@
-"""Flags of TensorFlow's guide to XLA: what each is here, and which the installed XLA knows.
+"""Flags of TensorFlow's guide to XLA: their meaning here, and which the installed XLA knows.
 
-``TF_XLA_FLAGS`` steer TensorFlow's clustering. JAX compiles whole functions, so that most of them
-say what JAX does always; those that mean something here are applied by :func:`apply_tf_xla_flags`.
-``XLA_FLAGS`` go to XLA itself, which ends the process at a name that it does not know; so
-:func:`check_xla_flags` asks it in another process first.
+``TF_XLA_FLAGS`` control TensorFlow's clustering. JAX compiles whole functions, so most of them
+describe JAX's only behavior; :func:`apply_tf_xla_flags` applies the others. ``XLA_FLAGS`` are read
+by XLA itself, which aborts the process at an unknown name. So :func:`check_xla_flags` first tries
+them in another process.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class TensorFlowFlag:
     """A flag of ``TF_XLA_FLAGS``.
 
     Attributes:
-        name: without dashes.
-        takes: the values it takes, as an expression that matches them whole.
-        here: what it is here, in one line.
+        name: its name, without dashes.
+        takes: a regular expression that matches its whole value.
+        here: its meaning for JAX, in one line.
     """
 
     name: str
@@ -47,7 +47,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_auto_jit",
         r"-1|0|1|2|fusible|single-gpu\(-?\d\)",
-        "what stands inside jax.jit is always compiled whole, what stands outside never",
+        "code inside jax.jit is always compiled whole, code outside never",
     ),
     TensorFlowFlag(
         "tf_xla_min_cluster_size",
@@ -77,27 +77,27 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
     TensorFlowFlag(
         "tf_xla_clustering_fuel",
         _NUMBER,
-        "to bisect, duotone.cluster_jit takes exclude_ops; jax.disable_jit() leaves all out",
+        "to bisect, duotone.cluster_jit takes exclude_ops; jax.disable_jit() excludes all",
     ),
     TensorFlowFlag(
         "tf_xla_clustering_debug",
         _BOOLEAN,
         "duotone clusters file.py:function shows repeated parts",
     ),
-    TensorFlowFlag("tf_xla_cpu_global_jit", _BOOLEAN, "JAX compiles for every device alike"),
+    TensorFlowFlag("tf_xla_cpu_global_jit", _BOOLEAN, "JAX compiles for every device"),
     TensorFlowFlag(
         "tf_xla_persistent_cache_directory",
         r".+",
         "duotone run switches JAX's persistent cache on in this folder (duotone.use_cache)",
     ),
     TensorFlowFlag(
-        "tf_xla_persistent_cache_read_only", _BOOLEAN, "JAX writes what it misses always"
+        "tf_xla_persistent_cache_read_only", _BOOLEAN, "JAX always writes missing entries"
     ),
     TensorFlowFlag(
         "tf_xla_persistent_cache_prefix", r".*", "JAX names entries by the program itself"
     ),
 )
-"""The flags of the guide, and those of the same file that belong to them."""
+"""The flags of the guide, and related flags of the same source file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class GuideFlag:
     """A flag of ``XLA_FLAGS`` that guides to XLA name.
 
     Attributes:
-        name: without dashes.
-        value: one that it takes.
-        known: True if the XLA of JAX 0.10 to 0.12 knows it.
-        use: what it is for, or what replaced it.
+        name: its name, without dashes.
+        value: an accepted value.
+        known: whether the XLA of JAX 0.10 to 0.12 knows it.
+        use: its purpose, or its replacement.
     """
 
     name: str
@@ -141,14 +141,15 @@ GUIDE_XLA_FLAGS: tuple[GuideFlag, ...] = (
     GuideFlag("xla_gpu_deterministic_reductions", "true", False, "xla_gpu_deterministic_ops"),
     GuideFlag("xla_gpu_disable_multi_streaming", "true", False, "nothing"),
 )
-"""Flags that guides to XLA name; a test asks the installed XLA."""
+"""Flags in guides to XLA; a test checks them against the installed XLA."""
 
 
 def read_tf_xla_flags(text: str) -> dict[str, str]:
     """The flags in a value of ``TF_XLA_FLAGS``.
 
     Raises:
-        EnvironmentVariableError: a flag is unknown (the nearest is named) or its value is none.
+        EnvironmentVariableError: a flag is unknown (the message names the nearest), or its value is
+            invalid.
 
     Example:
         >>> read_tf_xla_flags("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit")
@@ -172,11 +173,11 @@ _IN_WORDS = {"-?d+": "a whole number", "[1-9]d*": "a whole number from 1 on", ".
 
 
 def apply_tf_xla_flags(text: str, say: Callable[[str], None]) -> None:
-    """Applies what means something here of ``TF_XLA_FLAGS``, and says a line of each flag.
+    """Applies the flags of ``TF_XLA_FLAGS`` that have a meaning here, and prints a line for each.
 
     Args:
         text: the value of the variable.
-        say: called with each line.
+        say: prints one line.
 
     Raises:
         EnvironmentVariableError: as :func:`read_tf_xla_flags`.
@@ -204,15 +205,16 @@ def _set_default(name: str, value: str) -> None:
 
 
 def check_xla_flags(text: str | None = None) -> None:
-    """Asks the installed XLA, in another process, whether it takes these flags.
+    """Checks, in another process, whether the installed XLA accepts these flags.
 
-    XLA ends the process that hands it a flag that it does not know. Takes as long as importing JAX.
+    XLA aborts a process with an unknown flag. The check takes as long as importing JAX.
 
     Args:
-        text: the flags; those of the variable ``XLA_FLAGS`` if omitted.
+        text: the flags; the value of ``XLA_FLAGS`` if omitted.
 
     Raises:
-        EnvironmentVariableError: it does not take them: names the flag and the nearest that it has.
+        EnvironmentVariableError: XLA does not accept them; the message names the flag and the
+            nearest known one.
 
     Example:
         >>> check_xla_flags("")
@@ -220,30 +222,30 @@ def check_xla_flags(text: str | None = None) -> None:
     text = os.environ.get("XLA_FLAGS", "") if text is None else text
     if not text.strip():
         return
-    said = _asked(text)
-    if said is None:
+    output = _output_of_xla(text)
+    if output is None:
         return
-    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", said)
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", output)
     if unknown is not None:
         word = unknown[1].split()[0]
         name = word.lstrip("-").partition("=")[0]
         raise _unknown("XLA_FLAGS", word, name, _names_of_xla())
-    wrong = re.search(r"Couldn't interpret value (\S*) for flag (\w+)", said)
+    wrong = re.search(r"Couldn't interpret value (\S*) for flag (\w+)", output)
     if wrong is not None:
         raise EnvironmentVariableError(f"XLA_FLAGS: --{wrong[2]} does not take {wrong[1]!r}")
-    last = [line for line in said.splitlines() if line.strip()][-1:]
+    last = [line for line in output.splitlines() if line.strip()][-1:]
     raise EnvironmentVariableError(f"XLA_FLAGS: XLA does not start with {text!r}: {''.join(last)}")
 
 
 def unknown_xla_flags(text: str) -> list[str]:
-    """Those of some flags, with values, that the installed XLA does not know, by name."""
-    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", _asked(text) or "")
+    """The names of the flags that the installed XLA does not know."""
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", _output_of_xla(text) or "")
     words = unknown[1].split() if unknown else []
     return [word.lstrip("-").partition("=")[0] for word in words]
 
 
-def _asked(text: str) -> str | None:
-    """The output of a process whose XLA gets these flags; ``None`` if it takes them."""
+def _output_of_xla(text: str) -> str | None:
+    """The errors of a process whose XLA gets these flags; ``None`` if XLA accepts them."""
     environment = {**os.environ, "XLA_FLAGS": text, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", "import jax; jax.devices()"]
     try:
@@ -257,9 +259,9 @@ def _asked(text: str) -> str | None:
 
 @functools.cache
 def _names_of_xla() -> list[str]:
-    """Names of flags that XLA prints when it is given a wrong value; not all of them."""
-    said = _asked("--xla_dump_hlo_as_text=neither") or ""
-    found = re.findall(r"^\t--(\w+)", said, re.MULTILINE)
+    """The names of flags that XLA prints if a value is wrong; these are not all flags."""
+    output = _output_of_xla("--xla_dump_hlo_as_text=neither") or ""
+    found = re.findall(r"^\t--(\w+)", output, re.MULTILINE)
     return sorted({*found, *(flag.name for flag in GUIDE_XLA_FLAGS if flag.known)})
 
 
@@ -267,10 +269,10 @@ def _unknown(variable: str, word: str, name: str, known: list[str]) -> Environme
     near = difflib.get_close_matches(name, known, n=1)
     replaced = next((f.use for f in GUIDE_XLA_FLAGS if f.name == name and not f.known), None)
     if replaced is not None:
-        hint = f"in its place: {replaced}"
+        hint = f"use instead: {replaced}"
     else:
-        hint = f"did you mean --{near[0]}?" if near else "take it out"
-    return EnvironmentVariableError(f"{variable}: {word} is no flag that is known here; {hint}")
+        hint = f"did you mean --{near[0]}?" if near else "remove it"
+    return EnvironmentVariableError(f"{variable}: {word} is not a known flag; {hint}")
 
 
 def _words(variable: str, text: str) -> list[str]:

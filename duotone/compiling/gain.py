@@ -1,7 +1,6 @@
-"""Worth: a run as a loop, and whether the loop would cost more than it saves.
+"""Gain: a run as a loop, and whether the loop would cost more than it saves.
 
-To decline for one reason more, add it to :func:`why_not`; a person reads the sentence in ``duotone
-clusters``.
+To decline loops for another reason, add it to :func:`why_not`; ``duotone clusters`` prints it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from duotone.compiling.listing import Listing, aval_bytes
 from duotone.compiling.sources import Source
 
 LEAST_GAIN = 64
-"""Equations that a loop must leave out: the compiler takes about a millisecond for each, a loop
-about a microsecond an iteration."""
+"""The least number of equations that a loop must save: the compiler takes about a millisecond for
+each, and a loop about a microsecond per iteration."""
 _FRESH_SHARE = 1 / 64
-"""Bytes stacked anew for each copy, over the bytes that a copy reads and writes."""
+"""The largest share of newly stacked bytes in the bytes that a copy reads and writes."""
 _FRESH_BYTES = 1024
-"""Bytes for each copy that may be stacked anew whatever a copy costs."""
+"""Newly stacked bytes per copy that are always acceptable."""
 _KEPT_SHARE = 1 / 8
-"""Bytes stacked that nobody reads, over the bytes that a copy reads and writes."""
+"""The largest share of stacked but unread bytes in the bytes that a copy reads and writes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,14 +31,14 @@ class Loop:
     """A run that becomes a loop.
 
     Attributes:
-        number: of the step, in the keys of its stacks.
+        number: the number of the step, in the keys of its stacks.
         copies: the run.
-        reverse: True if the loop goes through its stacked operands backwards.
-        sources: of each slot that differs from copy to copy, by its place among the slots.
-        windows: slices that go along an axis of one array: equation of a copy, and the axis, first
+        reverse: whether the loop reads its stacked operands backwards.
+        sources: the source of each slot that differs from copy to copy, by the index of the slot.
+        windows: slices that move along an axis of one array, by equation of a copy: the axis, first
             index and step in the order of the stack.
-        early: equations of a copy that are made for all copies before the loop.
-        kept: results of a copy that are read behind the loop, each with the copies that are read.
+        early: equations of a copy that are computed for all copies before the loop.
+        kept: results of a copy that are read after the loop, each with the copies that are read.
     """
 
     number: int
@@ -51,7 +50,7 @@ class Loop:
     kept: dict[int, tuple[int, ...]]
 
     def index(self, copy: int) -> int:
-        """Where a copy stands in the stacks of the loop."""
+        """The index of a copy in the stacks of the loop."""
         return self.copies.count - 1 - copy if self.reverse else copy
 
 
@@ -62,10 +61,10 @@ def why_not(listing: Listing, loop: Loop) -> str:
     if len(loop.early) < copies.period:
         saved = sum(listing.weights[copies.model : copies.model + copies.period])
         if saved * (copies.count - 1) < LEAST_GAIN:
-            return f"only {saved * (copies.count - 1)} operations would be left out"
+            return f"only {saved * (copies.count - 1)} operations would be saved"
     linked = any(slot.kind in ("carried", "each") for slot in copies.slots)
     if not linked and not copies.moving and not any(eqn.effects for eqn in model):
-        return "all copies calculate the same, which the compiler sees for itself"
+        return "all copies compute the same, which the compiler detects itself"
     fresh = fresh_bytes(listing, loop)
     traffic = sum(_size(atom) for eqn in model for atom in (*eqn.invars, *eqn.outvars))
     if fresh > copies.count * max(_FRESH_BYTES, traffic * _FRESH_SHARE):
@@ -75,12 +74,12 @@ def why_not(listing: Listing, loop: Loop) -> str:
         )
     unread = _unread_bytes(listing, loop)
     if unread > copies.count * max(_FRESH_BYTES, traffic * _KEPT_SHARE):
-        return f"{_megabytes(unread)} would be kept that nothing reads"
+        return f"{_megabytes(unread)} would be stacked that nothing reads"
     return ""
 
 
 def fresh_bytes(listing: Listing, loop: Loop) -> int:
-    """Bytes that are stacked for a loop and stand in no stack before."""
+    """Bytes that are stacked for a loop and were in no stack before."""
     return sum(
         source.fresh * listing.bytes_of(source.values[0])
         for source in loop.sources.values()
@@ -98,10 +97,10 @@ def _unread_bytes(listing: Listing, loop: Loop) -> int:
 
 
 def depth(listing: Listing, copies: Copies, offset: int) -> int:
-    """How many of the last copies hand a result on without a stack.
+    """For how many of the last copies a result is available without a stack.
 
-    As many as it is carried for; 1 if the loop can carry it for the last copy alone, beginning with
-    zeros, which keys of random numbers have none of.
+    This is the number of copies for which the loop carries the result. It is at least 1 if the loop
+    can carry it for the last copy alone, starting from zeros; random keys have no zeros.
     """
     distances = [s.distance for s in copies.slots if s.kind == "carried" and s.offset == offset]
     aval = listing.atoms[int(listing.first[copies.start]) + offset].aval

@@ -1,9 +1,9 @@
 """Structural keys: two equations with equal keys differ at most in which values they read.
 
-``key = primitive, parameters, operand and result types``. A nested program counts by its
-structure, a function among the parameters (the rules of ``custom_jvp``) by its code and what it
-closes over. Two parameters are left out, since unrolled loops count in them: where a ``slice``
-begins, and how much ``pad`` puts before. They stand in :func:`offsets` instead.
+``key = primitive, parameters, operand and result types``. The key of a nested program is its
+structure. The key of a function among the parameters (the rules of ``custom_jvp``) is its code and
+its closure. The start of a ``slice`` and the leading padding of a ``pad`` are not in the key, since
+they count iterations in unrolled loops; :func:`offsets` returns them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from duotone import _jax
 
 _BOOKKEEPING = frozenset({"Store", "EqualStore", "DynamicJaxprTrace", "object", "dict", "list"})
-"""Types of what functions of JAX's own close over beside the user's functions."""
+"""Types in the closures of JAX's own functions that do not affect the result."""
 _DEEPEST = 12
 
 
@@ -84,7 +84,7 @@ class Keys:
         return type(value), id(value)
 
     def _function(self, value: Any, depth: int) -> Any:
-        """The key of a function: of its code and what it closes over."""
+        """The key of a function: its code and its closure."""
         if type(value).__name__ == "WrappedFun":
             parts = (value.f, value.transforms, value.params)
             return "WrappedFun", tuple([self._param(part, depth + 1) for part in parts])
@@ -139,9 +139,9 @@ _MOVING = {"slice": ("start_indices", "limit_indices"), "pad": ("padding_config"
 
 
 def offsets(eqn: _jax.Eqn) -> tuple[int, ...] | None:
-    """Where a ``slice`` begins, or how much ``pad`` puts before; ``None`` of any other equation.
+    """The start of a ``slice``, or the leading padding of a ``pad``; ``None`` for other equations.
 
-    Also ``None`` where that is not all that the parameters say: strides, holes, negative padding.
+    Also ``None`` with strides, interior padding or negative padding.
     """
     params = eqn.params
     if eqn.primitive.name == "slice":
@@ -158,7 +158,7 @@ def offsets(eqn: _jax.Eqn) -> tuple[int, ...] | None:
 
 
 def _extent(eqn: _jax.Eqn) -> Any:
-    """A mark in the place of the parameters that are left out."""
+    """A mark instead of the omitted parameters."""
     return ((f"moving {eqn.primitive.name}", None),)
 
 

@@ -1,8 +1,7 @@
-"""Listing: a program as numbers, which the search for repeats reads.
+"""Listing: a program as numbers, for the search for repeats.
 
-Equations that nothing reads are left out. Each value has a number: those that equations make count
-from 0 in their order, arguments and constants have negative ones, and so have literals, of which
-equal ones have one number.
+Equations that nothing reads are omitted. Each value has a number. Results of equations count from 0
+in order. Arguments, constants and literals have negative numbers; equal literals share a number.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ class Listing:
 
     Attributes:
         jaxpr: the program.
-        eqns: its equations that count.
+        eqns: its equations, without dead ones.
         keys: structural key of each equation, int64[equations].
-        weights: equations in each, nested ones included, int64[equations].
+        weights: the number of equations in each, including nested ones, int64[equations].
         first: number of the first result of each equation and of the end, int64[equations + 1].
         slots: first operand of each equation in ``operands``, int64[equations + 1].
-        operands: numbers of the values that equations read, one after the other, int64[operands].
+        operands: numbers of the values that equations read, in order, int64[operands].
         atoms: a variable or literal for each number.
         outputs: numbers of the results of the program.
         last_use: the last equation that reads each value that an equation makes; the number of
             equations if the program returns it, -1 if nothing does.
-        offsets: where slices begin and what is padded, by equation.
+        offsets: the starts of slices and the leading padding of pads, by equation.
     """
 
     jaxpr: _jax.ClosedJaxpr
@@ -64,14 +63,14 @@ class Listing:
 
 
 def aval_bytes(aval: Any) -> int:
-    """Size of a value of this type; 8 an element for types without a size, such as keys."""
+    """Size of a value of this type; 8 bytes per element for types without a size, such as keys."""
     if not hasattr(aval, "shape"):
         return 0
     return int(np.prod(aval.shape, dtype=np.int64)) * getattr(aval.dtype, "itemsize", 8)
 
 
 def is_reference(aval: Any) -> bool:
-    """True of a reference that operations write to, which no program can take or return."""
+    """True for a mutable reference, which no compiled program can take or return."""
     return hasattr(aval, "inner_aval")
 
 
@@ -80,7 +79,7 @@ def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
 
     Args:
         jaxpr: the program.
-        keys: gives keys their numbers; another program's, to compare the two.
+        keys: numbers the keys; pass another program's to compare the two.
     """
     opened = _jax.open_jaxpr(jaxpr)
     eqns = _live(opened)
@@ -88,9 +87,9 @@ def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
     numbers: dict[Any, int] = {}
     literals: dict[Any, int] = {}
     atoms: dict[int, Any] = {}
-    for place, var in enumerate((*opened.constvars, *opened.invars)):
-        numbers[var] = -1 - place
-        atoms[-1 - place] = var
+    for position, var in enumerate((*opened.constvars, *opened.invars)):
+        numbers[var] = -1 - position
+        atoms[-1 - position] = var
 
     def number(atom: Any) -> int:
         if not _jax.is_literal(atom):
@@ -105,9 +104,9 @@ def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
     for eqn in eqns:
         operands += [number(atom) for atom in eqn.invars]
         slots.append(len(operands))
-        for place, var in enumerate(eqn.outvars, first[-1]):
-            numbers[var] = place
-            atoms[place] = var
+        for value, var in enumerate(eqn.outvars, first[-1]):
+            numbers[var] = value
+            atoms[value] = var
         first.append(first[-1] + len(eqn.outvars))
     outputs = [number(atom) for atom in opened.outvars]
     read = np.asarray(operands, np.int64)
@@ -130,7 +129,7 @@ def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
 def last_uses(
     first: np.ndarray, slots: np.ndarray, operands: np.ndarray, outputs: list[int]
 ) -> np.ndarray:
-    """The last equation that reads each value, as :attr:`Listing.last_use` says it."""
+    """The last equation that reads each value; see :attr:`Listing.last_use`."""
     count = len(slots) - 1
     readers = np.repeat(np.arange(count), np.diff(slots))
     last = np.full(first[-1], -1, np.int64)
@@ -151,7 +150,7 @@ def _live(opened: _jax.OpenJaxpr) -> list[_jax.Eqn]:
 
 
 def count_equations(eqn: _jax.Eqn) -> int:
-    """The equations in one, nested programs included, each counted once."""
+    """The number of equations in an equation, including nested programs, each counted once."""
     inside = 0
     for param in eqn.params.values():
         for program in param if isinstance(param, (tuple, list)) else (param,):

@@ -1,7 +1,7 @@
 """A log line for each compilation: its time and the running total.
 
-TensorFlow does that with ``TF_CPP_VMODULE=xla_compilation_cache=1``. Here the lines come from the
-events that JAX tells its listeners of (``jax.monitoring``).
+TensorFlow does this with ``TF_CPP_VMODULE=xla_compilation_cache=1``. Here the lines come from the
+events of ``jax.monitoring``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class _Log:
-    """Counts compilations; made once, since JAX keeps its listeners."""
+    """Counts compilations; there is one, since JAX keeps its listeners."""
 
     def __init__(self) -> None:
         self.listening = self.enabled = False
         self.count, self.seconds = 0, 0.0
         self._lock = threading.Lock()
 
-    def heard(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+    def on_event(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         """Logs a line if a program was compiled (or taken from the persistent cache)."""
         if event != _EVENT or not self.enabled:
             return
@@ -43,13 +43,13 @@ _LOG = _Log()
 
 
 def log_compilations(enabled: bool = True) -> None:
-    """Logs the time of each compilation from now on, and of all until then, on ``duotone``.
+    """Logs the time of each later compilation and the running total, on the logger ``duotone``.
 
-    A program that JAX takes from its persistent cache counts with the time that this took. Calling
-    it again changes nothing.
+    For a program from JAX's persistent cache, this is the time to load it. Further calls change
+    nothing.
 
     Args:
-        enabled: ``False`` ends it; the running total is kept.
+        enabled: ``False`` stops logging; the running total is kept.
 
     Example:
         >>> import duotone
@@ -61,7 +61,7 @@ def log_compilations(enabled: bool = True) -> None:
     _LOG.enabled = enabled
     if enabled and not _LOG.listening:
         _LOG.listening = True
-        jax.monitoring.register_event_duration_secs_listener(_LOG.heard)
+        jax.monitoring.register_event_duration_secs_listener(_LOG.on_event)
 
 
 def asks_for_log(vmodule: str) -> bool:

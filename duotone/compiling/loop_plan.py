@@ -1,15 +1,15 @@
-"""Plan: which runs of a program become loops, and from where each loop takes what it reads.
+"""Plan: which runs of a program become loops, and where each loop reads its operands.
 
 ::
 
-    of the runs in this stretch, the one that leaves out most:
-        plan what stands before it
-        its copies hang together, and a loop costs less than it saves?   a loop
+    take the run in this stretch that saves most:
+        plan the equations before it
+        its copies are linked, and a loop costs less than it saves?      a loop
         else                                                             the next run
-        plan what stands behind it
-    what is left is bound as it stands
+        plan the equations after it
+    all other equations are bound unchanged
 
-The order matters: a run behind another may read what that one stacked, at no cost.
+The order matters: a later run may read the stacks of an earlier one at no cost.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _MOVES = frozenset(
     "squeeze reshape expand_dims transpose convert_element_type broadcast_in_dim rev copy "
     "reduce_precision".split()
 )
-"""Operations that only move elements: applied to all copies at once, bit for bit the same."""
+"""Operations that only move elements: applying them to all copies at once gives the same bits."""
 _JOINS = ("stack", "concatenate")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """One run of equal equations, and what became of it.
+    """One run of equal equations, and whether it became a loop.
 
     Attributes:
-        copies: how many copies.
-        period: equations in one, nested ones included.
-        rolled: True if they became a loop.
+        copies: the number of copies.
+        period: the number of equations in a copy, including nested ones.
+        rolled: whether they became a loop.
         reason: why they did not; empty if they did.
         where: the user's source line of the first equation of a copy.
-        stacked: bytes that are stacked for the loop and were no stack before.
-        depth: 0 in the program itself, 1 inside of a loop of it, ….
+        stacked: bytes that are stacked for the loop and were in no stack before.
+        depth: 0 in the program itself, 1 inside a loop of it, ….
     """
 
     copies: int
@@ -59,11 +59,11 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Join:
-    """A ``stack`` or ``concatenate`` of values that stand in stacks.
+    """A ``stack`` or ``concatenate`` of values that are in stacks.
 
     Attributes:
-        position: of the equation.
-        source: of its operands.
+        position: the position of the equation.
+        source: the source of its operands.
     """
 
     position: int
@@ -77,9 +77,9 @@ class Plan:
     Attributes:
         listing: the program.
         steps: equations by position, joins and loops, in order.
-        places: where values stand in stacks.
-        wanted: the stacks that loops have to make.
-        lines: what became of each run.
+        places: the stacks of each value.
+        wanted: the stacks that loops must make.
+        lines: one for each run.
     """
 
     listing: Listing
@@ -113,7 +113,7 @@ class Plan:
 
     @property
     def operations(self) -> int:
-        """Operations that are left, those of a loop counted once."""
+        """The number of operations of the rolled program; those of a loop count once."""
         weights, left = self.listing.weights, 0
         for step in self.steps:
             if isinstance(step, Loop):
@@ -125,7 +125,7 @@ class Plan:
 
 
 def make_plan(listing: Listing) -> Plan:
-    """Which runs of a program become loops.
+    """Decides which runs of a program become loops.
 
     Args:
         listing: the program.
@@ -151,7 +151,7 @@ class _Planner:
         self.lines: list[Line] = []
 
     def stretch(self, low: int, high: int, runs: list[Run]) -> None:
-        """Plans the equations from ``low`` to ``high``, of which ``runs`` are known."""
+        """Plans the equations from ``low`` to ``high``; ``runs`` are the runs among them."""
         todo: list[tuple[int, int, list[Run], Copies | None]] = [(low, high, runs, None)]
         while todo:
             low, high, runs, copies = todo.pop()
@@ -213,14 +213,14 @@ class _Planner:
         self.steps.append(position)
 
     def _loop(self, copies: Copies) -> Loop | str:
-        """The loop that copies become, or why they do not."""
+        """The loop that copies become, or the reason why they do not."""
         if any(not _may_loop(eqn) for eqn in self._model(copies)):
-            return "holds references, which a loop cannot carry"
+            return "it has references, which a loop cannot carry"
         reverse = self._reverse(copies)
         order = slice(None, None, -1 if reverse else 1)
         sources = {
-            place: find_source(slot.values[order], self.places)
-            for place, slot in enumerate(copies.slots)
+            index: find_source(slot.values[order], self.places)
+            for index, slot in enumerate(copies.slots)
             if slot.kind == "each"
         }
         windows = self._windows(copies, order)
@@ -233,7 +233,7 @@ class _Planner:
         return self.listing.eqns[copies.model : copies.model + copies.period]
 
     def _reverse(self, copies: Copies) -> bool:
-        """True if more is stacked in the other order than in that of the copies."""
+        """True if more bytes are stacked in reverse order than in the order of the copies."""
         if any(eqn.effects for eqn in self._model(copies)):
             return False
         ahead = back = 0
@@ -247,32 +247,32 @@ class _Planner:
 
     def _windows(self, copies: Copies, order: slice) -> dict[int, tuple[int, int, int]]:
         found = {}
-        for place, slots in slots_of(self.listing, copies):
-            eqn = self.listing.eqns[copies.model + place]
-            if place in copies.moving and eqn.primitive.name == "slice" and slots[0].kind == "same":
+        for index, slots in slots_of(self.listing, copies):
+            eqn = self.listing.eqns[copies.model + index]
+            if index in copies.moving and eqn.primitive.name == "slice" and slots[0].kind == "same":
                 sizes = eqn.outvars[0].aval.shape
-                if (along := window(copies.moving[place][order], sizes)) is not None:
-                    found[place] = along
+                if (along := window(copies.moving[index][order], sizes)) is not None:
+                    found[index] = along
         return found
 
     def _early(self, copies: Copies, windows: dict[int, Any]) -> frozenset[int]:
-        """The equations of a copy that only move what is stacked already."""
+        """The equations of a copy that only move stacked values."""
         listing, early = self.listing, set(windows)
         base = int(listing.first[copies.start])
-        made = {value - base for place in early for value in listing.results(copies.start + place)}
+        made = {value - base for index in early for value in listing.results(copies.start + index)}
         all_of_it = self._only_moves(copies.start, copies.start + copies.period)
-        for place, slots in slots_of(listing, copies):
-            eqn = listing.eqns[copies.model + place]
+        for index, slots in slots_of(listing, copies):
+            eqn = listing.eqns[copies.model + index]
             stacked = [
                 s for s in slots if s.kind == "each" or (s.kind == "inside" and s.offset in made)
             ]
-            movable = eqn.primitive.name in _MOVES and len(slots) == 1 and place not in early
-            if not movable or not stacked or slots[0].kind == "carried" or place in copies.moving:
+            movable = eqn.primitive.name in _MOVES and len(slots) == 1 and index not in early
+            if not movable or not stacked or slots[0].kind == "carried" or index in copies.moving:
                 continue
             grows = eqn.outvars[0].aval.size > eqn.invars[0].aval.size
             if slots[0].kind in ("each", "inside") and (all_of_it or not grows):
-                early.add(place)
-                made |= {value - base for value in listing.results(copies.start + place)}
+                early.add(index)
+                made |= {value - base for value in listing.results(copies.start + index)}
         return frozenset(early)
 
     def _kept(self, copies: Copies) -> dict[int, tuple[int, ...]]:
@@ -297,9 +297,9 @@ class _Planner:
             for copy in range(copies.count):
                 value = base + copy * made + offset
                 self.places.setdefault(value, []).append((stack, loop.index(copy)))
-        for place, slot in enumerate(copies.slots):
+        for index, slot in enumerate(copies.slots):
             if slot.kind == "carried" and slot.distance == 1 and slot.offset in loop.kept:
-                stack = (loop.number, "in", place)
+                stack = (loop.number, "in", index)
                 before = (
                     slot.values[0],
                     *(base + c * made + slot.offset for c in range(copies.count - 1)),
@@ -309,7 +309,7 @@ class _Planner:
         self.steps.append(loop)
 
     def want_single_values(self) -> None:
-        """Wants the stacks from which single values are taken."""
+        """Adds the stacks from which single values are read to :attr:`wanted`."""
         loops = {step.number: step for step in self.steps if isinstance(step, Loop)}
         for value in self._single_values():
             stacks = [stack for stack, _ in self.places.get(value, ()) if stack[1] != "split"]
@@ -346,7 +346,7 @@ def _singles(pieces: tuple[Piece, ...]) -> list[int]:
 
 
 def _within(runs: list[Run], low: int, high: int) -> list[Run]:
-    """The parts of runs that stand in a stretch, those that leave out most first."""
+    """The parts of runs in a stretch, by decreasing savings."""
     found = []
     for run in runs:
         start, end = max(run.start, low), min(run.start + run.length, high)

@@ -1,6 +1,6 @@
-"""Padding: arrays made longer, results cut, and how two results differ.
+"""Padding: pads arrays, slices results, and compares two results.
 
-Where arrays are on the host, NumPy does it, since each length would be a program to compile.
+For arrays on the host it uses NumPy, because JAX would compile a program for each length.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from jax.core import Tracer
 from duotone.errors import ArgumentError, ArgumentTypeError, shown
 
 _ULPS = 2**12
-"""Differences that rounding explains, in units of the last place of the largest element."""
+"""The largest difference that rounding explains, in ULPs of the largest element."""
 
 
 def resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
-    """An array padded along an axis; by NumPy where that copies from the host to the host."""
+    """An array padded along an axis; with NumPy if the array is on the host."""
     more = size - np.shape(array)[axis]
     if more == 0:
         return array
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
         raise ArgumentTypeError(
             f"bucketed: an array of {array.dtype} cannot be padded; pass one key and "
-            "split it inside of the function"
+            "split it inside the function"
         )
     if _on_host(array):
         host = np.asarray(array)
@@ -43,7 +43,7 @@ def resized(array: Any, axis: int, size: int, neutral: Any) -> Any:
 
 
 def of_length(array: Any, axis: int, length: int) -> jax.ShapeDtypeStruct:
-    """An array at another length, without elements."""
+    """The type of an array at another length."""
     shape = list(np.shape(array))
     shape[axis] = length
     return jax.ShapeDtypeStruct(shape, jax.typeof(array).dtype)
@@ -61,7 +61,7 @@ def _as_type(neutral: Any, dtype: Any) -> Any:
     rounds = jnp.issubdtype(dtype, jnp.inexact)
     if typed is None or typed.ndim or not (rounds or typed == number):
         raise ArgumentTypeError(
-            f"bucketed: neutral is {shown(neutral)}, which is no number of {dtype}; pass one for "
+            f"bucketed: neutral is {shown(neutral)}, which is no {dtype} number; pass one for "
             "each argument: neutral={'tokens': 0}"
         )
     return typed
@@ -78,7 +78,7 @@ def _on_host(array: Any) -> bool:
 
 
 def cut(out: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
-    """Results cut to these shapes, one for each leaf."""
+    """Slices results to these shapes, one for each leaf."""
     leaves, tree = jax.tree.flatten(out)
     return jax.tree.unflatten(
         tree, [_corner(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
@@ -96,7 +96,7 @@ def _corner(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def placement(array: Any) -> Any:
-    """The sharding of an array, if it has to stay there; hashable."""
+    """The sharding of a committed array, hashable; ``None`` for other arrays."""
     if isinstance(array, jax.Array) and not isinstance(array, Tracer) and array.committed:
         return array.sharding
     return None
@@ -109,29 +109,29 @@ def is_deleted(arguments: Any) -> bool:
 
 
 def on_host(array: Any) -> np.ndarray:
-    """The elements of an array; the data of random keys."""
+    """An array as a NumPy array; for random keys, their data."""
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     return np.asarray(array)
 
 
 def check_same(mine: Any, theirs: Any, padding: str, remedy: str) -> None:
-    """Raises unless results are what they are without padding.
+    """Raises unless results with and without padding are equal up to rounding.
 
     Args:
         mine: results of the padded call.
-        theirs: those without padding.
-        padding: what was done, for the error.
-        remedy: what to do then.
+        theirs: results without padding.
+        padding: a description of the padding, for the error.
+        remedy: the remedy, for the error.
 
     Raises:
-        ArgumentError: they differ by more than rounding; it names the first that does.
+        ArgumentError: they differ by more than rounding; the message names the first leaf.
     """
     ours = jax.tree_util.tree_leaves_with_path(mine)
     for (path, one), other in zip(ours, jax.tree.leaves(theirs), strict=True):
         if differs := difference(on_host(one), on_host(other)):
-            place = jax.tree_util.keystr(path)
-            raise ArgumentError(f"bucketed: {padding} changes result{place} {differs}; {remedy}")
+            name = f"result{jax.tree_util.keystr(path)}"
+            raise ArgumentError(f"bucketed: {padding} changes {name} {differs}; {remedy}")
 
 
 def difference(mine: np.ndarray, theirs: np.ndarray) -> str:
@@ -144,7 +144,7 @@ def difference(mine: np.ndarray, theirs: np.ndarray) -> str:
     a, b = mine.astype(wide), theirs.astype(wide)
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return "(what is not finite differs)"
+        return "(in elements that are not finite)"
     if not finite.any():
         return ""
     largest = float(np.abs(b[finite]).max())
@@ -170,7 +170,7 @@ def checked_sizes(sizes: Any) -> tuple[int, ...] | None:
     if not found or not all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) for n in found
     ):
-        raise ArgumentError("bucketed: sizes holds no whole numbers; pass e.g. [64, 128, 256]")
+        raise ArgumentError("bucketed: sizes has no whole numbers; pass e.g. [64, 128, 256]")
     if found[0] < 1 or any(b <= a for a, b in itertools.pairwise(found)):
         raise ArgumentError(
             f"bucketed: sizes {list(found)} do not increase from 1 on; sort them and "

@@ -1,12 +1,12 @@
-"""Remade: what a later loop calculates again, so that it need not be stacked.
+"""Recomputed: the values that a later loop recomputes, so that they need not be stacked.
 
-A backward pass reads ``tanh(x)`` and ``1 - tanh(x)`` of each step; a stack of the first says the
-second. XLA sees that where all steps stand in one program, and cannot where a stack lies between::
+A backward pass reads ``tanh(x)`` and ``1 - tanh(x)`` of each step; the second follows from a stack
+of the first. XLA detects this in an unrolled program, but not across the stacks of loops::
 
-    of the results of a loop that another loop reads in each copy:
-        cheap, and made of what is stacked anyway (or is one value for all)?   calculated again
+    for each result of a loop that another loop reads in each copy:
+        cheap, and computed from values that are stacked anyway (or equal in all copies)? recompute
 
-What a copy hands to the next one is stacked: made again, it would begin at the first copy.
+Carried values are stacked: recomputing one would start at the first copy.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from duotone.compiling.listing import Listing
 from duotone.ops.jax import CHEAP
 
 _DEEPEST = 4
-"""Operations in a chain that is calculated again."""
+"""The longest chain of operations that is recomputed."""
 _EDGES = 2
-"""Copies of which a stack may hold what nobody reads."""
+"""The number of copies in a stack that may be unread."""
 
 
-def remade(listing: Listing, loops: Sequence[Loop]) -> Listing | None:
-    """A program whose loops calculate again what is cheap, where they read it of another loop.
+def with_recomputed_values(listing: Listing, loops: Sequence[Loop]) -> Listing | None:
+    """A program whose loops recompute cheap values instead of reading another loop's stacks.
 
     Args:
         listing: the program.
-        loops: those of its plan.
+        loops: the loops of its plan.
 
     Returns:
-        ``None`` if nothing is calculated again.
+        ``None`` if nothing is recomputed.
     """
     readers = _readers(listing)
     homes = np.full(len(listing.eqns), -1, np.int64)
     for number, loop in enumerate(loops):
         homes[loop.copies.start : loop.copies.end] = number
-    again: set[int] = set()
+    recomputed: set[int] = set()
     for loop in loops:
-        again |= _values(listing, loop, loops, homes, readers)
-    if not again:
+        recomputed |= _values(listing, loop, loops, homes, readers)
+    if not recomputed:
         return None
-    return _edited(listing, loops, homes, readers, again)
+    return _edited(listing, loops, homes, readers, recomputed)
 
 
 def _readers(listing: Listing) -> dict[int, list[int]]:
-    """The places in ``listing.operands`` that read each value."""
+    """The indices in ``listing.operands`` that read each value."""
     found: dict[int, list[int]] = {}
     for index, value in enumerate(listing.operands.tolist()):
         if value >= 0:
@@ -65,14 +65,14 @@ def _values(
     homes: np.ndarray,
     readers: dict[int, list[int]],
 ) -> set[int]:
-    """The results of all copies of a loop that are calculated again."""
+    """The results of a loop that other loops recompute, in all copies."""
     copies = loop.copies
     base = int(listing.first[copies.start])
     made = int(listing.first[copies.start + copies.period]) - base
     owners = {
-        value - base: (place, slots)
-        for place, slots in slots_of(listing, copies)
-        for value in listing.results(copies.start + place)
+        value - base: (index, slots)
+        for index, slots in slots_of(listing, copies)
+        for value in listing.results(copies.start + index)
     }
     outputs = set(listing.outputs)
     stacked = {o for o, used in loop.kept.items() if len(used) >= copies.count - _EDGES}
@@ -80,26 +80,27 @@ def _values(
 
     def only_stacked(offset: int) -> bool:
         values = [base + copy * made + offset for copy in loop.kept[offset]]
-        places = [place for value in values for place in readers.get(value, ())]
-        far = [
-            (place, at)
-            for place, at in zip(places, _equations(listing, places), strict=True)
+        operands = [operand for value in values for operand in readers.get(value, ())]
+        later = [
+            (operand, at)
+            for operand, at in zip(operands, _equations(listing, operands), strict=True)
             if at >= copies.end
         ]
         return outputs.isdisjoint(values) and all(
-            homes[at] >= 0 and _reads_each(listing, loops[homes[at]], place) for place, at in far
+            homes[at] >= 0 and _reads_each(listing, loops[homes[at]], operand)
+            for operand, at in later
         )
 
     def needed(offset: int, depth: int = 0) -> set[int] | None:
-        """The results that have to be made to make this one; ``None`` if it is not cheap."""
-        place, slots = owners[offset]
-        cheap = listing.eqns[copies.start + place].primitive.name in CHEAP
+        """The results to recompute for this one, including it; ``None`` if it is not cheap."""
+        index, slots = owners[offset]
+        cheap = listing.eqns[copies.start + index].primitive.name in CHEAP
         if (
             not cheap
             or offset in carried
             or depth > _DEEPEST
-            or place in copies.moving
-            or place in loop.early
+            or index in copies.moving
+            or index in loop.early
         ):
             return None
         found = {offset}
@@ -113,22 +114,23 @@ def _values(
             found |= more
         return found
 
-    again: set[int] = set()
+    offsets: set[int] = set()
     for offset in sorted(stacked):
         if offset not in carried and only_stacked(offset):
-            again |= needed(offset) or set()
-    return {base + copy * made + offset for offset in again for copy in range(copies.count)}
+            offsets |= needed(offset) or set()
+    return {base + copy * made + offset for offset in offsets for copy in range(copies.count)}
 
 
-def _reads_each(listing: Listing, loop: Loop, place: int) -> bool:
-    """True if an operand is another stacked value in each copy of a loop."""
+def _reads_each(listing: Listing, loop: Loop, operand: int) -> bool:
+    """True if an operand of a loop is a different stacked value in each copy."""
     slots = loop.copies.slots
     low = int(listing.slots[loop.copies.start])
-    return slots[(place - low) % len(slots)].kind == "each"
+    return slots[(operand - low) % len(slots)].kind == "each"
 
 
-def _equations(listing: Listing, places: Sequence[int]) -> list[int]:
-    return (np.searchsorted(listing.slots, places, side="right") - 1).tolist()
+def _equations(listing: Listing, operands: Sequence[int]) -> list[int]:
+    """The equation of each operand, given by its index in ``listing.operands``."""
+    return (np.searchsorted(listing.slots, operands, side="right") - 1).tolist()
 
 
 def _edited(
@@ -136,9 +138,9 @@ def _edited(
     loops: Sequence[Loop],
     homes: np.ndarray,
     readers: dict[int, list[int]],
-    again: set[int],
+    recomputed: set[int],
 ) -> Listing:
-    """The program with these values made once more in each copy of a loop that reads them."""
+    """The program with these values recomputed in each copy of a loop that reads them."""
     made_by = makers(listing)
     before: dict[int, list[Added]] = {}
     changed: dict[int, Read] = {}
@@ -147,13 +149,13 @@ def _edited(
     def make(value: int, at: int, home: tuple[int, int]) -> Result:
         if (*home, value) not in done:
             maker = int(made_by[value])
-            reads = [make(v, at, home) if v in again else v for v in listing.reads(maker)]
+            reads = [make(v, at, home) if v in recomputed else v for v in listing.reads(maker)]
             added = Added(listing.eqns[maker], maker, tuple(reads))
             before.setdefault(at, []).append(added)
             done[(*home, value)] = Result(added, value - int(listing.first[maker]))
         return done[(*home, value)]
 
-    uses = sorted((index, value) for value in again for index in readers.get(value, ()))
+    uses = sorted((index, value) for value in recomputed for index in readers.get(value, ()))
     for (index, value), at in zip(
         uses, _equations(listing, [index for index, _ in uses]), strict=True
     ):

@@ -1,12 +1,12 @@
-"""Repeats: where a sequence of numbers says the same several times in a row.
+"""Repeats: finds the runs of a sequence of numbers that repeats several times.
 
-For windows of 1, 2, 4, … elements, each window gets a hash that is made of the hashes of its
-halves; a stable sort says where the same window stood before. Inside a run of period ``p``, a
-window of at least ``p`` elements stood before at a distance of exactly ``p``, so that stretches of
-one distance are runs (for windows of less than ``2 p``, so that each run is found once)::
+For windows of 1, 2, 4, … elements, the hash of each window is computed from the hashes of its
+halves. A stable sort finds the previous occurrence of each window. Inside a run of period ``p``,
+the previous occurrence of a window of at least ``p`` elements is at a distance of exactly ``p``. So
+stretches of equal distance are runs (for windows shorter than ``2 p``, to find each run once)::
 
-    for each size in 1, 2, 4, …:                  log n times
-        distance[i] = i - where window i stood before      one sort
+    for each size in 1, 2, 4, …:                               log n times
+        distance[i] = i - previous occurrence of window i      one sort
         runs = stretches of one distance in size / 2 … size
 """
 
@@ -24,9 +24,9 @@ class Run:
     """A stretch of a sequence that repeats itself.
 
     Attributes:
-        start: its first element.
-        length: its elements.
-        period: elements of one copy.
+        start: the index of its first element.
+        length: the number of its elements.
+        period: the number of elements of one copy.
     """
 
     start: int
@@ -35,24 +35,24 @@ class Run:
 
     @property
     def copies(self) -> int:
-        """Whole copies in it."""
+        """The number of whole copies."""
         return self.length // self.period
 
     @property
     def gain(self) -> int:
-        """Elements that are left out if one copy is kept."""
+        """The number of elements that are saved if one copy is kept."""
         return (self.copies - 1) * self.period
 
 
 def find_runs(keys: np.ndarray, copies: int = 4) -> list[Run]:
-    """All maximal runs of a sequence, those that leave out most first.
+    """All maximal runs of a sequence, by decreasing savings.
 
     Args:
         keys: numbers, int64[n].
         copies: the fewest copies of a run, at least 3.
 
     Returns:
-        Runs, of which one may stand inside of another.
+        Runs; a run may be inside another.
 
     Example:
         >>> find_runs(np.array([7, 1, 2, 1, 2, 1, 2, 1, 2, 9]))
@@ -90,7 +90,7 @@ def _runs_of(hashes: np.ndarray, size: int, copies: int) -> list[Run]:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """The numbers, their bits stirred (the finalizer of MurmurHash3)."""
+    """The numbers with mixed bits (the finalizer of MurmurHash3)."""
     with np.errstate(over="ignore"):
         numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
         numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)

@@ -1,6 +1,6 @@
-"""``duotone.reroll``: repeated parts of a program become loops, so that they are compiled once.
+"""``duotone.reroll``: turns repeated parts of a program into loops, so that they compile once.
 
-The road: trace (:mod:`duotone.jaxpr.reading`), list, find runs, plan, carry out. It is walked while
+The pipeline: trace (:mod:`duotone.jaxpr.reading`), list, find runs, plan, rewrite. It runs while
 ``jit`` traces, once for each signature.
 """
 
@@ -24,19 +24,19 @@ NAME = "duotone_reroll"
 
 
 def reroll(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose unrolled loops are loops again: each repeated part is compiled once.
+    """Rerolls the unrolled loops of a function, so that each repeated part is compiled once.
 
-    Python loops over time steps, solver steps or layers leave as many copies of their body in the
-    traced program as they had turns, and XLA's time grows faster than their number. Equal copies
-    that follow each other become one ``lax.scan``: what a copy hands to the next one is carried,
-    what is another value in each copy is stacked.
+    A Python loop over time steps, solver steps or layers leaves one copy of its body per iteration
+    in the traced program, and XLA's time grows faster than their number. Consecutive equal copies
+    become one ``lax.scan``: it carries the values that pass from a copy to the next, and stacks the
+    values that differ between copies.
 
-    A run is left as it is where a loop would cost more than it saves: few operations, weights that
-    would have to be stacked, values kept that nothing reads. ``duotone clusters file.py:fn`` and
-    :func:`duotone.clusters` say what became of each.
+    A run does not become a loop if the loop would cost more than it saves: few operations, weights
+    that would have to be stacked, stacked values that nothing reads. ``duotone clusters
+    file.py:fn`` and :func:`duotone.clusters` show the decision for each run.
 
-    Results are those of ``fn`` up to rounding, since the compiler fuses a loop's body by itself;
-    effects happen in their order. Gradients, ``vmap`` and ``jit`` may stand around it or inside.
+    Results equal those of ``fn`` up to rounding, since the compiler fuses a loop's body separately.
+    Effects keep their order. Gradients, ``vmap`` and ``jit`` work inside and outside of it.
 
     Args:
         fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
@@ -70,7 +70,7 @@ class _Runner(Runner):
     """A function and its rolled programs, by signature."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function, _carried_out, "reroll")
+        super().__init__(function, _rolled, "reroll")
 
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
         self._warn_of_many(signature)
@@ -83,5 +83,5 @@ class _Runner(Runner):
         return jax.jit(_jax.named(program, NAME), donate_argnums=donated)
 
 
-def _carried_out(traced: Traced) -> Callable[..., list[Any]]:
+def _rolled(traced: Traced) -> Callable[..., list[Any]]:
     return rolled(traced.jaxpr, [])

@@ -1,7 +1,7 @@
 """Loops: a run of a plan as one ``lax.scan``.
 
-What a loop carries are *registers*: the value that a copy hands to the next one, and behind it
-those handed on before, where a copy reads from further back.
+A loop carries *registers*: the value that a copy passes to the next one, and older such values if a
+copy reads from more than one copy back.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from duotone.compiling.loop_plan import Loop
 from duotone.compiling.sources import Source, StackKey
 
 Finish = Callable[[Callable[..., Any], Loop, Any, Any], Callable[..., Any]]
-"""Takes the body of a loop, the loop, what it begins with and what it goes through; returns the
-body that is bound."""
+"""Takes the body of a loop, the loop, its initial carries and its stacked operands; returns the
+body to bind."""
 
 
 class Values(Protocol):
-    """The values and stacks of a program that is carried out."""
+    """The values and stacks of a running program."""
 
     listing: Listing
     values: dict[int, Any]
@@ -54,7 +54,7 @@ class LoopRun:
         self.base = int(self.listing.first[copies.start])
         self.model = int(self.listing.first[copies.model])
         self.made = int(self.listing.first[copies.start + copies.period]) - self.base
-        self.chains: dict[tuple[int, ...], int] = {}  # offset, first values: place among registers
+        self.chains: dict[tuple[int, ...], int] = {}  # offset, first values: index of the register
         self.reads: dict[int, int] = {}  # slot: register
         self.registers: list[tuple[int, int]] = []  # offset, the register before or -1
         self.first: list[Any] = []
@@ -69,15 +69,15 @@ class LoopRun:
         ]
 
     def _find_registers(self) -> None:
-        place = 0
+        index = 0
         for _, slots in self.slots:
             for slot in slots:
                 if slot.kind == "carried":
-                    self.reads[place] = self._chain(slot.offset, slot.values)
-                place += 1
+                    self.reads[index] = self._chain(slot.offset, slot.values)
+                index += 1
 
     def _chain(self, offset: int, values: tuple[int, ...]) -> int:
-        """The register that holds what was made ``len(values)`` copies ago."""
+        """The register of a result from ``len(values)`` copies ago."""
         before = -1
         for depth in range(1, len(values) + 1):
             key = (offset, depth, *values[len(values) - depth :])
@@ -89,9 +89,9 @@ class LoopRun:
         return before
 
     def __call__(self) -> None:
-        """Binds the loop; its results stand among the values and stacks of the program."""
+        """Binds the loop; writes its results to the values and stacks of the program."""
         loop, wanted = self.loop, self.wanted
-        each = {place: self.run.stacked(source) for place, source in loop.sources.items()}
+        each = {slot: self.run.stacked(source) for slot, source in loop.sources.items()}
         self.fixed: dict[int, Any] = {}
         early = self._early(each)
         outs = [key[2] for key in sorted(wanted) if key[:2] == (loop.number, "out")]
@@ -106,10 +106,10 @@ class LoopRun:
         for kind, offsets in (("out", outs), ("in", ins)):
             for offset in offsets:
                 self.run.stacks[loop.number, kind, offset] = stacks.pop(0)
-        self._hand_on(carry)
+        self._write_carried(carry)
 
     def _early(self, each: dict[int, Any]) -> dict[int, Any]:
-        """The stacks of what is made for all copies before the loop, by offset."""
+        """The stacks of the results that are computed before the loop, by offset."""
         stacks: dict[int, Any] = {}
         place = 0
         for position, slots in self.slots:
@@ -129,7 +129,7 @@ class LoopRun:
         return stacks
 
     def _hoist(self) -> None:
-        """Makes what is the same in all copies once, where that takes no memory."""
+        """Computes results that are equal in all copies once, if that takes no more memory."""
         for position, slots in self.slots:
             eqn = self.listing.eqns[self.loop.copies.model + position]
             known = all(
@@ -238,19 +238,19 @@ class LoopRun:
             made.update(zip(offsets, outs, strict=True))
         return made
 
-    def _hand_on(self, carry: list[Any]) -> None:
-        """Writes what the last copies made and the loop carried out."""
+    def _write_carried(self, carry: list[Any]) -> None:
+        """Writes the carried results of the last copies to the values of the program."""
         last = self.base + (self.loop.copies.count - 1) * self.made
         depths: dict[int, int] = {}
-        for place, (offset, before) in enumerate(self.registers):
-            depths[place] = depths[before] + 1 if before >= 0 else 0
-            self.run.values[last - depths[place] * self.made + offset] = carry[place]
+        for register, (offset, before) in enumerate(self.registers):
+            depths[register] = depths[before] + 1 if before >= 0 else 0
+            self.run.values[last - depths[register] * self.made + offset] = carry[register]
         for offset, array in zip(self.lasting, carry[len(self.registers) :], strict=True):
             self.run.values[last + offset] = array
 
 
 def _windows(array: Any, loop: Loop, position: int) -> Any:
-    """Slices of one index each along an axis, stacked."""
+    """Stacked slices of size 1 along an axis."""
     axis, start, step = loop.windows[position]
     count = loop.copies.count
     low, high = sorted((start, start + step * (count - 1)))
@@ -260,7 +260,7 @@ def _windows(array: Any, loop: Loop, position: int) -> Any:
 
 
 def _moved(eqn: _jax.Eqn, operands: list[Any], start: Any) -> Any:
-    """A ``slice`` or ``pad`` at an index that is only known in the loop."""
+    """A ``slice`` or ``pad`` whose start depends on the iteration."""
     indices = [start[axis] for axis in range(start.shape[0])]
     shape = eqn.outvars[0].aval.shape
     if eqn.primitive.name == "slice":

@@ -1,7 +1,7 @@
-"""Program: carries a plan out, equation by equation and loop by loop.
+"""Program: applies a plan, equation by equation and loop by loop.
 
-Bodies of loops, and programs inside of ``jit``, ``scan``, ``while`` and ``cond``, are planned and
-carried out alike.
+Bodies of loops, and programs inside ``jit``, ``scan``, ``while`` and ``cond``, are planned and
+rewritten in the same way.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from duotone import _jax
 from duotone.compiling.edges import peeled
 from duotone.compiling.listing import LITERALS, Listing, list_program
 from duotone.compiling.loop_plan import Join, Line, Loop, Plan, make_plan
-from duotone.compiling.recomputed import remade
+from duotone.compiling.recomputed import with_recomputed_values
 from duotone.compiling.rerolled_loops import LoopRun
 from duotone.compiling.sources import Piece, Source, StackKey
 
 Lines = list[Line]
 _LEAST_INSIDE = 64
-"""Equations from which on a nested program is looked at."""
+"""A nested program is rerolled if it has at least this many equations."""
 
 
 def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..., list[Any]]:
@@ -33,11 +33,11 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
 
     Args:
         jaxpr: the program.
-        lines: what became of each run is added here while the program runs.
-        depth: how many loops of ours it stands in.
+        lines: a line for each run is appended here while the program runs.
+        depth: the number of rerolled loops around it.
 
     Returns:
-        Takes the arguments of the program as arrays; returns its results.
+        A function from the arguments of the program, as arrays, to its results.
     """
     plan = best_plan(list_program(jaxpr))
 
@@ -49,7 +49,7 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
 
 
 def best_plan(listing: Listing) -> Plan:
-    """The plan of a program, or of one that does the same: repeats itself more, stacks less.
+    """The best plan of a program and of its equivalents with more repeats or fewer stacks.
 
     Args:
         listing: the program.
@@ -59,13 +59,13 @@ def best_plan(listing: Listing) -> Plan:
         other = make_plan(more)
         if other.operations < plan.operations:
             plan = other
-    if len(plan.loops) > 1 and (less := remade(plan.listing, plan.loops)) is not None:
-        other = make_plan(less)
-        alike = [loop.copies.count for loop in other.loops] == [
-            loop.copies.count for loop in plan.loops
-        ]
-        if alike and other.stacked_bytes < plan.stacked_bytes:
-            plan = other
+    if len(plan.loops) > 1:
+        less = with_recomputed_values(plan.listing, plan.loops)
+        if less is not None:
+            other = make_plan(less)
+            counts = [[loop.copies.count for loop in p.loops] for p in (other, plan)]
+            if counts[0] == counts[1] and other.stacked_bytes < plan.stacked_bytes:
+                plan = other
     return plan
 
 
@@ -81,7 +81,7 @@ class _Run:
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         jaxpr = self.listing.jaxpr
         known = (*_jax.consts_of(jaxpr), *arguments)
-        self.values.update({-1 - place: array for place, array in enumerate(known)})
+        self.values.update({-1 - position: array for position, array in enumerate(known)})
         for step in self.plan.steps:
             if isinstance(step, Loop):
                 LoopRun(self, step, self.plan.wanted, self._finished)()
@@ -92,7 +92,7 @@ class _Run:
         return [self.read(value) for value in self.listing.outputs]
 
     def read(self, value: int) -> Any:
-        """A value, taken from a stack if it stands in none but that."""
+        """A value; sliced from a stack if it exists only there."""
         if value <= LITERALS:
             return self.listing.atoms[value].val
         if value not in self.values:
@@ -146,18 +146,18 @@ class _Run:
     def _finished(
         self, body: Callable[..., Any], loop: Loop, init: Any, xs: Any
     ) -> Callable[..., Any]:
-        """The body of a loop, its own repeated parts loops as well."""
+        """The body of a loop, with its own repeated parts rerolled."""
         if loop.copies.period < _LEAST_INSIDE:
             return body
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
         jaxpr, shape = jax.make_jaxpr(body, return_shape=True)(init, one)
-        again = rolled(jaxpr, self.lines, self.depth + 1)
+        rerolled = rolled(jaxpr, self.lines, self.depth + 1)
         tree = jax.tree.structure(shape)
-        return lambda carry, x: jax.tree.unflatten(tree, again(*jax.tree.leaves((carry, x))))
+        return lambda carry, x: jax.tree.unflatten(tree, rerolled(*jax.tree.leaves((carry, x))))
 
 
 def bind_rolled(eqn: _jax.Eqn, operands: list[Any], lines: Lines, depth: int) -> list[Any]:
-    """Binds an equation; programs inside of it are rolled."""
+    """Binds an equation; rerolls its nested programs."""
     names = _INSIDE.get(eqn.primitive.name)
     if names is None:
         return _jax.bind_again(eqn, operands)
@@ -180,9 +180,9 @@ _INSIDE = {
     "scan": ("jaxpr",),
     "cond": ("branches",),
     "while": ("cond_jaxpr", "body_jaxpr"),
-    "custom_jvp_call": ("call_jaxpr",),  # its rule stays, for whoever differentiates
+    "custom_jvp_call": ("call_jaxpr",),  # its rule stays, for differentiation
 }
-"""Primitives that call programs, and the parameters that hold these."""
+"""Primitives that call programs, and the parameters that have these."""
 
 
 def _rolled_inside(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int) -> _jax.ClosedJaxpr:

@@ -1,7 +1,7 @@
-"""Sources: from where the loop of a run takes a value that is another one in each copy.
+"""Sources: where a loop reads a value that differs between copies.
 
-What an earlier loop stacked is taken as the stack it is, also backwards or from one side to the
-middle; what was no stack has to become one, which costs a copy of its bytes.
+If an earlier loop stacked the values, the loop reads that stack, also in reverse or in part. Other
+values must be stacked first, which copies their bytes.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import numpy as np
 from duotone.compiling.listing import LITERALS
 
 StackKey = tuple[int, str, int]
-"""A stack: the number of the step that makes it, its kind, which of that kind. Kinds are ``out``
-(a result of each copy), ``in`` (what each copy read of a carried value), ``early`` (a result that
-was made for all copies before the loop) and ``split`` (an array that ``unstack`` took apart)."""
+"""A stack: the number of the step that makes it, its kind, and its index within that kind. Kinds
+are ``out`` (a result of each copy), ``in`` (a carried value as each copy read it), ``early`` (a
+result that was computed for all copies before the loop) and ``split`` (the operand of
+``unstack``)."""
 
 Places = dict[int, list[tuple[StackKey, int]]]
-"""The stacks in which a value stands, and its index there."""
+"""By value, the stacks that contain it, and its index there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Values that follow each other in a stack, or one value.
+    """Consecutive values in a stack, or one value.
 
     Attributes:
         stack: the stack, or ``None`` for one value.
-        start: index of the first one; the number of the value if there is no stack.
-        step: 1, or -1 backwards.
-        length: how many.
+        start: index of the first value in the stack; the number of the value if there is no stack.
+        step: 1, or -1 for reverse order.
+        length: the number of values.
     """
 
     stack: StackKey | None
@@ -45,7 +46,7 @@ class Source:
 
     Attributes:
         values: their numbers, in the order of the stacked array.
-        pieces: from where they are taken; empty if all are literals.
+        pieces: where they are read; empty if all are literals.
     """
 
     values: tuple[int, ...]
@@ -53,17 +54,17 @@ class Source:
 
     @property
     def fresh(self) -> int:
-        """Values that stand in no stack yet."""
+        """The number of values that are in no stack yet."""
         return sum(piece.stack is None for piece in self.pieces)
 
     @property
     def reversed(self) -> int:
-        """Values that have to be brought into another order."""
+        """The number of values that must be reversed."""
         return sum(piece.length for piece in self.pieces if piece.step < 0)
 
 
 def find_source(values: Sequence[int], places: Places) -> Source:
-    """From where values are taken that stand one in each iteration.
+    """Where to read one value for each iteration.
 
     Example:
         >>> stack = (0, "out", 1)
@@ -96,14 +97,14 @@ def _longest(values: Sequence[int], at: int, places: Places) -> Piece:
 
 
 def window(offsets: np.ndarray, sizes: Sequence[int]) -> tuple[int, int, int] | None:
-    """The axis, first index and step of slices that go along one axis, one index each.
+    """The axis, first index and step of slices of size 1 that move along one axis.
 
     Args:
-        offsets: where each slice begins, int64[copies, axes].
-        sizes: of the slice.
+        offsets: the start of each slice, int64[copies, axes].
+        sizes: the shape of a slice.
 
     Returns:
-        ``None`` if they do not.
+        ``None`` if the slices do not move in this way.
     """
     steps = np.diff(offsets, axis=0)
     (axes,) = np.nonzero((steps != 0).any(axis=0))

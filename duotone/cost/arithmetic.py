@@ -1,7 +1,7 @@
 """FLOPs of the dots and convolutions of a compiled program, and the types they run in.
 
-Three forms stand in programs: ``dot`` and ``convolution`` (inside fusions too; a TPU makes dots
-convolutions) and calls of cuBLAS and cuDNN.
+Programs have three forms: ``dot`` and ``convolution`` (also inside fusions; a TPU's compiler turns
+dots into convolutions), and calls of cuBLAS and cuDNN.
 
 A dot does ``2 × result × contracted`` operations. A convolution does ``2 × outputs × kernel /
 output features``, where outputs are those of the *forward* convolution: in cuDNN's calls for
@@ -45,12 +45,12 @@ class Dot:
 
 
 def dots_of(instruction: Instruction, computation: Computation, program: Program) -> Iterator[Dot]:
-    """The dots of an instruction, those of the fusion that it runs included.
+    """The dots of an instruction, including those inside its fusion.
 
     Args:
-        instruction: one of ``computation``.
-        computation: where it stands.
-        program: where the computations that it calls stand.
+        instruction: an instruction of ``computation``.
+        computation: a computation of ``program``.
+        program: has the computations that the instruction calls.
     """
     for nested, inner in program.inside(instruction, computation):
         if flops := _flops(nested, inner):
@@ -101,7 +101,7 @@ def _library_contraction(instruction: Instruction) -> tuple[int, ...]:
 
 
 def _attention_flops(instruction: Instruction, computation: Computation, target: str) -> float:
-    """A fused attention does two dots like its first; its derivative five (one of them again)."""
+    """A fused attention does two dots like its first; its derivative five (one is recomputed)."""
     config = backend_config(instruction).get("cudnn_fmha_backend_config", {})
     backward = "Backward" in target
     # The dot in which queries (of the derivative: cotangents) meet keys (values).
@@ -136,15 +136,15 @@ def _output_features(instruction: Instruction, kernel: Array) -> int:
 
 
 def _dilation(instruction: Instruction) -> int:
-    """How many of the multiplications are with the zeros of a dilated operand: one in so many."""
+    """The dilation factor of an operand: one in so many multiplications is with an element."""
     return math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
 
 
 def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> float:
-    """How many products are with elements, not with padding or the zeros of a dilated operand.
+    """The number of products with elements, not with padding or the zeros of a dilated operand.
 
-    A TPU's compiler writes a pointwise convolution with the kernel as the one element of a padded
-    image, over which the image slides as the window: nearly all of it is padding then.
+    A TPU's compiler may write a pointwise convolution with the kernel as the one element of a
+    padded image and the image as the window; then nearly all products are with padding.
     """
     window = instruction.attribute("window")
     labels = re.search(r"(\w+)_\w+->(\w+)", instruction.attribute("dim_labels"))
@@ -194,7 +194,7 @@ def _window_numbers(window: str, name: str) -> list[int]:
 
 
 def backend_config(instruction: Instruction) -> dict:
-    """The compiler's own attributes of an instruction; empty if there are none it can read."""
+    """The backend attributes of an instruction; empty if there are none that can be read."""
     start = instruction.attributes.find("backend_config=")
     if start < 0:
         return {}

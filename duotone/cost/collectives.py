@@ -1,6 +1,6 @@
 """Collective operations of a compiled program: the bytes that devices send each other.
 
-The bytes are those that one device sends at least, as a ring of ``n`` devices does::
+The bytes are the least that one device sends, as in a ring of ``n`` devices::
 
     all-gather          (n - 1) / n × result
     reduce-scatter      (n - 1) / n × operand
@@ -8,9 +8,9 @@ The bytes are those that one device sends at least, as a ring of ``n`` devices d
     all-to-all          (n - 1) / n × operand
     collective-permute, collective-broadcast          operand
 
-TPUs' compilers run a collective beside fusions, in pieces that all stand in the text: those of one
-channel are one collective. What they call ``all-reduce-scatter`` is a fusion of an all-reduce of
-which each device keeps a slice: a reduce-scatter.
+TPUs' compilers overlap a collective with fusions and split it into pieces, which are all in the
+text: the pieces of one channel are one collective. Their ``all-reduce-scatter`` is a fusion of an
+all-reduce of which each device keeps a slice, so it is a reduce-scatter.
 
 References:
     NCCL tests, ``doc/PERFORMANCE.md``: bus bandwidth, the same factors.
@@ -52,8 +52,8 @@ class Sending:
     Attributes:
         kind: ``all-gather``, ``all-reduce``, ….
         dtype: XLA's name of the element types.
-        devices: of each group that exchanges.
-        bytes: that one device sends.
+        devices: the number of devices in a group.
+        bytes: the bytes that one device sends.
         channel: its number in the program; empty for none.
     """
 
@@ -67,12 +67,12 @@ class Sending:
 def sendings_of(
     instruction: Instruction, computation: Computation, program: Program
 ) -> Iterator[Sending]:
-    """The collectives of an instruction, those of the fusion that it runs included.
+    """The collectives of an instruction, including those inside its fusion.
 
     Args:
-        instruction: one of ``computation``.
-        computation: where it stands.
-        program: where the computations that it calls stand.
+        instruction: an instruction of ``computation``.
+        computation: a computation of ``program``.
+        program: has the computations that the instruction calls.
     """
     for nested, inner in program.inside(instruction, computation):
         if nested.opcode in _SENT:
@@ -90,7 +90,7 @@ def _sending(instruction: Instruction, computation: Computation, program: Progra
 
 
 def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:
-    """True if nothing but slices of a result is read."""
+    """True if only slices of a result are read."""
     read = [
         reader
         for reader in computation.instructions.values()
@@ -106,7 +106,7 @@ def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:
 
 
 def _devices(instruction: Instruction, program: Program) -> int:
-    """Devices of each group; of a collective that names none, all."""
+    """The number of devices in each group; all devices if the collective names no groups."""
     found = _GROUPS.search(instruction.attributes)
     if found is None:
         return program.partitions

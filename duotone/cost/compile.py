@@ -1,7 +1,7 @@
 """Compiles a function for a target, present or not.
 
-The function is traced as for the target (see :mod:`duotone.devices.assumed`), lowered for the
-target's platform and compiled by the compiler that JAX's plugin for it brings; nothing runs.
+It traces the function for the target (see :mod:`duotone.devices.assumed`), lowers it for the
+target's platform and compiles it with the compiler in JAX's plugin for it. It runs nothing.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from duotone.errors import CompilationError
 def compile_program(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], target: Target
 ) -> ProgramCost:
-    """Compiles and counts.
+    """Compiles a function for a target, and computes its cost.
 
     Args:
         fn: a function, jitted or not.
-        args: arrays, or anything with ``shape`` and ``dtype``.
-        kwargs: likewise.
-        target: where it is to run.
+        args: positional arguments: arrays, or anything with ``shape`` and ``dtype``.
+        kwargs: keyword arguments of the same types.
+        target: the target.
 
     Returns:
         The cost of one call.
 
     Raises:
         MissingExtraError: the compiler of the target is not installed.
-        CompilationError: it, or JAX for its platform, refused the program.
+        CompilationError: the compiler, or JAX for its platform, refused the program.
     """
     begun = time.perf_counter()
     notes: list[str] = []
@@ -187,8 +187,8 @@ def _trace(
 ) -> Any:
     """``fn`` traced by ``jax.jit``, with all its arrays on the target.
 
-    A function that is jitted is traced as it is, so that its options hold. Of another one, what is
-    no array (a number, a string) is a constant, as ``duotone.autocast`` has it.
+    A jitted function is traced itself, so that its options apply. For another function, arguments
+    that are no arrays (a number, a string) are constants, as in ``duotone.autocast``.
     """
     if _jax.is_jitted(fn):
         leaves, tree = jax.tree.flatten((args, kwargs))

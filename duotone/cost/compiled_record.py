@@ -95,7 +95,7 @@ class ProgramCost:
             for a description.
         bytes: moved between kernels and memory.
         flops: of dots and convolutions, by operand and result type: ``{"f16×f16→f32": 1e12}``.
-        dots: number of dots and convolutions that run, likewise.
+        dots: number of dots and convolutions that run, by operand and result type.
         kernel_count: number of kernels that run.
         casts: conversions between float32 and half that run, those inside fusions too.
         seconds: roofline: sum over kernels of max(bytes/bandwidth, flops/peak) + launch cost; 0
@@ -104,7 +104,7 @@ class ProgramCost:
         argument_bytes: memory of the arguments.
         output_bytes: memory of the results.
         alias_bytes: part of the results that reuses donated arguments.
-        temporary_bytes: memory beside arguments and results.
+        temporary_bytes: memory in addition to arguments and results.
         compile_seconds: how long tracing, rewriting and compiling took.
         kernels: one record for each instruction that runs.
         notes: what the figures leave out, if anything.
@@ -136,9 +136,9 @@ class ProgramCost:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory that one call needs in all."""
-        held = self.argument_bytes + self.output_bytes - self.alias_bytes
-        return held + self.temporary_bytes
+        """The peak memory of one call."""
+        buffers = self.argument_bytes + self.output_bytes - self.alias_bytes
+        return buffers + self.temporary_bytes
 
     @property
     def sent_bytes(self) -> int:

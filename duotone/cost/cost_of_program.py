@@ -1,10 +1,8 @@
 """From a compiled program to its cost.
 
-One walk over the program: a loop's body counts as often as it runs, a branch as its most
-expensive form, an asynchronous pair once. Each instruction that remains is a kernel, whose seconds
-are those of :mod:`duotone.cost.roofline`.
-
-It takes text, so it needs no device and no JAX.
+This walks the program once. A loop's body counts as often as it runs, a branch as its most
+expensive form, an asynchronous pair once. Each remaining instruction is a kernel, and
+:mod:`duotone.cost.roofline` gives its seconds. It needs no device and no JAX.
 """
 
 from __future__ import annotations
@@ -44,11 +42,11 @@ class Totals:
 
 
 def cost_of(program: Program, target: Target) -> Totals:
-    """Counts what a program moves and calculates.
+    """The bytes, FLOPs and seconds of a program.
 
     Args:
-        program: parsed by :func:`duotone.cost.hlo.parse`.
-        target: whose bandwidth and peaks make the seconds.
+        program: the result of :func:`duotone.cost.hlo.parse`.
+        target: the device with the bandwidth and peaks.
     """
     walk = _Walk(program, target)
     kernels = tuple(walk.kernels(program.entry, 1))
@@ -72,7 +70,7 @@ def cost_of(program: Program, target: Target) -> Totals:
 
 
 class _Walk:
-    """The walk over a program, with what it collects on the way."""
+    """The walk over a program, with the collected kernels."""
 
     def __init__(self, program: Program, target: Target) -> None:
         self.program, self.target = program, target
@@ -146,7 +144,7 @@ class _Walk:
         )
 
     def _sent(self, instruction: Instruction, computation: Computation, runs: int) -> int:
-        """Bytes that one run sends; of a collective that stands in pieces, the first sends all."""
+        """Bytes that one run sends; the first piece of a split collective counts for all."""
         total = 0
         for sending in sendings_of(instruction, computation, self.program):
             apart = self.target.platform != "tpu"  # channels of `shard_map` all have one number

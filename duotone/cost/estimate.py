@@ -1,14 +1,14 @@
 """From the record of a traced program to its cost without a compiler: an estimate between bounds.
 
-A compiler fuses operations into kernels; nobody else knows which. So there are three:
+Only a compiler knows which operations it fuses into kernels. So there are three figures:
 
-- *least*: the dots and convolutions alone, at the peak of their type. No program takes less.
-- *estimate*: the kernels that :mod:`duotone.cost.fused` makes of it.
-- *most*: each operation is a kernel of its own, which reads its operands from memory and writes its
-  results there; so is each cast. A compiled program has fewer kernels and moves fewer bytes.
+- *least*: only the dots and convolutions, at the peak of their type. No program takes less time.
+- *estimate*: the kernels that the model in :mod:`duotone.cost.fused` predicts.
+- *most*: each operation and each cast is a separate kernel, which reads its operands from memory
+  and writes its results there. A compiled program has fewer kernels and moves fewer bytes.
 
-What it cannot know: how often a loop runs whose number is not in the program (once is counted),
-which branch is taken (all are counted), the FLOPs of ragged dots and of custom calls.
+It does not know trip counts that are not in the program (it counts one trip), which branch is taken
+(it counts all), and the FLOPs of ragged dots and custom calls.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Bound:
     """The cost of one call, between bounds.
 
     Attributes:
-        estimate: as the record of a compiled program. Its memory is that of arguments and results
-            alone.
-        least_seconds: of the dots alone; 0 where nothing is known of the device.
-        most_seconds: of a program in which each operation is a kernel; likewise.
+        estimate: a record like that of a compiled program. Its memory is only that of arguments and
+            results.
+        least_seconds: the time of the dots alone; 0 if the device's figures are unknown.
+        most_seconds: the time if each operation is a kernel; 0 if the device's figures are unknown.
     """
 
     estimate: ProgramCost

@@ -1,17 +1,17 @@
 """From the record of a traced program to the kernels that a compiler would probably make of it.
 
-A model of fusion, not a compiler: what follows element by element, moves elements or repeats them
-is calculated inside of the kernel that reads it, unless it must be in memory. In memory is::
+This is a model of fusion, not a compiler. Fusible operations work element by element, move elements
+or repeat them. They are computed inside the kernel that reads them, unless their result must be in
+memory. These values are in memory::
 
-    what any other operation makes: dots, convolutions, reductions, gathers, scatters, sorts, …
-    of the rest (fusible):
-        what an operation reads that fuses nothing into itself (dots, …), as that reads it
-        what crosses the boundary of a loop, or leaves the program
-        what its readers would calculate again for more bytes than one copy costs
+    results of all other operations: dots, convolutions, reductions, gathers, scatters, sorts, …
+    results of fusible operations:
+        that an operation reads which fuses no producers (dots, …), in the precision it reads
+        that cross the boundary of a loop, or leave the program
+        whose recomputation in every reader would move more bytes than one stored copy
 
-Each value in memory is made by one kernel, which reads those values in memory that it follows from.
-A cast runs inside of such a kernel too, but for one of an argument, or of the result of a dot, that
-a dot reads.
+Each value in memory is made by one kernel, which reads the values in memory that it follows from. A
+cast is part of such a kernel too, unless a dot reads the cast of an argument or of a dot's result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REDUCTIONS = frozenset(
     "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor "
     "reduce_precision".split()
 )
-"""Operations that fuse into themselves what they read."""
+"""Operations that fuse the producers of their operands."""
 _PICKED = frozenset({"gather", "slice", "dynamic_slice"})
 """Operations that read as much as they write."""
 _IN_PLACE = names_with(TRAITS, Trait.UPDATES)
@@ -80,12 +80,12 @@ def elements(shape: tuple[str, ...]) -> int:
 
 
 def cast_bytes(cast: CastRecord) -> int:
-    """Bytes that one cast reads and writes, in a kernel of its own."""
+    """Bytes that one cast reads and writes as a separate kernel."""
     return elements(cast.shape) * _WIDENED
 
 
 def own_bytes(operation: OperationRecord, half: str) -> int:
-    """Bytes that one run of an operation moves which fuses nothing into itself."""
+    """Bytes that one run of an operation moves if it fuses no producers."""
     moved = operation.bytes // operation.runs
     made = elements(operation.shape) * bits_of(result_dtype(operation, half)) // 8
     name = operation.operation
@@ -129,7 +129,7 @@ class Fusion:
                 yield operation, own_bytes(operation, self._half)
 
     def casts(self) -> Iterator[CastRecord]:
-        """The casts that are kernels of their own."""
+        """The casts that are separate kernels."""
         for cast in self._casts:
             makers = [self._operations[i] for i in cast.sources if i in self._operations]
             inside = any(o.operation in _FUSIBLE | _REDUCTIONS for o in makers)
@@ -138,11 +138,11 @@ class Fusion:
                 yield cast
 
     def _fuses(self, reader: OperationRecord) -> bool:
-        """True if an operation calculates what it reads in its own kernel."""
+        """True if an operation computes its operands in its own kernel."""
         return reader.operation in _FUSIBLE or reader.operation in _REDUCTIONS
 
     def _made(self, operation: OperationRecord) -> int:
-        """Bytes of the result as it is kept: half where all who read it from memory read half."""
+        """Bytes of the stored result: half if all readers from memory read half."""
         kept = elements(operation.shape) * bits_of(result_dtype(operation, self._half)) // 8
         readers = self._readers.get(operation.index, ())
         if (
@@ -180,5 +180,5 @@ class Fusion:
             for reader in readers
         ):
             return True
-        again = len(readers) * read
-        return again > read + made + len(readers) * made
+        recomputed = len(readers) * read
+        return recomputed > read + made + len(readers) * made

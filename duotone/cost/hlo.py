@@ -1,4 +1,4 @@
-"""Reader of scheduled HLO text: what a compiler made of a program.
+"""Parser of scheduled HLO text, the compiled form of a program.
 
 XLA prints a compiled program as computations of instructions, one a line::
 
@@ -7,9 +7,9 @@ XLA prints a compiled program as computations of instructions, one a line::
       ROOT %c = f16[8,4]{1,0} convert(%p), metadata={op_name="jit(f)/cast"}
     }
 
-:func:`parse` reads all of it into frozen values and judges nothing; :mod:`duotone.cost.traffic`
-and :mod:`duotone.cost.cost_of_program` count. An unknown attribute is kept as text, a line that is
-no instruction is passed over, an instruction that cannot be read is an error that shows the line.
+:func:`parse` reads it into frozen values; :mod:`duotone.cost.traffic` and
+:mod:`duotone.cost.cost_of_program` compute costs. An unknown attribute stays text, a line that is
+no instruction is skipped, and an unreadable instruction is an error that shows the line.
 
 References:
     XLA, ``xla/hlo/ir/hlo_instruction.cc`` (``HloInstruction::ToString``) and
@@ -71,7 +71,7 @@ class Instruction:
         arrays: types of the results; a tuple is flattened.
         is_tuple: whether the result is a tuple.
         operands: names of the operands.
-        literal: what stands between the parentheses: a parameter's number, a constant's value.
+        literal: the text between the parentheses: a parameter's number, a constant's value.
         attributes: the rest of the line, as text.
         root: whether this is the computation's result.
     """
@@ -165,7 +165,7 @@ class Program:
     def inside(
         self, instruction: Instruction, computation: Computation
     ) -> Iterator[tuple[Instruction, Computation]]:
-        """An instruction and where it stands; of a fusion, all that it runs instead."""
+        """An instruction and its computation; for a fusion, the instructions inside it."""
         if instruction.opcode != "fusion":
             yield instruction, computation
             return

@@ -1,4 +1,4 @@
-"""The roofline of a device: how long one kernel takes there at least, and what it waits for.
+"""The roofline of a device: the least time of a kernel, and its bottleneck.
 
 ::
 
@@ -14,9 +14,9 @@ from duotone.cost.compiled_record import Kernel
 from duotone.devices.specifications import Target
 
 DOTS, BANDWIDTH, LINKS, LAUNCHES = "dots", "bandwidth", "links", "launches"
-"""The kinds of limits that a kernel's time goes by."""
+"""The kinds of bottlenecks of a kernel."""
 _EQUAL = 1e-6
-"""The relative difference of times that are as good as equal; a kernel's bytes are rounded."""
+"""The relative difference below which times count as equal, since a kernel's bytes are rounded."""
 
 
 def peak_of(target: Target, math: str) -> float:
@@ -60,7 +60,7 @@ def _sending(target: Target, sent: float) -> float:
 
 
 def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
-    """Where the seconds of a program go: each kernel's launches, and what the rest waits for.
+    """Where the seconds of a program go: launches, and the bottlenecks of the rest.
 
     Args:
         kernels: with seconds by :func:`kernel_seconds`.

@@ -1,9 +1,8 @@
 """The bytes that one instruction of a compiled program reads from and writes to memory.
 
-A kernel reads its operands and writes its results. Less than all of it moves where a fusion only
-slices an operand (it computes element by element, so what it does not need is not read), and where
-a ``dynamic-update-slice`` or ``scatter`` works in place: then only what changes is written. Inside
-a fusion nothing moves at all.
+A kernel reads its operands and writes its results, with two exceptions. A fusion that slices an
+operand reads only the elements that it needs. A ``dynamic-update-slice`` or ``scatter`` that works
+in place writes only the changed elements. Values inside a fusion are not in memory.
 
 ::
 
@@ -16,7 +15,7 @@ Buffers outside the main memory (the vector memory of a TPU) move nothing.
 
 References:
     XLA, ``xla/service/hlo_cost_analysis.cc`` and
-    ``xla/service/gpu/model/gpu_hlo_cost_analysis.cc``, which count operand utilization likewise.
+    ``xla/service/gpu/model/gpu_hlo_cost_analysis.cc``, which also count operand utilization.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """How often a loop of a compiled program runs, read from its text.
 
-GPU and CPU compilers write the number beside the loop. A TPU's does not, but what the number
-follows from stands in the text::
+GPU and CPU compilers annotate a loop with its trip count. A TPU's does not, but the trip count
+follows from the text::
 
-    condition   slot < 10           a slot of what the loop carries, and a constant
-    before      slot is 2           what the loop is given there
+    condition   slot < 10           a slot of the loop's carry, and a constant
+    before      slot is 2           the initial value of the slot
     body        slot becomes slot + 1
 
-A constant may come a long way: through copies, fusions, calls, and the loops around, which carry it
-unchanged. What cannot be followed is not guessed at.
+The constant may pass through copies, fusions, calls, and outer loops that carry it unchanged. If
+it cannot be traced, the trip count is unknown; this never guesses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHOLE_NUMBERS = re.compile(r"[su]\d+")
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 
 Path = tuple[int, ...]
-"""Where in nested tuples a value stands."""
+"""The index path of a value in nested tuples."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,13 +1,12 @@
-"""The device that a program is painted for, where it is not the one at hand.
+"""The device that a program is painted for, if it is not the local device.
 
-``duotone.compile_for`` traces a function for a device that need not be present. What asks "which
-device?" on the way (which half type is fast, which form of a dot runs) must then hear of that
-device and not of the CPU that traces. :func:`assuming` says so for the time of a ``with`` block,
-:func:`assumed` is the answer.
+``duotone.compile_for`` traces a function for a device that need not be present. Decisions that
+depend on the device (which half type is fast, which form of a dot runs) must then use the target
+instead of the CPU that traces. :func:`assuming` sets the target for a ``with`` block, and
+:func:`assumed` returns it.
 
-The value lives in a context of JAX's own, which is part of the key of every ``jit`` cache: a
-function that was traced for the CPU at hand is traced again for the target, and the other way
-round.
+The value is a JAX context, which is part of the key of every ``jit`` cache. So a function that was
+traced for the local CPU is traced again for the target, and vice versa.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ class AssumedDevice:
     """The facts on a device that painting for it needs.
 
     Attributes:
-        name: of the target, ``"h200"``; of a device at hand, its kind.
+        name: the name of the target, ``"h200"``; for a local device, its kind.
         platform: JAX's platform name: ``"cpu"``, ``"cuda"``, ``"tpu"``.
-        compute_capability: of a GPU: ``"9.0"``.
-        rewrites: whether functions are rewritten for it; if not, an autocast function runs as it
-            was written. For who asks what a program is without duotone.
+        compute_capability: the compute capability of a GPU: ``"9.0"``.
+        rewrites: whether functions are rewritten for it. False shows a program without duotone.
     """
 
     name: str
@@ -39,7 +37,7 @@ class AssumedDevice:
 
 @contextlib.contextmanager
 def assuming(device: AssumedDevice | None) -> Iterator[None]:
-    """Paints for ``device`` inside the block; ``None`` stands for the device at hand.
+    """Paints for ``device`` inside the block; ``None`` means the local device.
 
     Args:
         device: hashable and compared by value, since it is part of the key of ``jit`` caches.

@@ -1,15 +1,15 @@
-"""``Policy(float32_math=...)`` on a device: how float32 dots and convolutions calculate.
+"""``Policy(float32_math=...)`` on a device: how float32 dots and convolutions compute.
 
-The arrays stay float32; what changes is what the hardware makes of the operands inside: rounded to
-TensorFloat-32, float16 or bfloat16 and added up in float32, or not rounded at all. JAX says this
-with a dot algorithm, or, where there is none (convolutions, TPUs), with a precision; this table has
-the name of either. What a device cannot do is left as JAX has it, with one line in the log.
+The arrays stay float32. The hardware rounds the operands to TensorFloat-32, float16 or bfloat16 and
+sums in float32, or does not round them. In JAX this is a dot algorithm or, if there is none
+(convolutions, TPUs), a precision. This table has their names. If a device does not support a
+choice, JAX's default stays, with one line in the log.
 
-The names become JAX objects in :mod:`duotone.jaxpr.rules.dots`.
+:mod:`duotone.jaxpr.rules.dots` turns the names into JAX objects.
 
 References:
-    ``jax.lax.DotAlgorithmPreset`` and ``jax.lax.Precision``; which of them a compiler takes was
-    tried with ``duotone.compile_for`` (H200, v5e) and on CPUs.
+    ``jax.lax.DotAlgorithmPreset`` and ``jax.lax.Precision``; ``duotone.compile_for`` (H200, v5e)
+    and runs on CPUs showed which of them a compiler accepts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def kind_of(platform: str, compute_capability: str) -> str:
 
     Args:
         platform: JAX's platform name.
-        compute_capability: of a GPU, as JAX gives it.
+        compute_capability: JAX's compute capability of a GPU.
     """
     if platform not in ("gpu", "cuda", "rocm"):
         return platform
@@ -70,8 +70,8 @@ def math_of(
 
     Args:
         platform: JAX's platform name.
-        compute_capability: of a GPU.
-        dots: ``Policy.float32_math``; ``None`` to leave dots as they are.
+        compute_capability: the compute capability of a GPU.
+        dots: ``Policy.float32_math``; ``None`` does not change dots.
         convolutions: ``Policy.convolution_math``; ``None`` for the same as ``dots``.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Descriptions of GPUs, for XLA's compiler where the GPU itself is not there.
+"""Descriptions of GPUs, for XLA's compiler if the GPU itself is not present.
 
-XLA takes a text of its ``GpuTargetConfigProto``; :func:`target_config` writes it from the few
-figures that differ from GPU to GPU. XLA uses them in its cost model (what to fuse, how to tile)
+XLA reads the text form of its ``GpuTargetConfigProto``; :func:`target_config` writes it from the
+few figures that differ between GPUs. XLA uses them in its cost model (what to fuse, how to tile)
 and for limits of the hardware.
 
 References:
@@ -24,17 +24,17 @@ class GpuConfig:
     """A GPU as the compiler sees it.
 
     Attributes:
-        description: as the driver names it.
+        description: the driver's name for it.
         capability: compute capability, major and minor.
         cores: streaming multiprocessors.
         lanes: float32 units of each.
         clock: boost clock, GHz.
-        bandwidth: of the main memory, bytes per second.
-        memory: its size in bytes, as the driver reports it.
+        bandwidth: bandwidth of the main memory, bytes per second.
+        memory: size of the main memory in bytes, as the driver reports it.
         l2: bytes of the second-level cache.
         shared: bytes of shared memory of each core.
-        shared_block: of them, what one block of threads may have.
-        threads: threads that a core holds.
+        shared_block: bytes of shared memory that one block of threads may use.
+        threads: the most threads on a core.
     """
 
     description: str

@@ -1,7 +1,7 @@
 """Which half type, if any, is faster than float32 on a device.
 
-A table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set. Who
-calls this: ``duotone.transforms.mixed_function`` where the user names no dtype.
+This is a table, not a benchmark: GPUs by compute capability, TPUs always, CPUs by instruction set.
+duotone uses it if the user names no dtype.
 
 References:
     NVIDIA, "CUDA C++ Programming Guide", compute capabilities: float16 Tensor Cores from 7.0,
@@ -25,10 +25,10 @@ from duotone.devices.assumed import assumed
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HalfChoice:
-    """An answer.
+    """The half type for a device.
 
     Attributes:
-        dtype: ``"float16"``, ``"bfloat16"``, or ``None`` where half is not faster.
+        dtype: ``"float16"``, ``"bfloat16"``, or ``None`` if half is not faster.
         reason: one sentence, for logs.
     """
 
@@ -50,8 +50,8 @@ def choose_half(
 
     Args:
         backend: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
-        compute_capability: of a GPU, as JAX gives it: ``"8.0"`` (NVIDIA) or ``"gfx942"`` (AMD).
-        cpu_flags: of a CPU, as ``/proc/cpuinfo`` names them.
+        compute_capability: JAX's name for a GPU's: ``"8.0"`` (NVIDIA) or ``"gfx942"`` (AMD).
+        cpu_flags: the flags of a CPU in ``/proc/cpuinfo``.
 
     Returns:
         The faster half type, or none.
@@ -91,7 +91,7 @@ def _choose_gpu(capability: str) -> HalfChoice:
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """The flags of this machine's CPU; empty where the system does not say."""
+    """The flags of this machine's CPU; empty if the system has no ``/proc/cpuinfo``."""
     cpuinfo = Path("/proc/cpuinfo")
     if platform.system() != "Linux" or not cpuinfo.exists():
         return frozenset()
@@ -110,7 +110,7 @@ def default_device() -> Any:
 
 
 def device_in_words() -> str:
-    """The assumed device, or JAX's default device: its platform, and its kind where that says more.
+    """The platform and kind of the assumed device, or of JAX's default device.
 
     Example:
         >>> from duotone.devices.assumed import AssumedDevice, assuming
@@ -125,7 +125,7 @@ def device_in_words() -> str:
 
 
 def saves_no_time(half: str) -> str:
-    """Why a half type is not faster than float32 on the device of the moment; empty where it is.
+    """Why a half type is not faster than float32 on the current device; empty if it is.
 
     Example:
         >>> from duotone.devices.assumed import AssumedDevice, assuming

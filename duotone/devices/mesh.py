@@ -1,8 +1,8 @@
-"""Programs of several devices: their mesh, and the same program over devices of a target.
+"""Programs on several devices: their mesh, and the same program on the devices of a target.
 
-Shardings name a mesh, and a mesh names devices: virtual ones of a CPU, or none (an abstract mesh).
-A program is compiled for others by naming those in their place, in the arguments' shardings and in
-those that the program holds (``with_sharding_constraint``, ``shard_map``, options of ``jit``).
+Shardings name a mesh, and a mesh names devices: virtual CPU devices, or none (an abstract mesh). To
+compile a program for other devices, this replaces the mesh in the arguments' shardings and in the
+shardings inside the program (``with_sharding_constraint``, ``shard_map``, options of ``jit``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Axes = tuple[tuple[str, int], ...]
 
 
 def axes_of(values: Sequence[Any]) -> Axes:
-    """The axes of the mesh that arrays or programs are sharded over; none for one device.
+    """The axes of the mesh over which arrays or programs are sharded; empty for one device.
 
     Args:
         values: arrays, ``jax.ShapeDtypeStruct`` or jaxprs.
@@ -41,14 +41,14 @@ def axes_of(values: Sequence[Any]) -> Axes:
 
 
 def mesh_like(axes: Axes, devices: Sequence[Any], values: Sequence[Any]) -> Mesh:
-    """A mesh of these axes over other devices, its axes of the same types (automatic, explicit)."""
+    """A mesh with these axes and axis types (automatic, explicit) over other devices."""
     sizes = [size for _, size in axes]
     types = next(m.axis_types for m in _meshes(values) if tuple(m.shape.items()) == axes)
     return Mesh(np.array(devices).reshape(sizes), [n for n, _ in axes], axis_types=types)
 
 
 def placed(leaf: Any, mesh: Mesh) -> jax.ShapeDtypeStruct:
-    """The shape of an array, sharded over ``mesh`` as it is over its own; else on all devices."""
+    """The shape of an array, sharded over ``mesh`` like over its own mesh; else replicated."""
     own = sharding_of(leaf)
     return shape_on(leaf, NamedSharding(mesh, PartitionSpec() if own is None else own.spec))
 
@@ -60,24 +60,24 @@ def sharding_of(leaf: Any) -> NamedSharding | None:
 
 
 def shape_on(leaf: Any, sharding: jax.sharding.Sharding | None) -> jax.ShapeDtypeStruct:
-    """The shape of an array, sharded so."""
+    """The shape of an array with a sharding."""
     weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
 
 def over(jaxpr: Any, mesh: Mesh) -> Callable[..., list[Any]]:
-    """The function of a jaxpr with all that it names of a mesh put onto another of the same axes.
+    """The function of a jaxpr, with its mesh replaced by another with the same axes.
 
     Args:
-        jaxpr: with its constants.
-        mesh: whose devices are named.
+        jaxpr: the jaxpr with its constants.
+        mesh: the new mesh.
     """
     run = _jax.jaxpr_as_fun(_moved(jaxpr, mesh))
     return lambda *arrays: run(*arrays)
 
 
 def _meshes(value: Any) -> Iterator[Any]:
-    """All meshes that a value names, concrete or abstract; not those inside ``shard_map``."""
+    """All meshes in a value, concrete or abstract, except inside ``shard_map``."""
     if isinstance(value, NamedSharding):
         yield value.mesh
     elif isinstance(value, Mesh | AbstractMesh):
@@ -101,7 +101,7 @@ def _meshes(value: Any) -> Iterator[Any]:
 
 
 def _moved(value: Any, mesh: Mesh) -> Any:
-    """The same value over ``mesh``."""
+    """A value with its mesh replaced."""
     if isinstance(value, NamedSharding):
         return NamedSharding(_moved(value.mesh, mesh), value.spec, memory_kind=value.memory_kind)
     if isinstance(value, Mesh):

@@ -1,10 +1,10 @@
-"""The devices that duotone knows: what they move and calculate per second, and where that is said.
+"""The devices that duotone knows: their bandwidth and peak FLOP/s, with sources.
 
-``find_target("h200")`` gives a :class:`Target`. All figures are the makers' own, for dense (not
-sparse) operands, of the form of the device that is most common in servers. A roofline made of them
-is a bound that a real program does not reach; it is for comparing programs with each other.
+``find_target("h200")`` returns a :class:`Target`. All figures are the makers' own, for dense (not
+sparse) operands, and for the variant that is most common in servers. Their roofline is a bound that
+a real program does not reach; use it to compare programs.
 
-Who extends this: add a line to ``TARGETS``, and for a GPU to :mod:`duotone.devices.gpus`.
+To add a device, add a line to ``TARGETS``, and for a GPU also to :mod:`duotone.devices.gpus`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duotone.devices.assumed import AssumedDevice
 from duotone.errors import UnknownTargetError
 
 LAUNCH_SECONDS = 1e-6
-"""The cost of one kernel beside its work: XLA's own estimate (``kKernelLaunchOverhead`` in
+"""The launch overhead of one kernel: XLA's own estimate (``kKernelLaunchOverhead`` in
 ``xla/service/gpu/model/gpu_performance_model_base.h``)."""
 
 
@@ -27,21 +27,21 @@ class Target:
     """A device to compile for.
 
     Attributes:
-        name: as users write it.
-        description: as its maker writes it; ``device_kind`` of JAX where the device is present.
+        name: the name that users write.
+        description: the maker's name; JAX's ``device_kind`` if the device is present.
         platform: JAX's platform name: ``"cuda"``, ``"tpu"``, ``"cpu"``.
         half: the half type that is fast there, or ``None``.
-        bandwidth: of the main memory, bytes per second; 0 where nothing is known.
+        bandwidth: bandwidth of the main memory, bytes per second; 0 if unknown.
         peak: FLOP per second of dots, by operand type: ``f16``, ``bf16``, ``tf32``, ``f32``, ``s8``
             and ``f8``. ``f32`` is the true float32 unit.
         memory: bytes of main memory.
-        launch: seconds that one kernel costs beside its work.
+        launch: launch overhead of one kernel, in seconds.
         capability: CUDA compute capability.
-        options: for the compiler, before duotone's own.
-        topology: of a TPU, the name of the smallest topology that has the device.
-        source: where the figures come from.
+        options: compiler options, applied before duotone's own.
+        topology: for a TPU, the name of the smallest topology that has the device.
+        source: the source of the figures.
         link: bytes per second that one device sends to others of its host or slice, in one
-            direction; 0 where nothing is known.
+            direction; 0 if unknown.
 
     Example:
         >>> import dataclasses
@@ -189,7 +189,7 @@ TARGETS: Mapping[str, Target] = {
             "8.9",
             1008,
             24,
-            # A GeForce adds float16 and 8-bit products up in float32 at half of its speed.
+            # A GeForce sums float16 and 8-bit products in float32 at half speed.
             {"f16": 165.2, "bf16": 165.2, "tf32": 82.6, "f32": 82.6, "s8": 660.6, "f8": 330.3},
             "NVIDIA Ada GPU Architecture white paper, appendix A: float32 sums, without sparsity",
             32,
@@ -226,10 +226,10 @@ def find_target(name: str | Target) -> Target:
     """The target of a name.
 
     Args:
-        name: in any case, or a target, which is returned as it is.
+        name: a name in upper or lower case, or a target, which is returned.
 
     Raises:
-        UnknownTargetError: there is none; the error lists all and the nearest.
+        UnknownTargetError: there is no such target; the message lists all and the nearest.
 
     Example:
         >>> find_target("H200").capability

@@ -1,16 +1,16 @@
-"""How half is used on a device: the form in which dots are bound, and what is worth rewriting.
+"""How each device uses half: the form in which dots are bound, and which operations gain from it.
 
-A table by kind of device, with measured entries where there are any (:data:`TABLE`); the figures
-behind the CPU's are in ``benchmarks/results/cpu_forms_*`` and told in ``docs/measured.md``,
-"Half on CPUs". Two questions, answered apart:
+:data:`TABLE` has a row for each kind of device. The figures for CPUs were measured: see
+``benchmarks/results/cpu_forms_*`` and "Half on CPUs" in ``docs/measured.md``. A row answers two
+questions:
 
-- *How* a painted dot is bound (:attr:`DeviceForms.dots`) follows from the device in every case: a
-  form that a backend does not implement fails when it runs.
-- *What* is painted (:attr:`DeviceForms.profitability`) follows from the device only where duotone
-chose the
-  half type itself (``dtype=None``). Who names a half type gets the same painting everywhere.
+- *How* a painted dot is bound (:attr:`DeviceForms.dots`) always depends on the device: a form that
+  a backend does not implement fails when it runs.
+- *What* is painted (:attr:`DeviceForms.profitability`) depends on the device only if duotone chose
+  the half type (``dtype=None``). If the user names a half type, the painting is the same on every
+  device.
 
-Who extends it: whoever has measured another device adds a row.
+To add a device, measure it and add a row.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ class DeviceForms:
     Attributes:
         device: the kind of device.
         dots: the form of dots: ``"plain"``, ``"rows"`` or ``"widened"``.
-        profitability: what gains from half there.
-        source: what the row rests on.
-        math: how float32 dots and convolutions calculate, see :mod:`duotone.devices.float32_math`:
-        the name
-            of an algorithm or a precision by operation. Not of the device alone: filled in by
-            :func:`current_forms`.
-        optimizations: the names of what is carried out in another form there, see
+        profitability: the operations that gain from half there.
+        source: the measurements or facts for the row.
+        math: by operation, the name of the algorithm or precision of float32 dots and convolutions,
+            see :mod:`duotone.devices.float32_math`. It also depends on the policy, so
+            :func:`current_forms` fills it in.
+        optimizations: the names of the optimizations that the device uses, see
             :mod:`duotone.precision.optimize`.
     """
 
@@ -52,21 +51,21 @@ class DeviceForms:
 
 
 def _names(text: str) -> frozenset[str]:
-    """Names of optimizations; each is in the registry."""
+    """Names of optimizations; raises ``KeyError`` if one is not in the registry."""
     return frozenset(BY_NAME[name].name for name in text.split())
 
 
 _EVERYWHERE = _names("one_hot weight_gradients")
 """Optimizations from which every device gains."""
 _PLAIN = _EVERYWHERE | _names("dot_orders loop_sums")
-"""With dots of every layout."""
+"""For devices that accept every dot layout."""
 _GPU = _PLAIN | _names("recompute normalized_softmax materialize_widened factors")
-"""With kernels that end at each dot."""
+"""For compilers whose kernels end at each dot."""
 _CPU = _names("recompute normalized_softmax rounded_once")
-"""For a compiler that keeps what is transcendental, and leaves out the rounding of what is read at
-once. Holding gains nothing there, and would keep the compiler from that."""
+"""For a compiler that does not recompute transcendental functions, and that removes the rounding of
+values that are read at once. Materializing values gains nothing there, and would prevent both."""
 _AMPERE, _BLACKWELL = 8, 10
-"""The first compute capabilities of these."""
+"""The major compute capabilities of these architectures."""
 _CPU_BFLOAT16 = "CPU with bfloat16 instructions"
 TABLE = {
     "gpu": DeviceForms(
@@ -81,7 +80,7 @@ TABLE = {
         "GPU, Blackwell",
         PLAIN,
         EVERYTHING,
-        "compiled programs for a B200, of which statistics calculated again moved more bytes",
+        "compiled programs for a B200, in which recomputed statistics moved more bytes",
         optimizations=_GPU | _names("free_scales materialize_rows"),
     ),
     "gpu-other": DeviceForms(
@@ -96,8 +95,8 @@ TABLE = {
         PLAIN,
         EVERYTHING,
         "compiled programs (benchmarks/painter.py)",
-        # Dots and convolutions calculate their operands themselves, and the kernel of a dot goes
-        # on with its float32 sums; a gather's operand must be in memory.
+        # XLA fuses the producers of operands into dots and convolutions, and the readers of a dot's
+        # float32 sums into its kernel. A gather's operand must be in memory.
         optimizations=_PLAIN
         | _names("recompute_very_expensive materialize_parts passing_factors trilinear picks"),
     ),
@@ -148,12 +147,12 @@ def forms_of(
     Args:
         platform: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
         half: name of the half type.
-        flags: of a CPU, as ``/proc/cpuinfo`` names them.
-        capability: of a GPU, its compute capability: ``"9.0"``; an NVIDIA GPU of Ampere to Hopper
-            if it is empty.
+        flags: the flags of a CPU in ``/proc/cpuinfo``.
+        capability: the compute capability of a GPU: ``"9.0"``; empty means an NVIDIA GPU from
+            Ampere to Hopper.
 
     Returns:
-        How half is used there.
+        The row for the device.
 
     Example:
         >>> forms_of("cpu", "bfloat16", frozenset({"avx512_bf16"})).dots
@@ -188,10 +187,10 @@ def current_forms(
 
     Args:
         half: name of the half type.
-        declines: whether what does not gain there is to stay as it is; else everything is worth
-            painting.
-        float32_math: of the policy.
-        convolution_math: likewise.
+        declines: whether operations that do not gain on the device stay full; else all operations
+            may be painted.
+        float32_math: ``Policy.float32_math``.
+        convolution_math: ``Policy.convolution_math``.
     """
     device = assumed() or default_device()
     platform = device.platform

@@ -1,7 +1,7 @@
-"""Finds the devices of a target: the real ones if they are there, else a description of them.
+"""Finds the devices of a target: the real ones if they are present, else a description of them.
 
-A description comes from the compiler that JAX's plugin for the platform brings: of GPUs a *target
-configuration* (:mod:`duotone.devices.gpus`), of TPUs the name of a topology.
+The compiler in JAX's plugin for the platform makes a description: for GPUs from a *target
+configuration* (:mod:`duotone.devices.gpus`), for TPUs from the name of a topology.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class CompileDevices:
     """The devices to compile for.
 
     Attributes:
-        devices: JAX devices, or ones that only compile.
+        devices: JAX devices, or described devices that can only compile.
         present: whether they are real.
-        options: for the compiler.
+        options: compiler options.
     """
 
     devices: tuple[Any, ...]
@@ -44,12 +44,12 @@ def find(target: Target, count: int = 1) -> CompileDevices:
     """Devices of a target.
 
     Args:
-        target: their kind.
-        count: how many.
+        target: the target.
+        count: the number of devices.
 
     Raises:
-        MissingExtraError: the compiler for it is not installed.
-        CompilationError: its compiler could not be started; or has no topology of so many devices.
+        MissingExtraError: the compiler for the target is not installed.
+        CompilationError: the compiler does not start, or has no topology with so many devices.
     """
     if target.platform == "cpu":
         return CompileDevices(_local_cpus(count), present=True)
@@ -96,7 +96,7 @@ _GPUS_OF_A_HOST = 8
 
 
 def _gpus(target: Target, count: int) -> Any:
-    """GPUs of one host, or of as many hosts of eight as are needed."""
+    """GPUs of one host, or of several hosts with eight GPUs each."""
     if _jax.cuda_plugin() is None:
         raise MissingExtraError(f"target {target.name!r}", "JAX's CUDA plugin", "cuda")
     _jax.load_cuda_plugin()
@@ -111,10 +111,10 @@ def _gpus(target: Target, count: int) -> Any:
 
 
 def _gpu_options(target: Target) -> dict[str, Any]:
-    """Options to compile for a GPU that is not there.
+    """Options to compile for a GPU that is not present.
 
-    Autotuning measures kernels on the device. CUDA 13 has no assembler for GPUs before compute
-    capability 7.5; that of CUDA 12 is in a small package of its own.
+    Autotuning is off, because it measures kernels on the device. CUDA 13 has no assembler for GPUs
+    before compute capability 7.5, so these use the one of CUDA 12, from a small separate package.
     """
     options: dict[str, Any] = {"xla_gpu_autotune_level": 0}
     old = GPUS[target.name].capability < _FIRST_OF_CUDA_13
@@ -134,7 +134,7 @@ _FIRST_OF_CUDA_13 = (7, 5)
 
 
 def _tpus(target: Target, count: int) -> Any:
-    """The smallest slice of a pod with so many chips; one chip is one of the smallest slice."""
+    """The smallest slice of a pod with so many chips; a single chip is in the smallest slice."""
     if importlib.util.find_spec("libtpu") is None:
         raise MissingExtraError(f"target {target.name!r}", "libtpu", "tpu")
     name, _, smallest = target.topology.partition(":")
@@ -152,16 +152,16 @@ def _tpus(target: Target, count: int) -> Any:
 
 
 _WITHOUT_DEVICE = {
-    # The plugin would compare versions with those of a driver that is not there.
+    # Otherwise the plugin compares versions with those of a missing driver.
     "cuda": {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"},
     "tpu": {},
 }
 _WITHOUT_HOST = {
     "cuda": {},
-    # Else libtpu asks a metadata server that only Google's machines have, and logs that it failed.
+    # Otherwise libtpu queries a metadata server that only Google's machines have, and logs errors.
     "tpu": {
         "TPU_SKIP_MDS_QUERY": "1",
-        # Else one process only may load libtpu at a time: it thinks of the device.
+        # Otherwise only one process may load libtpu at a time, to protect the device.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",
         "TPU_WORKER_HOSTNAMES": "localhost",
@@ -172,7 +172,7 @@ _WITHOUT_HOST = {
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the time in which a compiler starts; those that are set stay."""
+    """Sets environment variables while a compiler starts; variables that the user set stay."""
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
     try:

@@ -5,20 +5,20 @@
     minimise   sum of full(v) or half(v)                      by the label of v
              + sum of cost(a, b) where a is full and b is half
 
-With costs of pairs that are not negative this is a minimum cut between two terminals: the side of
-the first is half, that of the second full. Two steps:
+If no pair has a negative cost, this is a minimum cut between two terminals: the side of the first
+terminal is half, that of the second is full. The solution has two steps:
 
-1. A variable for which no labels of its neighbours can make the other label cheaper gets its label
-   at once, and its neighbours then know it. In most programs this settles everything.
-2. The rest is a maximum flow. SciPy's takes capacities below 2**31, so a larger one is divided over
-   several edges in parallel; costs are whole numbers, and nothing is rounded. Only where that would
-   take more than ``MOST_SPLITS`` edges (a tensor of 2**50 elements, which no machine holds) are all
-   costs counted in a larger unit, each rounded up: the total is then at most one unit for each cost
-   above the least, and a unit is less than 2**-45 of all costs together.
+1. A variable gets its label at once if no labels of its neighbours can make the other label
+   cheaper, and its neighbours then use that label. In most programs this step labels everything.
+2. A maximum flow labels the rest. SciPy's takes capacities below 2**31, so several parallel edges
+   share a larger capacity. Costs are integers, and nothing is rounded. The exception is a cost that
+   would take more than ``MOST_SPLITS`` edges (a tensor of 2**50 elements, which no machine holds).
+   Then all costs are counted in a larger unit, each rounded up. The total exceeds the minimum by at
+   most one unit for each cost, and a unit is less than 2**-45 of the sum of all costs.
 
-Of several cheapest choices the one with the fewest half labels is taken: those that the first
-terminal still reaches when the flow is as large as can be. There is exactly one, whatever flow was
-found, so the result is deterministic.
+If several choices are cheapest, :meth:`Labelling.solve` takes the one with the fewest half labels:
+the variables that the first terminal still reaches at maximum flow. This set is the same for every
+maximum flow, so the result is deterministic.
 
 References:
     Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph Cuts?" (2004).
@@ -34,20 +34,20 @@ from collections.abc import Sequence
 from duotone.graph.graph import Paint
 
 LARGEST_CAPACITY = 2**30 - 1
-"""The largest capacity of an edge. Half of what SciPy's numbers hold: with a flow in the other
-direction, twice as much may be left of an edge."""
+"""The largest capacity of an edge. It is half of what SciPy's integers hold, because a flow in the
+other direction can double the residual capacity of an edge."""
 
 MOST_SPLITS = 2**16
-"""Edges that are added to divide large costs, all together."""
+"""The largest number of edges that may be added in total to divide large costs."""
 
 HALF, FULL = 0, 1
-"""Variables whose labels :func:`pay_for_casts` takes for given."""
+"""Variables whose labels :func:`pay_for_casts` takes as given."""
 
 _Pairs = list[dict[int, int]]
 
 
 class Labelling:
-    """A choice to be made; costs are whole numbers.
+    """The costs of labels and of pairs of labels, as integers; :meth:`solve` minimises their sum.
 
     Example:
         >>> choice = Labelling(2)
@@ -60,28 +60,28 @@ class Labelling:
 
     def __init__(self, count: int = 0) -> None:
         self._gain = [0] * count  # what half costs more than full
-        self._fulls: _Pairs = [{} for _ in range(count)]  # by half variable: what the full one pays
+        self._fulls: _Pairs = [{} for _ in range(count)]  # by half variable: costs of full ones
         self._halves: _Pairs = [{} for _ in range(count)]  # the same pairs by full variable
 
     def __len__(self) -> int:
         return len(self._gain)
 
     def add(self) -> int:
-        """One more variable."""
+        """Adds one variable and returns its index."""
         self._gain.append(0)
         self._fulls.append({})
         self._halves.append({})
         return len(self._gain) - 1
 
     def prefer(self, variable: int, *, full: int = 0, half: int = 0) -> None:
-        """Adds what a variable costs by its label."""
+        """Adds the cost of each label of one variable."""
         self._gain[variable] += half - full
 
     def join(self, *, full: int, half: int, cost: int) -> None:
-        """Adds what it costs if one variable is full and another one half.
+        """Adds the cost of one variable being full while another one is half.
 
         Raises:
-            ValueError: the cost is negative; the cheapest labels could not be found by a cut.
+            ValueError: the cost is negative, so that a cut could not find the cheapest labels.
         """
         if cost < 0:
             raise ValueError(f"the cost of a pair is {cost}, and must not be negative")
@@ -90,8 +90,8 @@ class Labelling:
             self._halves[full][half] = self._halves[full].get(half, 0) + cost
 
     def solve(self) -> list[Paint]:
-        """The cheapest labels; of several, those with the fewest half."""
-        found = self._settle()
+        """The cheapest labels; among several choices, the one with the fewest half labels."""
+        found = self._label_certain()
         left = [v for v, paint in enumerate(found) if paint is None]
         if left:
             positions = {variable: position for position, variable in enumerate(left)}
@@ -106,10 +106,10 @@ class Labelling:
                 found[variable] = Paint.HALF if half else Paint.FULL
         return [Paint.FULL if paint is None else paint for paint in found]
 
-    def _settle(self) -> list[Paint | None]:
+    def _label_certain(self) -> list[Paint | None]:
         """Labels that are certain; their pairs become costs of single variables."""
         gain = self._gain = list(self._gain)
-        # What a variable pays at most as the half one of its pairs, and as the full one.
+        # The most that a variable can pay as the half one of its pairs, and as the full one.
         as_half = [sum(pairs.values()) for pairs in self._fulls]
         as_full = [sum(pairs.values()) for pairs in self._halves]
         found: list[Paint | None] = [None] * len(gain)
@@ -142,16 +142,16 @@ class Labelling:
 
 
 def pay_for_casts(labels: Labelling, producer: int, read: set[int], cost: int) -> None:
-    """Pays for one cast of a value in each direction that is needed.
+    """Adds the cost of one cast of a value in each direction in which a reader needs one.
 
-    The labels are taken the other way round, "full" for half: of several cheapest choices
-    :meth:`Labelling.solve` then gives the one with the most half variables.
+    The two labels are swapped: "full" means half. :meth:`Labelling.solve` then prefers the choice
+    with the most half variables among the cheapest.
 
     Args:
-        labels: in which the variables 0 and 1 are :data:`HALF` and :data:`FULL`.
+        labels: the costs so far, in which the variables 0 and 1 are :data:`HALF` and :data:`FULL`.
         producer: the variable of the node that makes the value.
         read: the variables of the nodes that read it.
-        cost: of a cast.
+        cost: the cost of one cast.
     """
 
     def pay(full: int, half: int) -> None:
@@ -182,7 +182,7 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
         gain: what half costs more than full, for each variable.
         edges: (half, full, cost) of each pair.
     """
-    # Here and not above: SciPy's graphs take a third of a second to load, and few programs need
+    # Imported here because SciPy's graphs take a third of a second to load, and few programs need
     # them.
     import numpy as np
     from scipy.sparse import csr_array
@@ -197,7 +197,7 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
     count = sink + 1
     for start, end, cost in arcs:
         rest = -(-cost // unit)
-        while rest > LARGEST_CAPACITY:  # an edge beside the edge, by way of one more place
+        while rest > LARGEST_CAPACITY:  # a parallel edge, through one more vertex
             starts += [start, count]
             ends += [count, end]
             capacities += [LARGEST_CAPACITY] * 2
@@ -219,7 +219,7 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
 
 
 def _unit(costs: Sequence[int]) -> int:
-    """The unit in which costs are counted: one that divides them all, if there are not too many."""
+    """The unit in which costs are counted: their common divisor, or more if they are too large."""
     unit = math.gcd(*costs)
     while sum(cost // (unit * LARGEST_CAPACITY) for cost in costs) > MOST_SPLITS:
         unit *= 2

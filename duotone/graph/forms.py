@@ -1,4 +1,4 @@
-"""The forms of a dot, of which a device runs one fast; see :mod:`duotone.jaxpr.rules.dots`."""
+"""The forms of a dot; a device runs only one of them fast (:mod:`duotone.jaxpr.rules.dots`)."""
 
 from __future__ import annotations
 

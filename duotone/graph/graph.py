@@ -1,18 +1,18 @@
-"""The neutral graph: what a painter sees of a numerical program.
+"""The neutral graph: the form in which painters see a numerical program.
 
 A front end (jaxpr, GraphDef, ONNX) produces a :class:`Graph`; the stages after it (classify, paint,
-casts) read it and know no framework. The graph is flat: the operations of nested programs (loop
-bodies, branches, recomputed regions) stand in the same list, in program order, and say in which
-:class:`Body` they run. Values that enter a body unchanged (loop constants, operands of a branch)
-are the *same* value inside; where the value changes on the way in or out, a structural node stands
-between:
+casts) read it and know no framework. The graph is flat: one list holds all operations in program
+order, those of nested programs (loop bodies, branches, recomputed regions) included. Each node
+names the :class:`Body` in which it runs. A value that enters a body unchanged (a loop constant, an
+operand of a branch) is the *same* value inside. Where the value changes on the way in or out, a
+structural node connects the two:
 
 ======================  ==================================================================
 ``loop.carry``          initial value and the body's result in, carried value out (inside the
                         body and after the loop): one node, therefore one storage dtype
 ``loop.slice``          one iteration's slice of a stacked operand
 ``loop.stack``          the stacked results of all iterations
-``loop.accumulator``    a ``loop.carry`` that only adds up what the iterations give
+``loop.accumulator``    a ``loop.carry`` that only adds up the results of the iterations
 ``branch.join``         one result of a conditional, from every branch
 ``call.result``         a result of a program with rules of its own (recomputed, custom derivative)
 ``shard.enter/exit``    the local shard of an operand, the global value of a result
@@ -36,7 +36,7 @@ FULL_DTYPE = "float32"
 """The dtype that a painter may change; all other dtypes are left alone."""
 
 SMALL = 8
-"""A value is small beside one with so many times its elements."""
+"""A value is small next to another one that has this many times its elements."""
 _BYTES = {"bool": 1, "none": 0, "float0": 0}
 
 
@@ -72,15 +72,15 @@ class Boundary(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HalfType:
-    """The numbers of a half precision type that decide.
+    """The properties of a half precision type on which decisions depend.
 
     Attributes:
-        name: its dtype name.
-        largest: largest finite number.
-        smallest_normal: smallest positive number with full precision.
-        smallest: smallest positive number.
-        epsilon: distance from 1 to the next number.
-        bits: of storage.
+        name: the dtype name.
+        largest: the largest finite number.
+        smallest_normal: the smallest positive number with full precision.
+        smallest: the smallest positive number.
+        epsilon: the distance from 1 to the next number.
+        bits: the size of one number in storage.
     """
 
     name: str
@@ -91,7 +91,7 @@ class HalfType:
     bits: int = 16
 
     def rounded(self, number: float) -> float:
-        """A number of the normal range as this type holds it, to nearest, ties to even."""
+        """A number of the normal range, rounded to this type: to nearest, ties to even."""
         step = 2.0 ** math.floor(math.log2(abs(number))) * self.epsilon if number else 1.0
         return round(number / step) * step
 
@@ -105,15 +105,16 @@ HALF_TYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Magnitude:
-    """How large a constant is, zeros and infinities left out.
+    """How large a constant is, without its zeros and infinities.
 
     Attributes:
-        smallest: absolute value below which half must be exact enough for the constant to keep its
-            meaning: of a scalar itself. Of an array its largest element, since small elements among
-            large ones (weights) may round like any others. ``inf`` if all are zero or infinite.
-        largest: largest absolute value; 0 if all are zero or infinite.
-        low: least element, zeros and infinities counted; minus infinity if unknown.
-        high: greatest element, likewise.
+        smallest: the absolute value at which half must be exact enough for the constant to keep
+            its meaning. For a scalar, this is the scalar itself. For an array, it is the largest
+            element, since small elements among large ones (weights) may round like any others.
+            ``inf`` if all elements are zero or infinite.
+        largest: the largest absolute value; 0 if all elements are zero or infinite.
+        low: the least element, zeros and infinities included; minus infinity if unknown.
+        high: the greatest element, zeros and infinities included; infinity if unknown.
     """
 
     smallest: float
@@ -139,12 +140,13 @@ class Value:
     Attributes:
         index: position in :attr:`Graph.values`.
         size: number of elements (1 for a scalar; a symbolic dimension counts as 1).
-        shape: for people; painters use ``size``.
+        shape: the dimensions, for people to read; painters use ``size``.
         dtype: dtype name in the original program.
         producer: index of the node that makes it, or -1 for inputs and constants.
         body: index of the body in which it is defined.
         constant: its magnitude if its value is known.
-        given: how an input arrives: half only where a caller's painting stores it so.
+        given: the precision in which an input arrives: half only if a caller's painting stores it
+            in half.
     """
 
     index: int
@@ -163,7 +165,7 @@ class Value:
 
     @property
     def is_one(self) -> bool:
-        """True if it is known to be a single number; one whose shape is not known is an array."""
+        """True if it is known to be a single number; a value of unknown shape is an array."""
         return self.size == 1 and all(isinstance(side, int) for side in self.shape)
 
     def bytes(self, *, half: bool) -> int:
@@ -178,38 +180,45 @@ NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 """The attributes of most nodes."""
 
 
-SWITCHED_OFF = "off"  # the region of what is to stay as it is written
+SWITCHED_OFF = "off"  # the region in which the program stays as the user wrote it
 UPDATE = "update"  # the region of loss scales and optimizers, which stay float32
 PRECISION = "the user asked for precision"
-"""How :attr:`Node.fixed` begins where a precision other than JAX's default was asked for."""
+"""How :attr:`Node.fixed` begins where the user asked for a precision other than JAX's default."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
     """An operation.
 
-    What the analysis of ranges must know of it besides its operands stands in ``attributes``:
+    ``attributes`` holds the facts that the range analysis needs besides the operands:
 
-    ===============  ==========================================================================
-    ``exponent``     of a power with a constant integer exponent
-    ``terms``        how many products or elements one result adds up (dot, convolution, running
-                     sum, window); absent if unknown
-    ``axes``         which axes of the operand a reduction removes
-    ``places``       for each axis of the operand of a broadcast, where it is in the result
-    ``permutation``  of a transposition; of a reshape that moves axes first (Fortran's order)
-    ``length``       of the dimension along which a counter counts
-    ``small_constants``      how many updates of a scatter one place gets at most; absent if unknown
-    ``once``         of a scatter that can add no two updates to a place, wherever they go
-    ``fill``         what a gather gives for places outside of its operand; absent for NaN, and
-                     where integers or complex numbers make it hard to say
-    ``paired``       axes that the operand of a gather shares with its indices; absent if none
-    ``labels``       of a dot: a number for each axis of the operands and the result, equal where an
-                     Einstein sum has the same letter; absent where shardings are in the type
-    ``tiles``        1 of a convolution whose windows tile the image, which is a dot; else absent
-    ``sizes``        of a dot: how many products of matrices there are, and rows, terms and columns
-                     of each; of a convolution: its groups, images, places in a result, elements
-                     of a window, and features that each group reads and makes; absent if unknown
-    ===============  ==========================================================================
+    ======================  ========================================================================
+    ``exponent``            the exponent of a power with a constant integer exponent
+    ``terms``               how many products or elements one result adds up (dot, convolution,
+                            running sum, window); absent if unknown
+    ``axes``                the axes of the operand that a reduction removes
+    ``broadcast_dimensions``for each axis of the operand of a broadcast, its axis in the result
+    ``permutation``         the permutation of a transposition, or of a reshape that moves axes
+                            first (Fortran's order)
+    ``length``              the length of the dimension along which a counter counts
+    ``updates``             how many updates of a scatter one element gets at most; absent if
+                            unknown
+    ``once``                set if a scatter never adds two updates to one element, whatever its
+                            indices
+    ``fill``                the number that a gather gives for indices outside of its operand;
+                            absent for NaN, and for integers and complex numbers
+    ``paired``              axes that the operand of a gather shares with its indices; absent if
+                            none
+    ``labels``              for a dot: a number for each axis of the operands and the result, equal
+                            where an Einstein sum has the same letter; absent where the type holds
+                            shardings
+    ``tiles``               1 for a convolution whose windows tile the image, which is a dot; else
+                            absent
+    ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of
+                            each; for a convolution: its groups, images, positions in a result,
+                            elements of a window, and features that each group reads and makes;
+                            absent if unknown
+    ======================  ========================================================================
 
     Attributes:
         index: position in :attr:`Graph.nodes`.
@@ -218,8 +227,8 @@ class Node:
             operation for several meanings (``mul`` of a value with itself is a ``square``).
         inputs: value indices.
         outputs: value indices.
-        half_inputs: for each input, whether it may be handed over in half.
-        half_outputs: for each output, whether it may come back in half.
+        half_inputs: for each input, whether the node may read it in half.
+        half_outputs: for each output, whether the node may return it in half.
         body: index of the body in which it runs.
         scope: name scope, components joined by ``/``; empty outside any.
         region: the region of the user's code: ``"full"``, ``"half"``, :data:`UPDATE`,
@@ -228,7 +237,7 @@ class Node:
         flops: floating point operations of one execution.
         fixed: why it cannot be half, or an empty string.
         attributes: see above; empty for most operations.
-        traits: what rules may ask of it, from its row in the table.
+        traits: the properties that rules may ask for, from its row in the table.
         interval: the name of its interval function, from the same row; empty without one.
     """
 
@@ -262,7 +271,7 @@ class BodyKind(enum.Enum):
 
     ROOT = "root"
     LOOP = "loop"
-    """Runs many times: a cast of what does not change belongs outside."""
+    """Runs many times: a cast of a value that does not change belongs outside."""
     BARRIER = "barrier"
     """Takes its operands as they are stored and casts inside: a branch that may not run, a region
     that is recomputed (a cast outside would be one more residual), a program with its own rules."""
@@ -275,10 +284,10 @@ class Body:
     Attributes:
         index: position in :attr:`Graph.bodies`; 0 is the whole program.
         parent: index of the body around it; -1 for the root.
-        kind: see :class:`BodyKind`.
+        kind: its role; see :class:`BodyKind`.
         trips: how often it runs per run of the program, all loops around it included; a loop of
             unknown length counts once.
-        until: of a loop of unknown length the value that says whether it goes on; else -1.
+        until: for a loop of unknown length, the value that decides whether it goes on; else -1.
     """
 
     index: int
@@ -288,12 +297,12 @@ class Body:
     until: int = -1
 
 
-@dataclasses.dataclass(frozen=True)  # without slots: what readers ask for again is kept
+@dataclasses.dataclass(frozen=True)  # without slots: cached properties need a ``__dict__``
 class Graph:
     """A program: nodes in program order, values, nested bodies.
 
     Attributes:
-        nodes: every operation, nested ones in place.
+        nodes: every operation, nested ones in program order.
         values: every array.
         bodies: every nested program.
         inputs: value indices of the program's arguments.
@@ -318,7 +327,7 @@ class Graph:
     def constants(self, node: Node) -> Iterator[tuple[int, Magnitude]]:
         """Slot and magnitude of each constant that a node may have in half.
 
-        The number that a gather fills with stands behind its operands.
+        The fill value of a gather counts as one more slot after its operands.
         """
         for slot, value in enumerate(node.inputs):
             magnitude = self.values[value].constant
@@ -328,8 +337,8 @@ class Graph:
         if isinstance(fill, float) and node.half_outputs[0]:
             yield len(node.inputs), Magnitude.of(fill)
 
-    def settled(self, value: Value) -> Paint | None:
-        """How ``value`` is kept in every painting; ``None`` if as its producer stores."""
+    def fixed_storage(self, value: Value) -> Paint | None:
+        """The fixed storage of ``value``; ``None`` if its producer's painting decides."""
         if not value.paintable:
             return Paint.FULL
         if value.producer < 0:
@@ -338,14 +347,14 @@ class Graph:
         return None if node.half_outputs[node.outputs.index(value.index)] else Paint.FULL
 
     def stored(self, store: Sequence[Paint], value: Value) -> Paint:
-        """How ``value`` is kept, given the storage paint of each node."""
-        settled = self.settled(value)
-        return store[value.producer] if settled is None else settled
+        """The storage of ``value``, given the storage paint of each node."""
+        fixed = self.fixed_storage(value)
+        return store[value.producer] if fixed is None else fixed
 
     def bodies_in(self, body: int) -> set[int]:
-        """A body and all that are nested in it."""
+        """The indices of a body and of all bodies nested in it."""
         found = {body}
-        # A body stands behind the one around it, and what is in it with it.
+        # A body comes after its parent, and the bodies nested in it follow it directly.
         for inner in itertools.islice(self.bodies, body + 1, None):
             if inner.parent not in found:
                 break
@@ -366,12 +375,12 @@ def check_graph(graph: Graph) -> Graph:
     """
     for position, value in enumerate(graph.values):
         if value.index != position:
-            raise RewriteError(f"value {value.index} stands at position {position}")
+            raise RewriteError(f"value {value.index} is at position {position}")
         if value.producer >= 0 and value.index not in graph.nodes[value.producer].outputs:
             raise RewriteError(f"value {position} is not a result of node {value.producer}")
     for position, node in enumerate(graph.nodes):
         if node.index != position:
-            raise RewriteError(f"node {node.index} ({node.op}) stands at position {position}")
+            raise RewriteError(f"node {node.index} ({node.op}) is at position {position}")
         for values, flags in (
             (node.inputs, node.half_inputs),
             (node.outputs, node.half_outputs),

@@ -1,4 +1,4 @@
-"""Tells which dots are work for a matrix instruction, and which are sums of products.
+"""Distinguishes dots that fill a matrix instruction from short sums of products.
 
 A matrix instruction contracts blocks. A dot whose contraction does not fill one gains nothing from
 half and loses digits, and most such dots are geometry: points times a pose, positions times
@@ -15,8 +15,8 @@ Google TPU            128 (the systolic array)      Google Cloud, "TPU system ar
 Intel AMX             32 (one row of a tile)        Intel, "Instruction Set Extensions Reference"
 ====================  ============================  ================================================
 
-One number holds for all of them, so that a dtype that the user names gives the same painting on
-every device.
+This module uses one number for all of them, so that a dtype that the user names gives the same
+painting on every device.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ import math
 from collections.abc import Sequence
 
 SHORTEST = 8
-"""Elements that a contraction must have. Volta would take 4."""
+"""The fewest elements that a contraction must have. Volta would take 4."""
 
 
 def meaning_of_dot(
     left: Sequence[object], right: Sequence[object], summed: Sequence[object]
 ) -> str:
-    """The row of a dot that fills no matrix instruction; empty if it fills one.
+    """The table row of a dot that fills no matrix instruction; empty if it fills one.
 
     A ``sum_of_products`` has no free axis on either side. A ``short_dot`` contracts fewer than
     :data:`SHORTEST` elements (an outer product contracts none). A dot with few rows or columns
-    still reads half as many bytes in half. Axes of the batch do not count: a rotation of each of
-    many vectors is many such dots.
+    is neither, since half still halves the bytes that it reads. Batch axes do not count: a
+    rotation of each of many vectors is many such dots.
 
     Args:
-        left: the sides of one operand's free axes; a side that is not known is no integer.
-        right: of the other's.
-        summed: of the axes that are summed over.
+        left: the sizes of one operand's free axes; an unknown size is no integer.
+        right: the sizes of the other operand's free axes.
+        summed: the sizes of the axes that are summed over.
 
     Example:
         >>> meaning_of_dot([], [1], [64]), meaning_of_dot([8], [8], [64])
@@ -58,6 +58,6 @@ def meaning_of_dot(
 
 
 def _size(sides: Sequence[object]) -> float:
-    """The number of elements along some axes; infinity where a side is not known."""
+    """The number of elements along some axes; infinity if the size of one is unknown."""
     known = [side for side in sides if type(side) is int]
     return math.prod(known) if len(known) == len(sides) else math.inf

@@ -1,4 +1,4 @@
-"""Reach: which nodes a walk along edges comes to; every painter by lists is made of such walks."""
+"""Reach: the nodes that a walk along edges visits. Painters by lists consist of such walks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def reach(
 ) -> set[int]:
     """Nodes reached from ``starts`` along ``edges`` through nodes that ``through`` accepts.
 
-    ``starts`` themselves are not in the result unless they are reached.
+    The result contains a start only if the walk returns to it.
 
     Example:
         >>> reach([0], [[1], [2], [3], []], lambda node: node != 3)

@@ -1,7 +1,7 @@
-"""The original pass's files: graphs before and after, paint buckets, one line a decision.
+"""Writes the original pass's files: graphs before and after, paint buckets, one line per decision.
 
-TensorFlow wrote GraphDefs; here the graph is a jaxpr. Files are named as the original named them
-and written whole or not at all.
+TensorFlow wrote GraphDefs; here the graph is a jaxpr. The files have the same names as the
+original's. Each write is atomic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write(
     """Writes the three files of one rewrite.
 
     Args:
-        folder: exists; the policy has checked it.
+        folder: an existing folder; the policy has checked it.
         before: the original program.
         after: the rewritten program.
         graph: its graph.
@@ -45,7 +45,7 @@ def write(
 
 
 def paint_buckets(graph: Graph, classes: Classes, painting: Painting) -> str:
-    """The operations by list and precision, one a line."""
+    """The operations by list and precision, one per line."""
     buckets: dict[str, list[str]] = {}
     for node in graph.nodes:
         precision = painting.compute[node.index]
@@ -57,7 +57,7 @@ def paint_buckets(graph: Graph, classes: Classes, painting: Painting) -> str:
 
 
 def log_decisions(graph: Graph, classes: Classes, painting: Painting) -> None:
-    """One log line for each decision, on standard error unless logging is set up otherwise."""
+    """Logs one line for each decision, to standard error if the user has set no handler."""
     if logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
     if not logger.hasHandlers():

@@ -1,22 +1,22 @@
 """Module paths: the modules of Flax NNX and Equinox as name scopes, while duotone traces.
 
-Linen, Haiku and Keras put the names of their modules on JAX's name stack; ``"*/attention/*"`` in a
-policy finds them. NNX puts nothing there and Equinox only the classes of its own layers. So while
+Linen, Haiku and Keras push the names of their modules on JAX's name stack; ``"*/attention/*"`` in a
+policy matches them. NNX pushes nothing, and Equinox only the classes of its own layers. So while
 duotone traces, the methods of their modules run in ``jax.named_scope``::
 
-    the outermost module that is called      its class              Net
-    a module that a known one holds          the attributes to it   Net/layers/0/attention
-    any other that is called inside of one   its class there        Net/Block
+    the outermost called module              its class              Net
+    an attribute of a known module           the path to it         Net/layers/0/attention
+    any other module called by a module      its class              Net/Block
 
-A copy, such as ``nnx.remat`` and ``eqx.filter_checkpoint`` make, is held by nothing that is known.
-It is looked for in the modules whose methods call it.
+``nnx.remat`` and ``eqx.filter_checkpoint`` copy modules, and no known module contains the copy.
+duotone then searches the modules whose methods are on the call stack.
 
-How: neither library offers it, so the methods in the modules' classes are replaced for as long as a
-trace lasts, as Flax's own ``nnx.capture`` does. What stands there meanwhile looks up the thread it
-runs in and calls the method straight where no trace of duotone runs.
+Neither library has a hook for this. So duotone replaces the methods of the modules' classes during
+a trace, as Flax's own ``nnx.capture`` does. In a thread in which duotone does not trace, the
+replacement calls the method directly.
 
-Called by :mod:`duotone.jaxpr.reading.trace`, and by the NNX adapter, which alone sees the objects.
-duotone imports neither library; it looks at what the user's program has loaded.
+duotone imports neither library; it inspects the modules that the user's program has loaded. The NNX
+adapter calls :func:`holding`, because only it sees the user's objects.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ import jax
 
 Path = tuple[str, ...]
 Known = dict[int, tuple[Any, Path]]
-"""Modules by ``id``, each with its path; holds them, so that an id stays its own."""
+"""Modules by ``id``, each with its path; it keeps them alive, so that no id is reused."""
 
 _LIBRARIES = ("flax.nnx", "equinox")
 _OWN_SCOPES = "equinox.nn."
-"""Modules of which each opens a scope named after its class by itself."""
+"""Prefix of the modules that open a scope named after their class themselves."""
 _TRACER = "duotone.jaxpr.reading.trace"
-"""Where the user's function is called from."""
+"""The module that calls the user's function."""
 _KEPT = "__duotone_named__"
-"""Attribute of a method: the function that stands for it, so that it is the same every time."""
+"""The attribute of a method that keeps its replacement, so that it is the same for every trace."""
 
 
 class _Naming(threading.local):
-    """Where this thread is: traces, the modules known, the one that runs, and its path."""
+    """The state of this thread: traces, the known modules, the running module, and its path."""
 
     def __init__(self) -> None:
         self.traces = 0
@@ -59,15 +59,15 @@ _naming = _Naming()
 _lock = threading.Lock()
 _traces = 0
 _replaced: dict[tuple[type, str], tuple[Any, Any]] = {}
-"""While there are traces, in any thread: of each class and name, the method and its stand-in."""
+"""While any thread traces: by class and name, the method and its replacement."""
 
 
 @contextlib.contextmanager
-def named_modules(*held: Any) -> Iterator[None]:
-    """Gives the operations that are traced inside the paths of the modules that make them.
+def named_modules(*arguments: Any) -> Iterator[None]:
+    """Traces the operations of each module in a name scope with the module's path.
 
     Args:
-        *held: what the function is called with, to know the modules in it by their paths.
+        *arguments: the function and its arguments; the modules in them become known by their paths.
     """
     if not _module_classes():
         yield
@@ -78,7 +78,7 @@ def named_modules(*held: Any) -> Iterator[None]:
         _replace_methods()
     _naming.traces += 1
     try:
-        with holding(*held):
+        with holding(*arguments):
             yield
     finally:
         _naming.traces -= 1
@@ -89,18 +89,18 @@ def named_modules(*held: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def holding(*held: Any) -> Iterator[None]:
-    """Makes the modules in pytrees and containers known by their paths; does so while tracing only.
+def holding(*trees: Any) -> Iterator[None]:
+    """Makes the modules in pytrees and containers known by their paths, if duotone is tracing.
 
     Args:
-        *held: modules, and whatever holds some.
+        *trees: modules, and pytrees or containers of modules.
     """
     if not _naming.traces:
         yield
         return
     kinds = _module_classes()
     known: Known = {}
-    for root in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, kinds)):
+    for root in jax.tree.leaves(trees, is_leaf=lambda node: isinstance(node, kinds)):
         if isinstance(root, kinds):
             _know(root, (*_naming.path, type(root).__name__), known)
     _naming.known.append(known)
@@ -112,10 +112,10 @@ def holding(*held: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def inside(module: Any) -> Iterator[None]:
-    """The scope of a module, while tracing.
+    """A context in the scope of a module, if duotone is tracing.
 
     Args:
-        module: one of NNX or Equinox whose method is called.
+        module: an NNX or Equinox module whose method is called.
     """
     if not _naming.traces or module is _naming.current:
         yield
@@ -124,7 +124,7 @@ def inside(module: Any) -> Iterator[None]:
     path = _path_of(module)
     new: Known = {}
     if path is None:
-        path, new = _path_anew(module)
+        path, new = _new_path(module)
     scope = _beyond(before[1], path)
     if not before[1] and len(path) == 1 and type(module).__module__.startswith(_OWN_SCOPES):
         scope = ""
@@ -151,8 +151,8 @@ def _path_of(module: Any) -> Path | None:
     return None
 
 
-def _path_anew(module: Any) -> tuple[Path, Known]:
-    """The path of a module that is not known, and what is known with it."""
+def _new_path(module: Any) -> tuple[Path, Known]:
+    """The path of an unknown module, and the modules that become known with it."""
     known: Known = {}
     holder = _holder(module)
     if holder is not None:
@@ -165,7 +165,7 @@ def _path_anew(module: Any) -> tuple[Path, Known]:
 
 
 def _holder(module: Any) -> Any:
-    """The module that holds another one, among those whose methods now run and are not known."""
+    """The module that contains an unknown one, among unknown modules on the call stack."""
     kinds = _module_classes()
     frame = sys._getframe(1)
     frames = 0
@@ -173,7 +173,7 @@ def _holder(module: Any) -> Any:
         code = frame.f_code
         if code is _STAND_IN:
             frames += 1
-            if frames > 1:  # that of the known module around it; the first is the module's own
+            if frames > 1:  # the outer known module's frame; the first is the module's own
                 return None
         elif code.co_argcount:
             owner = frame.f_locals.get(code.co_varnames[0])
@@ -188,7 +188,7 @@ def _holder(module: Any) -> Any:
 
 
 def _know(module: Any, path: Path, known: Known) -> None:
-    """Adds a module, and those that it holds in attributes and containers, by the shortest path."""
+    """Adds a module and the modules in its attributes and containers, by their shortest paths."""
     kinds = _module_classes()
     left: deque[tuple[Any, Path]] = deque([(module, path)])
     while left:
@@ -208,7 +208,7 @@ def _know(module: Any, path: Path, known: Known) -> None:
 
 
 def _beyond(around: Path, path: Path) -> str:
-    """The part of a path that does not follow from where the trace is."""
+    """The part of a path beyond its common prefix with the current path."""
     same = 0
     while same < min(len(around), len(path)) and around[same] == path[same]:
         same += 1
@@ -233,7 +233,7 @@ def _restore_methods() -> None:
 
 
 def _classes() -> set[type]:
-    """All classes of modules whose methods are to have a scope."""
+    """All module classes whose methods get a scope."""
     found: set[type] = set()
     left = list(_module_classes())
     while left:
@@ -245,14 +245,14 @@ def _classes() -> set[type]:
 
 
 def _is_plumbing(kind: type) -> bool:
-    """True if a class is a wrapper of Equinox's own, or of Keras, which names its layers itself."""
+    """True for Equinox's own wrappers, and for Keras, which names its layers itself."""
     if any(base.__module__.startswith("keras.") for base in kind.__mro__):
         return True
     return kind.__module__.startswith("equinox.") and not kind.__module__.startswith(_OWN_SCOPES)
 
 
 def _is_method(kind: type, name: str, method: Any) -> bool:
-    """True if a class attribute is one of the methods that a module is called by."""
+    """True if a class attribute is a public method or ``__call__``."""
     if name in getattr(kind, "__dataclass_fields__", ()):
         return False
     if name == "__call__":  # `nnx.jit` and `eqx.filter_jit` leave a descriptor there

@@ -1,14 +1,14 @@
-"""The record of a painted program, with those of the rewritten programs inside of it.
+"""The record of a painted program, including the rewritten programs that it contains.
 
 ::
 
     trace the function
-    if it holds programs that are rewritten already:
+    if it contains programs that are rewritten already:
         trace again and collect how they were painted
     paint it; make the record
-    in the place of each program inside:
-        its own record, if it stands there as it was painted
-        else (it was differentiated, mapped) what its types say
+    for each rewritten program inside, insert:
+        its own record, if no transformation changed it
+        otherwise (it was differentiated, mapped) a record made from its dtypes
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duotone.precision.nested_records import Inside, Joined, join, read_record
 from duotone.precision.record import Record, make_record
 
 _ALIASES = {OWN_DOT: "dot_general", "duotone_instead": ""}
-"""How duotone's own primitives are shown; the second is no operation, only a derivative."""
+"""The names of duotone's own primitives in a record; the second only sets a derivative."""
 
 
 def record_of(painted: Painted, collection: Collection | None = None) -> Record:
@@ -34,7 +34,7 @@ def record_of(painted: Painted, collection: Collection | None = None) -> Record:
 
     Args:
         painted: the program.
-        collection: what was collected while it was traced; ``None`` if it holds no rewritten ones.
+        collection: the collection of its trace; ``None`` if it contains no rewritten programs.
     """
     return _alone(painted) if collection is None else _joined(painted, collection).record
 
@@ -56,7 +56,7 @@ def _joined(painted: Painted, collection: Collection) -> Joined:
 
 
 def halves_inside(jaxpr: _jax.ClosedJaxpr, collection: Collection) -> frozenset[str]:
-    """The half types of the rewritten programs that a program holds."""
+    """The half types of the rewritten programs inside a program."""
     found = (collection.find(step.eqn) for step in rewritten_steps(build(jaxpr).program))
     return frozenset(entry.painted.half.name for entry in found if entry is not None)
 
@@ -79,7 +79,7 @@ def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
 def _read(
     jaxpr: _jax.ClosedJaxpr, painted: Painted, record: Record, collection: Collection
 ) -> Joined:
-    """The record of a program that a transformation made of a painted one."""
+    """The record of a program that a transformation made from a painted one."""
     built, half = build(jaxpr), painted.half.name
     lists = OpLists.for_half(ENTRIES, half)
 

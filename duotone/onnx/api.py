@@ -24,7 +24,7 @@ from duotone.precision.record import Record, make_record
 
 Model = ModelProto
 Data = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | Path
-"""Inputs of a model by name, a list of such, or an ``.npz`` file of them."""
+"""Inputs of a model by name, a list of such mappings, or an ``.npz`` file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +32,12 @@ class Rewritten:
     """The result of :func:`rewrite`.
 
     Attributes:
-        model: the rewritten ``onnx.ModelProto``; one with external data names places in the file
-            beside ``out``.
+        model: the rewritten ``onnx.ModelProto``; external data refers to the data file of ``out``.
         record: every decision and cast.
-        out: what was written, or ``None``.
-        seconds: that rewriting took, without reading and writing.
-        bytes_before: of the float32 tensors that the model holds, and all others.
-        bytes_after: of the tensors of the rewritten model.
+        out: the written file, or ``None``.
+        seconds: the time to rewrite, without reading and writing.
+        bytes_before: the size of all tensors of the original model.
+        bytes_after: the size of all tensors of the rewritten model.
     """
 
     model: Any
@@ -68,34 +67,34 @@ def rewrite(
 
     Args:
         model: the path of a model, or an ``onnx.ModelProto``, which is not changed.
-        out: the file to write; ``None`` writes nothing. The data of a model that has external data
-            goes to a second file beside it, ``out`` with ``.data`` behind its name.
+        out: the file to write; ``None`` writes nothing. External data is written to a second file
+            in the same folder, whose name is that of ``out`` plus ``.data``.
         dtype: ``"float16"`` or ``"bfloat16"``.
-        painter: ``"duotone"``; ``"tensorflow"`` for its four passes; ``"mincut"`` for the fewest
-            bytes of casts under their rules; ``None`` for the policy's.
+        painter: ``"duotone"``; ``"tensorflow"`` for TensorFlow's four passes; ``"mincut"`` for the
+            fewest bytes of casts under the same rules; ``None`` for the policy's painter.
         keep_io: whether float32 inputs and results of the model stay float32; else they are half.
-        keep_full: patterns (``fnmatch``) of the names of nodes, their operations (``"Softmax"``)
-            or results, which stay float32.
-        calibration: inputs to run the model with, in ONNX Runtime: what does not fit half there
-            stays float32. A mapping from names to arrays, a list of such, or an ``.npz`` file.
-        provider: ``"cpu"``, ``"cuda"``, ``"tensorrt"`` or ``"directml"``: leaves float32 what it
-            has no half kernel for.
-        policy: list edits by ONNX operation (``Policy(deny_add=["Softmax"])``; of a custom domain
+        keep_full: patterns (``fnmatch``) of the names of nodes, operations (``"Softmax"``) or
+            results that stay float32.
+        calibration: inputs to run the model with, in ONNX Runtime. Values that do not fit half
+            there stay float32. A mapping from names to arrays, a list of such, or an ``.npz`` file.
+        provider: ``"cpu"``, ``"cuda"``, ``"tensorrt"`` or ``"directml"``: operations without a
+            half kernel in this provider stay float32.
+        policy: list edits by ONNX operation (``Policy(deny_add=["Softmax"])``; with a custom domain
             ``"com.microsoft.FusedMatMul"``), ``keep_full``, ``keep_half``, ``rules_remove``; the
             environment is merged into it.
-        fold_inputs: whether initializers that are inputs too become constants, stored half, and
-            leave the list of inputs. In a file of IR version 3 all weights are such inputs; else
-            they keep name and type, and are cast inside.
-        overwrite: whether another file that is there may be replaced; never the one that is read.
-        on_stage: is told what begins: ``"reading"``, ``"measuring"``, ``"rewriting"``,
-            ``"writing"``.
+        fold_inputs: whether initializers that are also inputs become constants, stored half, and
+            are removed from the inputs. In a file of IR version 3 all weights are such inputs. If
+            False, they keep name and type, and are cast inside.
+        overwrite: whether an existing file may be replaced, except the one that is read.
+        on_stage: called with the name of each stage: ``"reading"``, ``"measuring"``,
+            ``"rewriting"``, ``"writing"``.
 
     Returns:
         The model and the record.
 
     Raises:
-        ArgumentError: an argument that does not exist, or ``out`` is what is read.
-        OnnxError: the model is damaged or contradicts itself.
+        ArgumentError: an argument has an unknown value, or ``out`` is the file that is read.
+        OnnxError: the model is damaged or inconsistent.
         WriteError: the file system refuses to write.
 
     Example:
@@ -121,7 +120,7 @@ def rewrite(
     name = files.data_file(target).name if target is not None and source.external else None
     storage = Storage(source.folder, name)
     with files.naming(source), _no_garbage_collection():
-        made, record = _carry_out(source, settings, storage)
+        made, record = _paint_and_apply(source, settings, storage)
     seconds = time.perf_counter() - start
     if target is not None:
         on_stage("writing")
@@ -142,21 +141,22 @@ def explain(
     policy: Policy | None = None,
     fold_inputs: bool = False,
 ) -> Record:
-    """Paints a model and says of each node why, without writing anything.
+    """Paints a model and explains the precision of each node, without writing anything.
 
     Args:
-        model: as :func:`rewrite` takes it.
-        dtype: likewise.
-        painter: likewise.
-        keep_io: likewise.
-        keep_full: likewise.
-        calibration: likewise.
-        provider: likewise.
-        policy: likewise.
-        fold_inputs: likewise.
+        model: the path of a model, or an ``onnx.ModelProto``, which is not changed.
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        painter: ``"duotone"``, ``"tensorflow"``, ``"mincut"``, or ``None`` for the policy's.
+        keep_io: whether float32 inputs and results of the model stay float32.
+        keep_full: patterns of the nodes, operations or results that stay float32.
+        calibration: inputs to measure the model with.
+        provider: the provider whose missing half kernels are avoided.
+        policy: list edits and rules; the environment is merged into it.
+        fold_inputs: whether initializers that are also inputs become constants.
 
     Returns:
-        The record, as of a JAX program; :meth:`~duotone.precision.record.Record.to_json` writes it.
+        The same record as for a JAX program; save it with
+        :meth:`~duotone.precision.record.Record.to_json`.
 
     Raises:
         DuotoneError: as :func:`rewrite`.
@@ -194,7 +194,7 @@ def _settings(
         return dataclasses.replace(settings, measured=measured(source, calibration))
 
 
-def _carry_out(
+def _paint_and_apply(
     source: files.Source, settings: Settings, storage: Storage
 ) -> tuple[ModelProto, Record]:
     painted = paint(source.model, source.folder, settings)
@@ -206,7 +206,7 @@ def _carry_out(
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Holds off the search for cycles: a rewrite makes many small objects and no cycle of them."""
+    """Pauses garbage collection: a rewrite makes many small objects and no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -217,15 +217,15 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> Any:
-    """A record as text for the terminal: totals and reasons, or operations one by one.
+    """A record as text for the terminal: totals and reasons, or single operations.
 
     Args:
-        record: of :func:`explain`, or a :class:`Rewritten`.
+        record: the result of :func:`explain`, or a :class:`Rewritten`.
         where: a pattern of name scopes and operations: ``"*/Conv"``; ``None`` shows totals.
-        most: how many operations are shown at most.
+        most: the largest number of operations to show.
 
     Returns:
-        What ``rich`` prints, and a notebook shows.
+        An object that ``rich`` prints and notebooks show.
     """
     from duotone.explaining.operation_rows import Rows
     from duotone.explaining.overview import Overview

@@ -1,13 +1,13 @@
-"""Apply: carries a painting out on a model.
+"""Apply: applies a painting to a model.
 
 ::
 
-    constants  once for each precision in which they are read, under the old name where one is left
-    casts      one for each value, precision and place: right behind what makes the value, before a
-               loop in which it does not change, inside of a branch that alone reads it
-    results    of the model keep their names and types; what was stored half before is renamed
+    constants  one for each precision in which they are read; the first keeps the old name
+    casts      one for each value, precision and graph: right after the node that makes the value,
+               before a loop in which it does not change, or inside the only branch that reads it
+    results    of the model keep their names and types; the half value before the cast is renamed
 
-What it makes is checked by :mod:`duotone.onnx.verify`.
+:mod:`duotone.onnx.verify` checks the result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def apply(painted: Painted, storage: Storage) -> tuple[ModelProto, CastPlan]:
 
     Args:
         painted: the painting.
-        storage: where its tensors go.
+        storage: stores its tensors.
     """
     writer = Writer(painted, storage)
     made = ONNX.ModelProto()
@@ -52,7 +52,7 @@ def apply(painted: Painted, storage: Storage) -> tuple[ModelProto, CastPlan]:
 
 
 def _without_graph(model: ModelProto) -> ModelProto:
-    """Everything of a model but its graph."""
+    """A model without its graph."""
     made = ONNX.ModelProto()
     for field, value in model.ListFields():
         if field.name == "graph":
@@ -68,7 +68,7 @@ class Writer:
     """Writes one model.
 
     Attributes:
-        casts: those that were planned, in the order of their first reader.
+        casts: the planned casts, in the order of their first reader.
     """
 
     def __init__(self, painted: Painted, storage: Storage) -> None:
@@ -88,7 +88,7 @@ class Writer:
         self._name_constants()
         self._name_casts()
         self.casts = [
-            Cast(value, to, body, tuple(readers), free=False, exact=False, held="")
+            Cast(value, to, body, tuple(readers), free=False, exact=False, materialized="")
             for (value, to, body), readers in self._demands.readers.items()
         ]
 
@@ -144,7 +144,7 @@ class Writer:
     # ------------------------------------------------------------- writing
 
     def graph(self, part: Part) -> GraphProto:
-        """A graph of the model, rewritten, with those inside of it."""
+        """A graph of the model, rewritten, including nested graphs."""
         old = part.graph
         made = ONNX.GraphProto()
         made.name, made.doc_string = old.name, old.doc_string
@@ -155,9 +155,9 @@ class Writer:
             else {v: i for i, v in self._own(part)}
         )
         initial = {t.name for t in old.initializer} if self._folded and not part.body else ()
-        for said in old.input:
-            if said.name not in initial:
-                self._say(made.input.add(), said, self._is_half(own.get(said.name)))
+        for info in old.input:
+            if info.name not in initial:
+                self._copy_info(made.input.add(), info, self._is_half(own.get(info.name)))
         self._initializers(part, made)
         made.sparse_initializer.extend(old.sparse_initializer)
         made.quantization_annotation.extend(old.quantization_annotation)
@@ -169,24 +169,24 @@ class Writer:
         for value, to in pending:
             if value not in defined:
                 made.node.append(self._cast(value, to, pending[value, to]))
-        behind: dict[int, list[Paint]] = {}
+        casts_of: dict[int, list[Paint]] = {}
         for value, to in pending:
-            behind.setdefault(value, []).append(to)
+            casts_of.setdefault(value, []).append(to)
         for step in part.steps:
             made.node.extend(self._step(step, part))
             for value in step.outputs:
-                for to in behind.get(value, ()):
+                for to in casts_of.get(value, ()):
                     made.node.append(self._cast(value, to, pending[value, to]))
         local |= {name for node in made.node for name in node.output}
         self._results(part, made, local)
-        for said in old.value_info:
-            value = own.get(said.name)
-            half = self._is_half(value) and value is not None and self._names[value] == said.name
-            self._say(made.value_info.add(), said, half)
+        for info in old.value_info:
+            value = own.get(info.name)
+            half = self._is_half(value) and value is not None and self._names[value] == info.name
+            self._copy_info(made.value_info.add(), info, half)
         return made
 
     def _own(self, part: Part) -> Iterator[tuple[int, str]]:
-        """The values that a graph inside of a node defines, with their names."""
+        """The values that a nested graph defines, with their names."""
         found = [*part.inputs, *(v for step in part.steps for v in step.outputs if v >= 0)]
         return ((v, self._built.names[v]) for v in found)
 
@@ -197,8 +197,8 @@ class Writer:
             return self._copies.get((value, Paint.HALF)) == self._built.constants[value].name
         return self._demands.stored(value) is Paint.HALF
 
-    def _say(self, made: Any, said: Any, half: bool) -> None:
-        made.CopyFrom(said)
+    def _copy_info(self, made: Any, info: Any, half: bool) -> None:
+        made.CopyFrom(info)
         if half and made.type.tensor_type.elem_type == FLOAT:
             made.type.tensor_type.elem_type = self._number
 
@@ -222,17 +222,17 @@ class Writer:
         return self._storage.kept(tensor)
 
     def _results(self, part: Part, made: GraphProto, local: set[str]) -> None:
-        for said, value, reader in zip(part.graph.output, part.outputs, part.readers, strict=True):
+        for info, value, reader in zip(part.graph.output, part.outputs, part.readers, strict=True):
             want = self._demands.want_result(part, value, reader)
             name = self._name(value, want, part.body)
             if part.body and name not in local:
-                copy = self._unique(f"{said.name}_result")
+                copy = self._unique(f"{info.name}_result")
                 made.node.append(ONNX.helper.make_node("Identity", [name], [copy]))
                 local.add(copy)
                 name = copy
             output = made.output.add()
-            self._say(output, said, want is Paint.HALF)
-            output.name = said.name if part.body == 0 else name
+            self._copy_info(output, info, want is Paint.HALF)
+            output.name = info.name if part.body == 0 else name
 
     def _cast(self, value: int, to: Paint, name: str) -> NodeProto:
         number = self._number if to is Paint.HALF else FLOAT
@@ -240,7 +240,7 @@ class Writer:
         return ONNX.helper.make_node("Cast", [self._names[value]], [name], own, to=number)
 
     def _step(self, step: Step, part: Part) -> list[NodeProto]:
-        """The nodes in the place of one."""
+        """The nodes that replace one node."""
         old = step.node
         if step.index < 0 and not step.parts and step.outputs[0] in self._built.constants:
             return self._constant(step)
@@ -276,7 +276,7 @@ class Writer:
         return [made]
 
     def _retype(self, made: NodeProto) -> None:
-        """Says half where an attribute says the type of a result."""
+        """Changes an attribute that gives the type of a result to half."""
         if made.op_type == "Cast":
             for found in made.attribute:
                 if found.name == "to":
@@ -289,7 +289,7 @@ class Writer:
                 made.attribute.append(ONNX.helper.make_attribute("value", zero))
 
     def _drop(self, step: Step, name: str, want: Paint | None) -> bool:
-        """True for a cast that changes nothing any more; its readers read what it reads."""
+        """True for a cast that has become an identity; its readers then read its operand."""
         read, made = step.inputs[0], step.outputs[0]
         values = self._graph.values
         half = self._half.name
@@ -331,7 +331,7 @@ def _other(paint: Paint) -> Paint:
 
 
 def _all_names(graph: GraphProto) -> Iterator[str]:
-    """All names of values, those of graphs inside included."""
+    """All names of values, including nested graphs."""
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:

@@ -1,7 +1,7 @@
 """Calibrate: the ranges of a model's values on data, measured in ONNX Runtime.
 
-Values inside of ``If``, ``Loop`` and ``Scan`` cannot be handed out and are not measured; nor are
-models with external data, of which the runtime needs the file.
+It does not measure values inside ``If``, ``Loop`` and ``Scan``, which cannot be results of the
+model. It cannot measure models with external data, because the runtime needs their file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measured(source: files.Source, data: Any) -> dict[str, Measured]:
         for name in inputs:
             if given[name].size and not np.isfinite(given[name]).any():
                 raise CalibrationError(
-                    f"the input {name!r} to calibrate with holds no finite number; give data that "
+                    f"the input {name!r} to calibrate with has no finite number; give data that "
                     "the model is used with."
                 )
         values = dict(zip(names, running.run(opened, names, given), strict=True))

@@ -1,10 +1,10 @@
-"""Demands: which value is read in which precision, and where its casts stand.
+"""Demands: the precisions in which each value is read, and the positions of its casts.
 
 ::
 
-    before a loop       what does not change inside
-    before an If        what every branch of it reads so
-    inside of a branch  what the others do not read: only one of them runs
+    before a loop     casts of values that do not change inside
+    before an If      casts that every branch reads
+    inside a branch   casts that other branches do not read, since only one branch runs
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from duotone.onnx.parts import Built, Part
 from duotone.precision.painters.painting import Painting
 
 Cast = tuple[int, Paint, int]
-"""Value, precision, and the body in which the cast stands."""
+"""Value, precision, and the body of the cast."""
 
 
 class Demands:
@@ -54,7 +54,7 @@ class Demands:
         return self._graph.stored(self._painting.store, self._graph.values[value])
 
     def _walk(self, part: Part) -> None:
-        """Notes what is read in which precision in a graph and those inside of it."""
+        """Collects the demands of a graph and its nested graphs."""
         for step in part.steps:
             for value, reader in zip(step.inputs, step.readers, strict=True):
                 if value >= 0:
@@ -86,7 +86,7 @@ class Demands:
         return body
 
     def _around(self, body: int) -> list[int]:
-        """The bodies around one, the nearest first."""
+        """The outer bodies of a body, the nearest first."""
         found = []
         while (body := self._graph.bodies[body].parent) >= 0:
             found.append(body)

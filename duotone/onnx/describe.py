@@ -1,4 +1,4 @@
-"""Describe: which slots of a node may be half, under which name it is listed, what it costs."""
+"""Describe: which slots of a node may be half, its name on the lists, and its cost."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _KEPT: dict[str, frozenset[str]] = {
     "Attention": frozenset({"U"}),
     "Range": frozenset({"T"}),
 }
-"""Type variables that stay float32: statistics, places, masks."""
+"""Type variables that stay float32: statistics, positions, masks."""
 _EXACT = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Description:
-    """The description of a node for a painter, without operands that are left out or free.
+    """The description of a node for a painter, without omitted or free operands.
 
     Attributes:
         op: its neutral name.
-        list_key: the name under which the lists are searched.
+        list_key: the name by which the node is on a list.
         half_inputs: for each operand, whether it may be half.
-        half_outputs: for each result, likewise.
+        half_outputs: for each result, whether it may be half.
         flops: floating point operations.
         fixed: why it cannot be half, or empty.
-        attributes: numbers for the analysis of ranges.
+        attributes: numbers for the range analysis.
     """
 
     op: str
@@ -67,11 +67,11 @@ def describe(
     Args:
         node: the node.
         found: its signature, or ``None``.
-        operands: what it reads; ``None`` for what is left out.
-        results: what it makes; likewise.
+        operands: its operands; ``None`` for an omitted one.
+        results: its results; ``None`` for an omitted one.
         half: the half type.
         makers: the operations that make its operands.
-        avoided: operations that the runtime has no half kernel for.
+        avoided: operations without a half kernel in the runtime.
         opted: operations without a signature that the policy lists.
     """
     name = operation(node)
@@ -95,7 +95,7 @@ def describe(
     if found is not None and floats and not fixed and not any(ins) and not any(outs):
         fixed = f"{name} takes no {half.name} in this opset"
     free = Trait.SHAPES in traits_of(TRAITS, name)  # reads no element, so its operand stays
-    # All results that share the type of the operands are half with them, or none is.
+    # Either all results that share the type of the operands are half with them, or none is.
     read = [i for i, v in enumerate(operands) if v is not None and not free]
     made = [i for i, v in enumerate(results) if v is not None]
     attributes: dict[str, Attribute] = {"operands": tuple(read)}
@@ -115,7 +115,7 @@ def describe(
 
 
 def _neutral(name: str, read: Sequence[int]) -> str:
-    """The neutral name; a maximum of more or fewer than two values has none."""
+    """The neutral name; a maximum of other than two values has none."""
     return name if name in ("Max", "Min") and len(read) != 2 else NEUTRAL.get(name, name)
 
 
@@ -125,18 +125,18 @@ def _fixed(
     results: Sequence[Value | None],
     makers: Sequence[str],
 ) -> str:
-    """Why a node cannot be half whatever its schema says, or empty."""
+    """Why a node cannot be half even if its schema allows it, or empty."""
     op = node.op_type
     if op in FIXED:
         return FIXED[op]
     if node.domain == "ai.onnx.ml":
         return "its attributes are float32"
     if op == "Attention" and len(node.output) > 3 and node.output[3]:
-        return "hands on its scores, which a mask makes larger than half"
+        return "returns its scores, which a mask makes larger than half"
     if "DequantizeLinear" in makers:
         return "reads what was dequantised: part of a quantised operation"
     if op in BY_ATTRIBUTE and op != "Cast":
-        return "an attribute says its type"
+        return "an attribute gives its type"
     if op == "BatchNormalization" and attribute(node, "training_mode"):
         return "calculates statistics for training"
     ins = {value.dtype for value in operands if value is not None}
@@ -164,7 +164,7 @@ def _fixed_cast(ins: set[str], outs: set[str]) -> str:
 def _listed_as(
     node: NodeProto, operands: Sequence[Value | None], results: Sequence[Value | None]
 ) -> str:
-    """The name under which a node is listed: some have several meanings."""
+    """The name by which a node is on a list; some operations have several meanings."""
     name = operation(node)
     ins = [value.dtype for value in operands if value is not None]
     if name == "Cast" and ins and results[0] is not None:

@@ -1,4 +1,4 @@
-"""Files: reading a model, checking how it hangs together, writing it whole or not at all."""
+"""Files: reads a model, checks its consistency, and writes it atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from duotone.onnx.weights import check, is_external
 
 NO_TEXT = "a name in it is no text: the file was damaged, or is something else."
 DEEPEST = 64
-"""Graphs inside of graphs from which a file is taken for a hostile one."""
+"""The deepest nesting of graphs; duotone refuses deeper files as hostile."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Source:
 
     Attributes:
         model: its message.
-        path: its file; ``None`` for a model that was handed over.
-        external: whether elements of its tensors are in files beside it.
+        path: its file; ``None`` for an ``onnx.ModelProto``.
+        external: whether it has external data.
     """
 
     model: ModelProto
@@ -41,19 +41,19 @@ class Source:
 
     @property
     def folder(self) -> Path | None:
-        """Where files of external data are."""
+        """The folder of its external data."""
         return None if self.path is None else self.path.parent
 
 
 def read(model: ModelProto | str | Path) -> Source:
-    """Reads a model, and checks that it can be gone through.
+    """Reads a model, and checks its consistency.
 
     Args:
         model: the file of a model, or an ``onnx.ModelProto``.
 
     Raises:
         ArgumentTypeError: it is neither.
-        OnnxError: the file is damaged, or its graph is none.
+        OnnxError: the file is damaged, or its graph is invalid.
     """
     path = None
     if isinstance(model, str | Path):
@@ -95,10 +95,10 @@ def named_error(source: Source, error: OnnxError) -> OnnxError:
 
 @contextlib.contextmanager
 def naming(source: Source) -> Iterator[None]:
-    """Puts the name of the file before errors.
+    """A context that adds the name of the file to errors.
 
     Raises:
-        OnnxError: in place of one without the name.
+        OnnxError: an error of the block, with the name.
     """
     try:
         yield
@@ -109,9 +109,9 @@ def naming(source: Source) -> Iterator[None]:
 
 
 def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
-    """All initializers and tensors of attributes, those of graphs inside included."""
+    """All initializers and tensors of attributes, including nested graphs."""
     if depth > DEEPEST:
-        raise OnnxError(f"graphs are inside of one another more than {DEEPEST} deep.")
+        raise OnnxError(f"graphs are nested more than {DEEPEST} deep.")
     yield from graph.initializer
     for node in graph.node:
         for found in node.attribute:
@@ -122,7 +122,7 @@ def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
 
 
 def check_model(source: Source) -> None:
-    """Raises unless a model can be gone through from the first node to the last.
+    """Raises unless a model is consistent.
 
     Raises:
         OnnxError: it has no graph, opsets that this ``onnx`` does not know, a value that two nodes
@@ -130,7 +130,7 @@ def check_model(source: Source) -> None:
     """
     model = source.model
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise OnnxError("it holds no graph: the file is empty, cut off, or something else.")
+        raise OnnxError("it has no graph: the file is empty, cut off, or something else.")
     newest = ONNX.defs.onnx_opset_version()
     versions = {opset.domain: opset.version for opset in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", 0))
@@ -150,10 +150,10 @@ def check_values(graph: GraphProto, outer: Collection[str] = ()) -> None:
 
     Args:
         graph: the graph.
-        outer: names that are known around it.
+        outer: the names of outer graphs.
 
     Raises:
-        OnnxError: a value is not.
+        OnnxError: a value is made twice, never, or after it is read.
     """
     made = {value.name for value in graph.input}
     made |= {tensor.name for tensor in graph.initializer}
@@ -188,17 +188,17 @@ def check_output(source: Source, out: Path, *, overwrite: bool) -> None:
 
     Raises:
         ArgumentError: it is the file that was read.
-        WriteError: a file is there, or none can be.
+        WriteError: a file exists there, or cannot be created.
     """
     check_writable(out)
     for path in (out, data_file(out)):
         if source.path is not None and path.exists() and path.samefile(source.path):
             raise ArgumentError(f"{out} is the model that is read: name another file to write.")
         if source.external and path.exists() and source.folder is not None:
-            beside = {_location(t) for t in tensors(source.model.graph) if is_external(t)}
-            for name in beside:
+            data_files = {_location(t) for t in tensors(source.model.graph) if is_external(t)}
+            for name in data_files:
                 if (source.folder / name).exists() and path.samefile(source.folder / name):
-                    raise ArgumentError(f"{path} holds the data of the model that is read.")
+                    raise ArgumentError(f"{path} has the data of the model that is read.")
     check_free(out, overwrite=overwrite)
     if source.external:
         check_free(data_file(out), overwrite=overwrite)
@@ -209,7 +209,7 @@ def _location(tensor: TensorProto) -> str:
 
 
 def data_file(out: Path) -> Path:
-    """The file of external data beside a model."""
+    """The file of a model's external data."""
     return out.with_name(f"{out.name}.data")
 
 
@@ -217,13 +217,13 @@ def write(model: ModelProto, out: Path, data: Sequence[Iterator[bytes]] = ()) ->
     """Writes a model, its external data first.
 
     Args:
-        model: its message; one with external data names places in :func:`data_file`.
+        model: its message; external data refers to :func:`data_file`.
         out: the file.
         data: the pieces of each tensor of external data, in order.
 
     Raises:
-        OnnxError: the message is larger than protobuf can hold.
-        WriteError: the file system refuses it.
+        OnnxError: the message is larger than the limit of protobuf.
+        WriteError: the file system refuses to write.
     """
     if model.ByteSize() >= 2**31:
         raise OnnxError(

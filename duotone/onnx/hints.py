@@ -1,4 +1,4 @@
-"""Hints: shapes and types that a model's file says, or ONNX's inference found."""
+"""Hints: shapes and types from a model's file or from ONNX's inference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Hints:
                         self._types[value.name] = value.type.tensor_type
 
     def dtype(self, name: str) -> str:
-        """The dtype that is said of a value; no dtype if none is."""
+        """The dtype of a value; no dtype if it is unknown."""
         found = self._types.get(name)
         return NO_DTYPE if found is None else dtype_of(found.elem_type)
 
@@ -35,7 +35,7 @@ class Hints:
         )
 
     def inside(self, position: int, number: int) -> Hints:
-        """The hints of a graph inside of a node, by the node's position."""
+        """The hints of a nested graph, by the position of its node."""
         found = []
         for graph in self.graphs:
             if position < len(graph.node):

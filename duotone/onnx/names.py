@@ -1,4 +1,4 @@
-"""Names of operations in list edits: JAX's primitives, where ONNX calls them otherwise.
+"""Names of operations in list edits: maps JAX's primitives to ONNX's names.
 
 One environment and one policy serve JAX programs and the models exported from them, so a list edit
 may name either. ONNX writes its names with capitals and JAX without, so no name is both.

@@ -3,8 +3,8 @@
 =============  =================================================================================
 ``If``         a body for each branch, a ``branch.join`` for each result
 ``Loop``       a body, a ``loop.carry`` for each carried value, a ``loop.stack`` for each scan
-``Scan``       the same, and a ``loop.slice`` for each operand that is taken apart
-SequenceMap    a body whose inputs and results keep their types, as those of sequences do
+``Scan``       the same, and a ``loop.slice`` for each sliced operand
+SequenceMap    a body whose inputs and results keep their types, because sequences keep theirs
 =============  =================================================================================
 """
 
@@ -84,9 +84,9 @@ def _loop(
     inner = Part(graph, reader.add_body(part.body, BodyKind.LOOP))
     inside = hints.inside(position, 0)
     names = inner_scope(scope)
-    for said, dtype in zip(graph.input[:2], ("int64", "bool"), strict=True):
-        value = reader.value(said.name, dtype, (), inner.body)
-        names[said.name] = value
+    for info, dtype in zip(graph.input[:2], ("int64", "bool"), strict=True):
+        value = reader.value(info.name, dtype, (), inner.body)
+        names[info.name] = value
         inner.inputs.append(value)
     step = Step(node, -1, inputs, [None] * len(inputs), [], [inner])
     carries = _carries(reader, node, step, inner, graph.input[2:], carried, names, hints, part, 2)
@@ -118,15 +118,15 @@ def _scan(
     inside = hints.inside(position, 0)
     names = inner_scope(scope)
     step = Step(node, -1, inputs, [None] * len(inputs), [], [inner])
-    says = graph.input[:split]
-    carries = _carries(reader, node, step, inner, says, inputs[:split], names, hints, part, 0)
+    infos = graph.input[:split]
+    carries = _carries(reader, node, step, inner, infos, inputs[:split], names, hints, part, 0)
     for slot in range(split, len(inputs)):
-        said = graph.input[slot]
+        info = graph.input[slot]
         dtype = reader.values[inputs[slot]].dtype
-        value = reader.value(said.name, dtype, inside.shape(said.name), inner.body)
+        value = reader.value(info.name, dtype, inside.shape(info.name), inner.body)
         index = reader.node("loop.slice", [inputs[slot]], [value], inner.body, node)
         step.readers[slot] = (index, 0)
-        names[said.name] = value
+        names[info.name] = value
         inner.inputs.append(value)
     reader.fill(inner, names, inside)
     _check_results(node, inner, len(node.output))
@@ -147,27 +147,27 @@ def _carries(
     node: NodeProto,
     step: Step,
     inner: Part,
-    says: Sequence[Any],
+    infos: Sequence[Any],
     initial: Sequence[int],
     names: Scope,
     hints: Hints,
     part: Part,
     offset: int,
 ) -> list[int]:
-    """Carry nodes, without the body's result yet."""
+    """Adds carry nodes without the body's results."""
     carries = []
-    for number, (said, value) in enumerate(zip(says, initial, strict=True)):
+    for number, (info, value) in enumerate(zip(infos, initial, strict=True)):
         found = reader.values[value] if value >= 0 else None
         dtype = found.dtype if found else NO_DTYPE
         shape = found.shape if found else ("?",)
         name = node.output[number] if number < len(node.output) else ""
-        within = reader.value(said.name, dtype, shape, inner.body)
+        within = reader.value(info.name, dtype, shape, inner.body)
         after = reader.value(name, dtype, hints.shape(name) if name else shape, part.body)
         read = [value] if value >= 0 else []
         index = reader.node("loop.carry", read, [within, after], inner.body, node)
         if read:
             step.readers[offset + number] = (index, 0)
-        names[said.name] = within
+        names[info.name] = within
         inner.inputs.append(within)
         step.outputs.append(after if name else -1)
         carries.append(index)
@@ -177,7 +177,7 @@ def _carries(
 def _close(
     reader: Reader, node: NodeProto, inner: Part, carries: Sequence[int], first: int
 ) -> None:
-    """Joins the body's results to the carry nodes."""
+    """Adds the body's results as operands of the carry nodes."""
     for number, index in enumerate(carries):
         carry, slot = reader.nodes[index], first + number
         result = reader.values[inner.outputs[slot]]
@@ -209,7 +209,7 @@ def _stacks(
     hints: Hints,
     part: Part,
 ) -> None:
-    """Nodes for the stacked results of all iterations."""
+    """Adds nodes for the stacked results of all iterations."""
     for number, result in enumerate(inner.outputs[first:]):
         slot = len(step.outputs)
         name = node.output[slot]
@@ -232,11 +232,11 @@ def _sequence_map(
     inner = Part(graph, reader.add_body(part.body, BodyKind.LOOP))
     inside = hints.inside(position, 0)
     names = inner_scope(scope)
-    for said in graph.input:
+    for info in graph.input:
         value = reader.value(
-            said.name, inside.dtype(said.name), inside.shape(said.name), inner.body
+            info.name, inside.dtype(info.name), inside.shape(info.name), inner.body
         )
-        names[said.name] = value
+        names[info.name] = value
         inner.inputs.append(value)
     reader.fill(inner, names, inside)
     step = Step(node, -1, inputs, [None] * len(inputs), [], [inner])
@@ -261,9 +261,9 @@ def _kept(
     reads: Sequence[int],
     outputs: Sequence[int],
     part: Part,
-    say: Callable[[int, tuple[int, int]], None],
+    set_reader: Callable[[int, tuple[int, int]], None],
 ) -> None:
-    """A node that reads values as they are in the model."""
+    """Adds a node that reads values in their original types."""
     index = reader.node(
         "SequenceMap",
         reads,
@@ -275,7 +275,7 @@ def _kept(
         fixed="the type of a sequence is kept",
     )
     for slot in range(len(reads)):
-        say(slot, (index, slot))
+        set_reader(slot, (index, slot))
 
 
 NESTED: Mapping[str, NestedReader] = {

@@ -1,4 +1,4 @@
-"""Parts: a model's file beside the neutral graph: which node and value of it is which there."""
+"""Parts: maps the nodes and values of a model's file to the neutral graph."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Constant:
     """A constant of the file.
 
     Attributes:
-        tensor: its float32 elements; ``None`` where they cannot be had in half.
-        node: the ``Constant`` node that holds it; ``None`` for an initializer.
+        tensor: its float32 elements; ``None`` if they cannot be converted to half.
+        node: its ``Constant`` node; ``None`` for an initializer.
         name: its name.
     """
 
@@ -31,12 +31,12 @@ class Step:
 
     Attributes:
         node: its message.
-        index: its node in the graph; -1 for a constant and for what has graphs inside.
-        inputs: the value in each operand slot; -1 where it is left out.
-        readers: for each slot, the node and slot of the graph that say how it is read; ``None``
-            for what is read as it is stored.
-        outputs: the value of each result; -1 where it is left out.
-        parts: the graphs inside, in order.
+        index: its node in the graph; -1 for a constant and for a node with nested graphs.
+        inputs: the value in each operand slot; -1 if it is omitted.
+        readers: for each slot, the graph node and slot that give the precision in which it is read;
+            ``None`` if it is read as stored.
+        outputs: the value of each result; -1 if it is omitted.
+        parts: the nested graphs, in order.
     """
 
     node: NodeProto
@@ -58,7 +58,8 @@ class Part:
         constants: values of its initializers.
         steps: its nodes.
         outputs: values of its results.
-        readers: for each result, the node and slot that say how it leaves; ``None`` as stored.
+        readers: for each result, the graph node and slot that give its precision; ``None`` if it is
+            returned as stored.
     """
 
     graph: GraphProto
@@ -77,10 +78,10 @@ class Built:
     Attributes:
         graph: the graph.
         root: the file's graph.
-        constants: by value.
+        constants: the constants, by value.
         names: the name of each value in the file.
-        operations: the operation in the file of each node, by index; structural ones are missing.
-        defaults: by value, the float32 elements of inputs that the caller may leave out.
+        operations: by graph node, the operation in the file; without structural nodes.
+        defaults: by value, the float32 elements of inputs that the caller may omit.
     """
 
     graph: Graph

@@ -14,11 +14,11 @@ _Axes = tuple[list[Side], list[Side], list[Side]]
 
 
 def meaning_of_product(node: NodeProto, operands: Sequence[Value | None]) -> str:
-    """The row of a product that fills no matrix instruction, as of a ``dot_general`` in JAX.
+    """The row of a product that fills no matrix instruction, as for a ``dot_general`` in JAX.
 
     Args:
-        node: of any operation.
-        operands: what it reads; a value whose shape is not known may be large.
+        node: a node of any operation.
+        operands: its operands; a value of unknown shape may be large.
     """
     rule = _RULES.get(node.op_type)
     if rule is None or node.domain not in ("", "ai.onnx") or len(operands) < 2:

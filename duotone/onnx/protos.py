@@ -1,7 +1,7 @@
 """The protobuf messages of ONNX models, which come with the ``onnx`` package, and their dtypes.
 
-Every file of this room takes the library from here, so that one place says what to install. A
-message has the type ``Any`` to a type checker.
+Every file of this package imports the library from here, so that one error names the missing
+package. A type checker sees messages as ``Any``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NUMBERS: Mapping[str, int] = MappingProxyType({name: number for number, name in 
 """ONNX's number of each element type."""
 FLOAT = NUMBERS["float32"]
 NO_DTYPE = "none"
-"""The dtype of what is no tensor, or of a tensor whose type nothing tells."""
+"""The dtype of a value that is no tensor, or of a tensor of unknown type."""
 
 
 def dtype_of(number: int) -> str:

@@ -1,8 +1,8 @@
-"""Providers: operations that a runtime has no half kernel for.
+"""Providers: the operations for which a runtime has no half kernel.
 
-A runtime that has none runs such an operation in float32 between two casts of its own, or refuses
-the model. What a table leaves open is taken for having a kernel. Those of CUDA and DirectML were
-written without a device to try them on, and none of the tables knows the opset of a kernel.
+A runtime without a kernel runs the operation in float32 between two casts, or refuses the model. An
+operation that is not in a table counts as having a kernel. The tables of CUDA and DirectML were not
+tried on a device, and no table knows the opset of a kernel.
 
 References:
     ONNX Runtime, ``docs/OperatorKernels.md``; onnx-tensorrt, ``docs/operators.md``.
@@ -47,11 +47,11 @@ _TABLES: dict[tuple[str, str], frozenset[str]] = {
     ("directml", "bfloat16"): _ALL,
 }
 PROVIDERS = ("cpu", "cuda", "tensorrt", "directml")
-"""The providers that there is a table for."""
+"""The providers with a table."""
 
 
 def without_half(provider: str | None, half: str) -> frozenset[str]:
-    """The operations that a provider has no half kernel for.
+    """The operations without a half kernel in a provider.
 
     Args:
         provider: one of :data:`PROVIDERS`; ``None`` for none in particular.

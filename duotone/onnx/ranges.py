@@ -1,8 +1,7 @@
-"""Ranges: the interval rules of ONNX operations that mean something else than JAX's.
+"""Ranges: the interval rules of ONNX operations that differ from JAX's.
 
-The operands of a node in the graph leave out what the file leaves out; the attribute ``operands``
-says which slot each one stood in. For what a rule must hold see
-:mod:`duotone.precision.ranges.intervals`.
+A graph node has no omitted operands; its attribute ``operands`` has the slot of each operand in the
+file. :mod:`duotone.precision.ranges.intervals` documents the contract of a rule.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def _rule(names: str) -> Callable[[IntervalRule], IntervalRule]:
 
 
 def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
-    """The interval of what stood in a slot of the file's node."""
+    """The interval of the operand in a slot of the file's node."""
     slots = node.attributes.get("operands", ())
     return known[slots.index(slot)] if isinstance(slots, tuple) and slot in slots else None
 
@@ -77,7 +76,7 @@ def _clip(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 
 def _number(node: Node, name: str, default: float, *, node_slot: int) -> Interval:
-    """A bound from an attribute; unknown where an operand gives one that nothing is known of."""
+    """A bound from an attribute; unknown if an unknown operand gives it."""
     slots = node.attributes.get("operands", ())
     if isinstance(slots, tuple) and node_slot in slots:
         return -math.inf, math.inf

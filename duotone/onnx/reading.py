@@ -1,9 +1,9 @@
-"""Reading: from a model to the neutral graph, and which node of the file is which node of it.
+"""Reading: from a model to the neutral graph, with a map from nodes of the file to graph nodes.
 
-A graph inside of a node is a :class:`Part` with a body of its own; a value of an outer graph that
-is read inside is the same value there. Constants (initializers and ``Constant`` nodes) are values
-that no node makes, with the magnitude of their elements. How ``If``, ``Loop``, ``Scan`` and
-``SequenceMap`` are read stands in :mod:`duotone.onnx.nested`.
+A graph inside a node is a :class:`Part` with its own body. If it reads a value of an outer graph,
+that is the same graph value. Constants (initializers and ``Constant`` nodes) are values that no
+node makes, with the magnitude of their elements. :mod:`duotone.onnx.nested` reads ``If``, ``Loop``,
+``Scan`` and ``SequenceMap``.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Reader:
     """Reads one model.
 
     Args:
-        model: the model, functions inlined.
+        model: the model, with inlined functions.
         half: the half type.
-        folder: where its external data is.
+        folder: the folder of its external data.
         nested: reads an operation with graphs inside, by its name.
-        avoided: operations that the runtime has no half kernel for.
+        avoided: operations without a half kernel in the runtime.
         opted: operations without a schema that the policy lists.
     """
 
@@ -90,7 +90,7 @@ class Reader:
 
         Args:
             graph: the graph.
-            hints: shapes and types that are known.
+            hints: known shapes and types.
             keep_io: whether inputs and outputs stay float32.
             fold_inputs: whether an initializer that is an input too is a constant, and no input.
         """
@@ -99,16 +99,16 @@ class Reader:
         scope: MutableMapping[str, int] = {}
         initial = {tensor.name: tensor for tensor in graph.initializer}
         given = Paint.FULL if keep_io else Paint.HALF
-        for said in graph.input:
-            default = initial.get(said.name)
+        for info in graph.input:
+            default = initial.get(info.name)
             if default is not None and fold_inputs:
                 continue
-            dtype = hints.dtype(said.name)
+            dtype = hints.dtype(info.name)
             paint = given if dtype == FULL_DTYPE and default is None else Paint.FULL
-            value = self.value(said.name, dtype, hints.shape(said.name), body, given=paint)
+            value = self.value(info.name, dtype, hints.shape(info.name), body, given=paint)
             if default is not None and dtype == FULL_DTYPE:
                 self._default(value, default)
-            scope[said.name] = value
+            scope[info.name] = value
             root.inputs.append(value)
         self.fill(root, scope, hints)
         boundary = Boundary.FULL if keep_io else Boundary.HALF
@@ -156,7 +156,7 @@ class Reader:
         proto: NodeProto,
         **fields: Any,
     ) -> int:
-        """Adds a node whose results are there; returns its index."""
+        """Adds a node whose results were added before; returns its index."""
         index = len(self.nodes)
         floats = [tuple(self.values[v].paintable for v in vs) for vs in (inputs, outputs)]
         scope, _, _ = proto.name.strip("/").rpartition("/")
@@ -201,13 +201,13 @@ class Reader:
             scope[sparse.values.name] = value
         for position, node in enumerate(part.graph.node):
             part.steps.append(self._step(node, part, scope, hints, position))
-        for said in part.graph.output:
-            part.outputs.append(scope[said.name])
+        for info in part.graph.output:
+            part.outputs.append(scope[info.name])
             part.readers.append(None)
         self._check_types(part)
 
     def _default(self, value: int, tensor: Any) -> None:
-        """Notes the elements that an input has where the caller gives none: as a weight's."""
+        """Sets the default of an input, like the elements of a weight."""
         if dtype_of(tensor.data_type) != FULL_DTYPE:
             raise OnnxError(
                 f"the input {tensor.name!r} is float32, and its default "
@@ -218,15 +218,15 @@ class Reader:
         self.defaults[value] = tensor
 
     def _check_types(self, part: Part) -> None:
-        """Raises if inputs and results of a graph are not what the graph says of them."""
+        """Raises if the types of a graph's inputs and results contradict the file."""
         known = {self.names[v]: v for v in part.inputs}
-        found = [known.get(said.name, -1) for said in part.graph.input]
-        says = (*part.graph.input, *part.graph.output)
-        for said, value in zip(says, (*found, *part.outputs), strict=True):
-            dtype = dtype_of(said.type.tensor_type.elem_type)
+        found = [known.get(info.name, -1) for info in part.graph.input]
+        infos = (*part.graph.input, *part.graph.output)
+        for info, value in zip(infos, (*found, *part.outputs), strict=True):
+            dtype = dtype_of(info.type.tensor_type.elem_type)
             read = self.values[value].dtype if value >= 0 else NO_DTYPE
             if NO_DTYPE not in (dtype, read) and dtype != read:
-                raise OnnxError(f"{said.name!r} is {read}, and the file says {dtype}.")
+                raise OnnxError(f"{info.name!r} is {read}, and the file says {dtype}.")
 
     def _initializer(self, part: Part, scope: MutableMapping[str, int], tensor: Any) -> None:
         dtype = dtype_of(tensor.data_type)
@@ -337,7 +337,7 @@ class Reader:
         return found
 
     def _too_large(self, read: Sequence[Value | None]) -> str:
-        """Why what reads the default of an input stays full: a cast would make it infinite."""
+        """Why a reader of an input's default stays full: a cast would make it infinite."""
         for value in read:
             if value is None or value.index not in self.defaults or value.constant is None:
                 continue
@@ -366,16 +366,16 @@ class Reader:
 NestedReader = Callable[
     [Reader, NodeProto, list[int], Part, MutableMapping[str, int], Hints, int], Step
 ]
-"""Takes reader, node, operands, the graph it is in, the names that it sees, hints and position."""
+"""Takes the reader, node, operands, its graph, the visible names, hints and its position."""
 
 
 def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:
-    """The names inside of a graph: its own, and those around it."""
+    """The names that a nested graph sees: its own, and those of outer graphs."""
     return ChainMap({}, scope)
 
 
 def _check_opaque(node: NodeProto, scope: MutableMapping[str, int]) -> None:
-    """Raises if a graph that is left as it is reads a value from around it, whose type may change.
+    """Raises if a nested graph that is not rewritten reads an outer value, whose type may change.
 
     Raises:
         OnnxError: it does.
@@ -387,6 +387,6 @@ def _check_opaque(node: NodeProto, scope: MutableMapping[str, int]) -> None:
         outside = sorted(name for name in read - own if name and name in scope)
         if outside:
             raise OnnxError(
-                f"{named(node)}: nothing is known of this operation, and its graph reads "
-                f"{outside[0]!r} from around it; such a model is not rewritten."
+                f"{named(node)}: this operation is unknown, and its graph reads "
+                f"{outside[0]!r} of an outer graph; such a model is not rewritten."
             )

@@ -1,4 +1,4 @@
-"""Running: sessions of ONNX Runtime, inputs for a model, and the values inside of it."""
+"""Running: sessions of ONNX Runtime, inputs for a model, and its inner values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duotone.onnx import files
 from duotone.onnx.protos import FLOAT, NUMBERS, ONNX, ModelProto
 
 _SIDES = (1, 32, 64, 48, 320, 16, 128, 512)
-"""Sizes that an unknown dimension is tried as; a first one is a batch of 1."""
+"""The sizes to try for an unknown dimension; an unknown first dimension is a batch of 1."""
 _NUMPY: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -41,11 +41,11 @@ def session(model: ModelProto | Path, *, optimize: bool = False) -> Any:
 
     Args:
         model: a file, or a message without external data.
-        optimize: whether the runtime may fuse operations; not where nodes are compared.
+        optimize: whether the runtime may fuse operations; False to compare nodes.
 
     Raises:
-        MissingExtraError: there is no ONNX Runtime.
-        OnnxError: it refuses the model.
+        MissingExtraError: ONNX Runtime is not installed.
+        OnnxError: ONNX Runtime refuses the model.
     """
     try:
         import onnxruntime
@@ -66,7 +66,7 @@ def run(opened: Any, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> 
     """Runs a session.
 
     Raises:
-        OnnxError: ONNX Runtime cannot, in its own words.
+        OnnxError: ONNX Runtime cannot run it; the message has the runtime's reason.
     """
     try:
         return opened.run(outputs, dict(feed))
@@ -79,12 +79,12 @@ def _one_line(error: Exception) -> str:
 
 
 def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
-    """Inputs of random numbers that a session runs with, in the shapes that it asks for.
+    """Random inputs with which a session runs.
 
-    Unknown dimensions are tried: 1 for a batch, several numbers for the rest.
+    It tries sizes for unknown dimensions: 1 for a batch, several numbers for the others.
 
     Raises:
-        OnnxError: it runs with none that was tried.
+        OnnxError: the session runs with none of them.
     """
     error: OnnxError | None = None
     for side, last, most in itertools.product(_SIDES, (False, True), (8, 2)):
@@ -104,7 +104,7 @@ def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
 
 
 def _shape(asked: Sequence[Any], side: int, last: bool) -> list[int]:
-    """A shape with sides for unknown dimensions: of all but the first axis, or the last alone."""
+    """A shape with ``side`` for unknown dimensions: all but the first axis, or only the last."""
     free = {len(asked) - 1} if last else set(range(1, len(asked)))
     return [
         size if isinstance(size, int) and size > 0 else side if axis in free else 1
@@ -126,10 +126,10 @@ def _random(asked: Any, shape: list[int], most: int, generator: np.random.Genera
 
 
 def read_inputs(data: Any) -> list[dict[str, Any]]:
-    """The inputs that a user gives: a mapping, a list of such, or an ``.npz`` file.
+    """The user's inputs: from a mapping, a list of mappings, or an ``.npz`` file.
 
     Raises:
-        ArgumentError: it is none of these.
+        ArgumentError: the data is none of these.
     """
     if isinstance(data, str | Path):
         return [_read_file(Path(data))]
@@ -151,13 +151,13 @@ def _read_file(path: Path) -> dict[str, Any]:
             found = np.load(file, allow_pickle=False)
             if not isinstance(found, np.ndarray):
                 return {name: found[name] for name in found.files}
-        problem, cause = "it holds one array without a name", None
+        problem, cause = "it has one array without a name", None
     except FileNotFoundError as error:
         problem, cause = "there is no such file", error
     except IsADirectoryError as error:
         problem, cause = "it is a folder", error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        problem, cause = "it is damaged, or holds what are no numbers", error
+        problem, cause = "it is damaged, or its contents are no numbers", error
     raise ArgumentError(
         f"{path} is no .npz file of arrays by input name: {problem}. numpy.savez writes one: "
         "numpy.savez('inputs.npz', x=array)."
@@ -190,7 +190,7 @@ def fitted(opened: Any, feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(array: np.ndarray, asked: Sequence[Any]) -> bool:
-    """False where a side is another one; a session tells a single number and no shape alike."""
+    """False if a dimension differs; a session's empty shape may mean unknown, so it always fits."""
     if not asked:
         return True
     pairs = zip(array.shape, asked, strict=False)
@@ -205,9 +205,9 @@ def _type_text(asked: Any) -> str:
 
 
 def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:
-    """A model that hands out the values of its outermost graph, and their names.
+    """A model that also returns the float values of its outermost graph, and their names.
 
-    Only those of float type, as far as types are known.
+    Values of unknown type are left out.
     """
     from duotone.onnx.pipeline import inferred
 
@@ -219,13 +219,13 @@ def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:
     names = []
     for node in made.graph.node:
         for name in node.output:
-            said = types.get(name)
-            if not name or said is None or said.type.tensor_type.elem_type not in _FLOATS:
+            info = types.get(name)
+            if not name or info is None or info.type.tensor_type.elem_type not in _FLOATS:
                 continue
             names.append(name)
             if name not in have:
                 made.graph.output.add().name = name
-                made.graph.output[-1].type.tensor_type.elem_type = said.type.tensor_type.elem_type
+                made.graph.output[-1].type.tensor_type.elem_type = info.type.tensor_type.elem_type
     return made, names
 
 

@@ -1,7 +1,7 @@
-"""Schemas: what the types of an operation's operands and results may be, from ONNX's own schemas.
+"""Schemas: the allowed types of an operation's operands and results, from ONNX's own schemas.
 
-An operation without a schema (of a custom domain, or of an older runtime) has no signature and is
-left alone.
+An operation without a schema (of a custom domain, or of an older runtime) has no signature, and
+duotone does not change it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Parameter:
     Attributes:
         variable: the type variable that it shares with others, or empty.
         dtype: its dtype, if it has no variable.
-        homogeneous: false for a list whose members have types of their own.
+        homogeneous: false for a list whose members may have different types.
     """
 
     variable: str
@@ -39,9 +39,9 @@ class Signature:
         inputs: formal operands.
         outputs: formal results.
         allowed: the dtypes that each type variable may be.
-        many_inputs: whether the last operand stands for any number of them.
-        many_outputs: likewise for results.
-        fewest: of operands.
+        many_inputs: whether the last operand may be repeated.
+        many_outputs: whether the last result may be repeated.
+        fewest: the least number of operands.
     """
 
     inputs: tuple[Parameter, ...]

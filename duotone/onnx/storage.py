@@ -1,7 +1,7 @@
-"""Storage: where the tensors of a written model go: into the message, or into a file beside it.
+"""Storage: stores the tensors of a written model in the message or in a file of external data.
 
-A tensor of external data goes into one new file; what it holds is read, rounded and written piece
-by piece when the file is written, so that a model larger than memory is rewritten in little of it.
+All external data goes to one new file. Elements are read, rounded and written in pieces, so that a
+model larger than memory can be rewritten.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Storage:
     """The tensors of one model.
 
     Args:
-        folder: where external data is read.
-        name: of the file of external data that is written; ``None`` to keep all in the message.
+        folder: the folder of the external data to read.
+        name: the name of the new file of external data; ``None`` to store all in the message.
     """
 
     def __init__(self, folder: Path | None, name: str | None = None) -> None:
@@ -37,11 +37,11 @@ class Storage:
         return [make() for make in self._pieces]
 
     def kept(self, tensor: TensorProto) -> TensorProto:
-        """A tensor as it is; external data goes where this storage has it."""
+        """An unchanged tensor; external data is moved to this storage."""
         if not weights.is_external(tensor):
             return tensor
         read = functools.partial(_bytes, tensor, self._folder)
-        _, _, length = weights.place(tensor, self._folder)
+        _, _, length = weights.data_range(tensor, self._folder)
         return self._external(tensor, tensor.data_type, length, read)
 
     def halved(self, tensor: TensorProto, half: HalfType) -> TensorProto:
@@ -80,7 +80,7 @@ class Storage:
 
 
 def _bytes(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
-    path, offset, length = weights.place(tensor, folder)
+    path, offset, length = weights.data_range(tensor, folder)
     with path.open("rb") as file:
         file.seek(offset)
         while length > 0:

@@ -1,7 +1,7 @@
 """Types: the dtype of every result of a node, by its schema and the dtypes of its operands.
 
-Shapes come from ONNX's shape inference where it has an answer; dtypes must be known, so they are
-inferred here, node by node.
+Shapes come from ONNX's shape inference if it knows them. Dtypes must always be known, so this
+module infers them node by node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BY_ATTRIBUTE: Mapping[str, str] = {
     "DequantizeLinear": "output_dtype",
     "BitCast": "to",
 }
-"""The attribute that says the dtype of a result."""
+"""The attribute that gives the dtype of a result."""
 _DEFAULTS = {
     "RandomNormal": "float32",
     "RandomUniform": "float32",
@@ -46,7 +46,7 @@ _OF_OPERAND = {
     "DequantizeLinear": 1,
     "CastLike": 1,
 }
-"""Whose dtype a result has where no attribute says."""
+"""The operand whose dtype a result has if no attribute gives it."""
 _CONSTANTS = {
     "value_float": "float32",
     "value_floats": "float32",
@@ -58,14 +58,14 @@ _CONSTANTS = {
 
 
 def check_operands(node: NodeProto, found: Signature | None) -> None:
-    """Raises if a node has no result, or lacks operands that its operation needs.
+    """Checks that a node has a result and the operands that its operation needs.
 
     Raises:
-        OnnxError: it does.
+        OnnxError: it does not.
     """
     if not node.output:
         raise OnnxError(f"{named(node)} has no result.")
-    if found is None or graphs_in(node):  # the first operand of a Scan may be left out
+    if found is None or graphs_in(node):  # the first operand of a Scan may be omitted
         return
     given = sum(bool(name) for name in node.input[: found.fewest])
     if given < found.fewest:
@@ -78,11 +78,10 @@ def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict
     Args:
         node: the node.
         found: its signature.
-        operands: the dtype of each operand; empty for one that is left out.
+        operands: the dtype of each operand; empty for an omitted one.
 
     Raises:
-        OnnxError: two operands contradict each other, or one has a dtype that the operation does
-            not take.
+        OnnxError: two operands contradict each other, or the operation does not accept a dtype.
     """
     bound: dict[str, tuple[str, str]] = {}
     for slot, dtype in enumerate(operands):
@@ -113,18 +112,21 @@ def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict
 
 
 def results(
-    node: NodeProto, found: Signature | None, operands: Sequence[str], said: Callable[[str], str]
+    node: NodeProto,
+    found: Signature | None,
+    operands: Sequence[str],
+    declared: Callable[[str], str],
 ) -> list[str]:
     """The dtype of each result of a node without a graph inside.
 
     Args:
         node: the node.
         found: its signature; ``None`` without one.
-        operands: the dtype of each operand; empty for one that is left out.
-        said: the dtype that the file says of a value, or no dtype.
+        operands: the dtype of each operand; empty for an omitted one.
+        declared: returns the dtype of a value in the file, or no dtype.
     """
     if found is None:
-        return [said(name) if name else "" for name in node.output]
+        return [declared(name) if name else "" for name in node.output]
     bound = bindings(node, found, operands)
     first = _special(node, operands)
     made = []
@@ -138,19 +140,19 @@ def results(
             if dtype == NO_DTYPE and formal.variable:
                 only = found.allowed[formal.variable]
                 dtype = next(iter(only)) if len(only) == 1 else _stashed(node, slot)
-        made.append((said(name) if dtype == NO_DTYPE else dtype) if name else "")
+        made.append((declared(name) if dtype == NO_DTYPE else dtype) if name else "")
     return made
 
 
 def _stashed(node: NodeProto, slot: int) -> str:
-    """The dtype of the statistics that a norm hands on."""
+    """The dtype of the statistics that a norm returns."""
     if node.op_type == "LayerNormalization" and slot:
         return dtype_of(attribute(node, "stash_type") or FLOAT)
     return NO_DTYPE
 
 
 def _special(node: NodeProto, operands: Sequence[str]) -> str:
-    """The dtype of the first result where an attribute decides; empty for most operations."""
+    """The dtype of the first result if an attribute gives it; empty for most operations."""
     op = node.op_type
     if op in ("Constant", "ConstantOfShape"):
         return _of_constant(node)

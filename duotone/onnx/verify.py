@@ -1,6 +1,6 @@
-"""Verify: the dtypes of a written model fit together, and its inputs and results kept theirs.
+"""Verify: checks that the dtypes of a rewritten model are consistent.
 
-A check of duotone's own work: what fails here is a fault of duotone, and nothing is written.
+This checks duotone's own work: a failure is a bug in duotone, and nothing is written.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from duotone.onnx.types import results
 
 
 def verify(model: ModelProto) -> ModelProto:
-    """Returns a model whose types fit together.
+    """Returns the model if its types are consistent.
 
     Raises:
-        RewriteError: they do not.
+        RewriteError: they are not.
     """
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     opsets.setdefault("", opsets.get("ai.onnx", 1))

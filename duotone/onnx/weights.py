@@ -1,7 +1,7 @@
-"""Weights: elements of constant tensors, piece by piece, their magnitudes, and the same in half.
+"""Weights: the elements of constant tensors, their magnitudes, and their conversion to half.
 
-A tensor holds its elements itself or names a place in a file beside the model (*external data*, for
-models above 2 GB). Either way they are read in pieces and never all at once.
+A tensor contains its elements, or refers to a file in the model's folder (*external data*, for
+models above 2 GB). Either way they are read in pieces, never all at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from duotone.graph.graph import HalfType, Magnitude, bytes_of
 from duotone.onnx.protos import DTYPES, FLOAT, NUMBERS, ONNX, TensorProto, dtype_of
 
 PIECE = 2**22
-"""Elements that are in memory at a time."""
+"""The largest number of elements in memory at a time."""
 _HALF_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """True if the elements are in a file beside the model."""
+    """True if the elements are external data."""
     return tensor.data_location == ONNX.TensorProto.EXTERNAL
 
 
@@ -33,22 +33,22 @@ def count(tensor: TensorProto) -> int:
     return math.prod(tensor.dims)
 
 
-def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
+def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     """The file, offset and length in bytes of external data.
 
     Args:
-        tensor: with external data.
-        folder: of the model; ``None`` for a model that is no file.
+        tensor: a tensor with external data.
+        folder: the folder of the model; ``None`` for a model without a file.
 
     Raises:
-        OnnxError: there is no such place.
+        OnnxError: the file or the range does not exist.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     where = entries.get("location", "")
     if folder is None:
         raise OnnxError(
-            f"tensor {tensor.name!r} is in the file {where!r} beside the model: give the path of "
-            "the model, not the model."
+            f"tensor {tensor.name!r} is in the file {where!r} in the folder of the model: give the "
+            "path of the model, not the model."
         )
     path = folder / where
     if not where or Path(where).is_absolute() or ".." in Path(where).parts:
@@ -59,18 +59,20 @@ def place(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     if folder.resolve() not in path.resolve().parents or not path.is_file():
         raise OnnxError(
             f"tensor {tensor.name!r} says that it is in {where!r}, and there is no such file "
-            f"in {folder}: put it beside the model."
+            f"in {folder}: put it in the folder of the model."
         )
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or bytes_in(tensor))
     except ValueError as error:
-        raise OnnxError(f"tensor {tensor.name!r}: its place is no number: {error}.") from error
+        raise OnnxError(
+            f"tensor {tensor.name!r}: its offset or length is no number: {error}."
+        ) from error
     size = path.stat().st_size
     if offset < 0 or length < 0 or offset + length > size or length != bytes_in(tensor):
         raise OnnxError(
-            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape and is said to be "
-            f"the {length} bytes at {offset} of {where!r}, which has {size}."
+            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape, but its external "
+            f"data is {length} bytes at {offset} of {where!r}, which has {size}."
         )
     return path, offset, length
 
@@ -85,27 +87,27 @@ def bytes_in(tensor: TensorProto) -> int:
 
 
 def check(tensor: TensorProto, folder: Path | None) -> None:
-    """Raises unless a tensor has as many elements as its shape says.
+    """Raises unless a tensor has as many elements as its shape.
 
     Raises:
-        OnnxError: it has fewer or more, or its place does not exist.
+        OnnxError: it has fewer or more, or its external data does not exist.
     """
     if tensor.data_type not in DTYPES:
         raise OnnxError(f"tensor {tensor.name!r} has the element type {tensor.data_type}: none.")
     if any(size < 0 for size in tensor.dims):
         raise OnnxError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}.")
     if is_external(tensor):
-        place(tensor, folder)
+        data_range(tensor, folder)
     elif tensor.HasField("raw_data") and len(tensor.raw_data) != bytes_in(tensor):
         raise OnnxError(
-            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape, and holds "
+            f"tensor {tensor.name!r} has {bytes_in(tensor)} bytes by its shape, but has "
             f"{len(tensor.raw_data)}: the file was cut off or damaged."
         )
     elif tensor.data_type == FLOAT and not tensor.HasField("raw_data"):
         if len(tensor.float_data) == count(tensor):
             return
         raise OnnxError(
-            f"tensor {tensor.name!r} has {count(tensor)} elements by its shape, and holds "
+            f"tensor {tensor.name!r} has {count(tensor)} elements by its shape, but has "
             f"{len(tensor.float_data)}: the file was cut off or damaged."
         )
 
@@ -113,7 +115,7 @@ def check(tensor: TensorProto, folder: Path | None) -> None:
 def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
     """The elements of a float32 tensor, in arrays of at most :data:`PIECE`."""
     if is_external(tensor):
-        path, offset, length = place(tensor, folder)
+        path, offset, length = data_range(tensor, folder)
         with path.open("rb") as file:
             file.seek(offset)
             while length > 0:
@@ -132,7 +134,7 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
 
 
 def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
-    """How large the elements of a float32 tensor are; a scalar's is that of its number."""
+    """The magnitude of the elements of a float32 tensor."""
     largest, low, high = 0.0, math.inf, -math.inf
     for piece in pieces(tensor, folder):
         sizes = np.abs(piece)
@@ -140,19 +142,19 @@ def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
         with np.errstate(invalid="ignore"):
             low = min(low, float(np.fmin.reduce(piece)))
             high = max(high, float(np.fmax.reduce(piece)))
-    if low > high:  # no elements, or NaN alone
+    if low > high:  # no elements, or only NaN
         low, high = -math.inf, math.inf
     return Magnitude(largest or math.inf, largest, low, high)
 
 
 def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:
-    """The elements of a float32 tensor in half; what is too large becomes the largest number."""
+    """The elements of a float32 tensor in half; too large numbers are saturated."""
     for piece in pieces(tensor, folder):
         yield in_half(piece, half).tobytes()
 
 
 def in_half(array: Any, half: HalfType) -> Any:
-    """Elements in half; infinities stay, finite ones that are too large are saturated."""
+    """Elements in half; infinities stay, too large finite numbers are saturated."""
     with np.errstate(over="ignore", invalid="ignore"):
         clipped = np.clip(array, -half.largest, half.largest)
         kept = np.where(np.isinf(array), array, clipped)
@@ -160,7 +162,7 @@ def in_half(array: Any, half: HalfType) -> Any:
 
 
 def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> TensorProto:
-    """A float32 tensor in half, its elements inside."""
+    """A float32 tensor in half, with its elements in the tensor."""
     made = ONNX.TensorProto()
     made.name = tensor.name
     made.doc_string = tensor.doc_string
@@ -171,7 +173,7 @@ def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> 
 
 
 def as_tensor(node: Any) -> TensorProto | None:
-    """The float32 tensor that a ``Constant`` node holds; ``None`` for any other."""
+    """The float32 tensor of a ``Constant`` node; ``None`` for any other."""
     for found in node.attribute:
         if found.name == "value" and found.t.data_type == FLOAT:
             return found.t

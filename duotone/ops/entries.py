@@ -1,7 +1,7 @@
-"""Entries: what the row of an operation holds.
+"""Entries: the content of an operation's row.
 
-A row says on which list the operation is, why, who says so, and which traits it has. An operation
-on no list is *unlisted*: it stays float32, passes nothing on and is reported.
+A row holds the operation's list, the reason, its source, and the operation's traits. An operation
+on no list is *unlisted*: it stays float32, passes no precision on, and reports show it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TF = "TensorFlow 2.21"
 NVIDIA = "NVIDIA DU-08617"
 TORCH = "PyTorch AMP"
 OWN = "duotone"
-"""Sources of judgements; the docstrings of the tables say what they are."""
+"""Sources of judgements; the docstrings of the tables name the documents."""
 
 
 class Kind(enum.Enum):
@@ -31,7 +31,7 @@ class Kind(enum.Enum):
 
 
 PASSIVE = (Kind.INFER, Kind.CLEAR)
-"""The lists whose operations take the precision of what they read."""
+"""The lists whose operations take the precision of their operands."""
 
 
 class Taint(enum.IntEnum):
@@ -39,27 +39,27 @@ class Taint(enum.IntEnum):
 
     NONE = 0
     DOMINANT = 1
-    """Along operands at least as large as the result: a statistic broadcast into a big
-    activation does not drag it along."""
+    """Along operands at least as large as the result: a statistic that is broadcast into a big
+    activation does not taint it."""
     ADDITIVE = 2
-    """Also through additions and subtractions of any size: a value in the log domain is used by
-    difference, where its absolute error counts (``x - log(sum(exp(x)))``)."""
+    """Also through additions and subtractions of any size: programs subtract values of the log
+    domain, so their absolute error counts (``x - log(sum(exp(x)))``)."""
     EVERYWHERE = 3
     """Through everything: the value may exceed what half can hold."""
 
 
 class Pointwise(enum.Enum):
-    """The cost of computing each element of a result again, from the operands' elements."""
+    """The cost of recomputing each element of a result from the operands' elements."""
 
     NO = "no"
     """Results depend on more than one element, or move them."""
     CHEAP = "cheap"
     """Compilers recompute it wherever that saves a read."""
     EXPENSIVE = "expensive"
-    """Transcendental: compilers of GPUs rather keep the result, though reading it takes longer. One
-    for a TPU recomputes it unasked."""
+    """Transcendental: compilers for GPUs keep the result, even where recomputing it is faster. A
+    TPU's compiler recomputes it without being asked."""
     VERY_EXPENSIVE = "very expensive"
-    """Several long series, of which each element takes one: every compiler rather keeps it."""
+    """Several long series, of which each element needs one: every compiler keeps the result."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,16 +67,16 @@ class Entry:
     """The row of one operation.
 
     Attributes:
-        op: its name.
+        op: the operation's name.
         kind: the list.
         reason: one sentence, for people.
-        source: where the judgement comes from.
-        taint: for deny, how far it reaches.
-        pointwise: whether a result follows element by element from the operands, and at what cost.
+        source: the document that the judgement comes from.
+        taint: for the deny list, how far its taint reaches.
+        pointwise: whether each result element follows from the operands' elements, and its cost.
         only: half types for which the entry holds; empty for all.
-        traits: what rules may ask of it.
-        interval: the name of the function that gives the interval of its results
-            (:mod:`duotone.precision.ranges.intervals`), if there is a function of that name.
+        traits: the properties that rules may ask for.
+        interval: the name of the function that computes the interval of its results
+            (:mod:`duotone.precision.ranges.intervals`), if a function of that name exists.
         fixed: why it stays as it is whatever a list says; empty for most.
     """
 
@@ -105,21 +105,21 @@ def rows(
     interval: str = "",
     fixed: str = "",
 ) -> list[Entry]:
-    """One row for each of a family of operations.
+    """Makes one row for each operation of a family.
 
     Args:
         kind: the list.
         ops: names of operations, separated by spaces; one written ``name+trait+trait`` has these
-            traits besides those of the family.
+            traits in addition to those of the family.
         traits: names of traits, separated by spaces.
         reason: one sentence, for people.
-        source: where the judgement comes from.
-        cost: of recomputing an element.
-        taint: for deny, how far it reaches.
+        source: the document that the judgement comes from.
+        cost: the cost of recomputing an element.
+        taint: for the deny list, how far the taint reaches.
         only: half types for which the rows hold; empty for all.
         interval: names of the interval functions, one for all operations or one for each; the
-            operations' own if omitted.
-        fixed: why they stay as they are whatever a list says.
+            operations' own names if omitted.
+        fixed: why the operations stay as they are whatever a list says.
 
     Returns:
         The rows, in the order of ``ops``.
@@ -145,7 +145,7 @@ def traits_by_name(entries: Iterable[Entry]) -> Mapping[str, Traits]:
     """The traits of each operation that has a row, by name.
 
     Args:
-        entries: the rows. Those of one operation for several half types have the same traits.
+        entries: the rows; rows of one operation for several half types have the same traits.
     """
     return MappingProxyType({entry.op: entry.traits for entry in entries})
 
@@ -160,7 +160,7 @@ def intervals_by_name(entries: Iterable[Entry]) -> Mapping[str, str]:
 
 
 def names_with(table: Mapping[str, Traits], *traits: Trait) -> frozenset[str]:
-    """The names of the operations that have one of some traits.
+    """The names of the operations that have at least one of the given traits.
 
     Example:
         >>> names_with({"neg": frozenset({Trait.NEGATES}), "add": frozenset()}, Trait.NEGATES)
@@ -181,7 +181,7 @@ def traits_of(table: Mapping[str, Traits], name: str) -> Traits:
     return table.get(name, UNDESCRIBED)
 
 
-_DESIGN = "duotone: nested programs are part of one graph"
+_DESIGN = "duotone: one graph contains nested programs"
 
 
 STRUCTURAL_ENTRIES = (

@@ -4,18 +4,18 @@ The rows of the clear list are in :mod:`duotone.ops.jax_moves`.
 
 To add a primitive, add its name to the row of its family, or write a row. Operations without a row
 stay float32, keep every safety rule on, and are reported. Seven names here are not primitives but
-meanings that the front end tells apart: ``square`` (also ``mul`` of a value with itself),
-``convert_exact`` (a ``convert_element_type`` that half loses nothing in), ``exact_power``
+meanings that the front end distinguishes: ``square`` (also ``mul`` of a value with itself),
+``convert_exact`` (a ``convert_element_type`` that loses nothing in half), ``exact_power``
 (``integer_pow`` with exponent 0, 1 or -1), ``eq_calculated`` (``eq`` of two floating point values
-of which none is a literal), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` and
+that are no literals), ``sum_of_two`` (``reduce_sum`` of two terms), ``sum_of_products`` and
 ``short_dot`` (a ``dot_general`` that fills no matrix instruction, :mod:`duotone.graph.products`),
-``scatter_once`` (a ``scatter-add`` to zeros of which no place gets more than one update).
+``scatter_once`` (a ``scatter-add`` to zeros that adds at most one update to each element).
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h`` (float16 and bfloat16 lists of the CUDA
 and oneDNN modes); NVIDIA, "Training with Mixed Precision", user guide DU-08617, section on the
 choice of operations; PyTorch, "CUDA Op-Specific Behavior", automatic mixed precision documentation.
-Where none of them has the operation, the reason stands for itself. What is expensive to recompute
-was read from XLA's instruction fusion, and for a TPU from its programs (``benchmarks/NOTES.md``).
+If none of them lists the operation, its reason is duotone's own. The costs of recomputing come from
+XLA's instruction fusion, and for a TPU from its compiled programs (``benchmarks/NOTES.md``).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ LINEAR_ALGEBRA = tuple(
     "schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve "
     "lu_pivots_to_permutation custom_linear_solve custom_root linear_solve".split()
 )
-"""Factorisations and solves: also of Lineax (``linear_solve``), and ``jax.lax.custom_root``, which
-is a ``call_hi_primitive`` from JAX 0.12 on."""
+"""Factorisations and solves, including Lineax's (``linear_solve``) and ``jax.lax.custom_root``,
+which is a ``call_hi_primitive`` from JAX 0.12 on."""
 
-_CHEAP, _DEAR, _DEAREST = Pointwise.CHEAP, Pointwise.EXPENSIVE, Pointwise.VERY_EXPENSIVE
+_CHEAP, _EXPENSIVE, _VERY_EXPENSIVE = Pointwise.CHEAP, Pointwise.EXPENSIVE, Pointwise.VERY_EXPENSIVE
 
 
 _MATRIX = "runs on Tensor Cores, accumulates in float32"
@@ -97,7 +97,7 @@ _INFER = [
         "activation bounded saturates keeps_nan",
         _BOUNDED,
         _BOUNDED_SOURCE,
-        cost=_DEAR,
+        cost=_EXPENSIVE,
     ),
     *rows(Kind.INFER, "one_minus_square", "", _BOUNDED, _BOUNDED_SOURCE, cost=_CHEAP),
     *rows(
@@ -106,7 +106,7 @@ _INFER = [
         "activation bounded saturates nonzero keeps_nan",
         _BOUNDED,
         _BOUNDED_SOURCE,
-        cost=_DEAREST,
+        cost=_VERY_EXPENSIVE,
     ),
     *rows(
         Kind.INFER,
@@ -114,7 +114,7 @@ _INFER = [
         "roots pole keeps_nan",
         "halves the exponent's range",
         f"{TF} Sqrt",
-        cost=_DEAR,
+        cost=_EXPENSIVE,
     ),
     *rows(
         Kind.INFER,
@@ -122,7 +122,7 @@ _INFER = [
         "keeps_nan",
         "no larger than its operand and no pole",
         f"{OWN}: |f(x)| <= |x|; TensorFlow lists neither",
-        cost=_DEAR,
+        cost=_EXPENSIVE,
     ),
     *rows(
         Kind.INFER,
@@ -130,7 +130,7 @@ _INFER = [
         "roots pole keeps_nan",
         "bfloat16 has float32's range",
         f"{TF} bfloat16: Rsqrt",
-        cost=_DEAR,
+        cost=_EXPENSIVE,
         only=("bfloat16",),
     ),
     *rows(
@@ -162,13 +162,13 @@ _INFER = [
 _EXP = "overflows half for operands above 11 (float16); magnifies the operand's error"
 _LOG = "used by difference: its absolute error counts"
 _POWER = (
-    "doubles the exponent's range, and is summed and subtracted in variances, where rounding "
-    "before the sum leaves nothing (TensorFlow's norms are single operations)"
+    "doubles the exponent's range, and variances sum and subtract it, where rounding before the "
+    "sum leaves nothing (TensorFlow's norms are single operations)"
 )
 _VARIANCE = "reads variances, which underflow in half"
 _MANY = "accumulates many terms"
 _MANY_SOURCE = f"{TF} Sum, Mean; {TORCH} prod, cumsum, cumprod"
-_PLACE = "accumulates many terms into one place"
+_SLOT = "accumulates many terms into one element"
 _EMBEDDINGS = f"{OWN}: gradients of embeddings"
 _LOW_BITS = "argument reduction or a pole: needs the operand's low bits"
 _LOW_BITS_SOURCE = f"{TORCH} tan, sinh, cosh, acos, asin"
@@ -181,7 +181,7 @@ _DENY = [
         "exponential activation keeps_nan",
         _EXP,
         f"{TF} Exp, Expm1; {NVIDIA}",
-        cost=_DEAR,
+        cost=_EXPENSIVE,
     ),
     *rows(
         Kind.DENY,
@@ -189,7 +189,7 @@ _DENY = [
         "logarithm logs keeps_nan",
         _LOG,
         f"{NVIDIA}; {TORCH} log, log1p",
-        cost=_DEAR,
+        cost=_EXPENSIVE,
         taint=Taint.ADDITIVE,
     ),
     *rows(
@@ -198,10 +198,10 @@ _DENY = [
         "logarithm activation logs keeps_nan",
         _LOG,
         f"{NVIDIA}; {TORCH} log, log1p",
-        cost=_DEAR,
+        cost=_EXPENSIVE,
         taint=Taint.ADDITIVE,
     ),
-    *rows(Kind.DENY, "pow", "raises power pole", "overflows half", f"{TF} Pow", cost=_DEAR),
+    *rows(Kind.DENY, "pow", "raises power pole", "overflows half", f"{TF} Pow", cost=_EXPENSIVE),
     *rows(
         Kind.DENY,
         "square+squares integer_pow",
@@ -216,7 +216,7 @@ _DENY = [
         "roots pole keeps_nan",
         _VARIANCE,
         f"{TF}: absent from the float16 lists; {TORCH} rsqrt",
-        cost=_DEAR,
+        cost=_EXPENSIVE,
         only=("float16",),
     ),
     *rows(
@@ -226,7 +226,7 @@ _DENY = [
         Kind.DENY,
         "sum_of_products",
         "contracts einsum",
-        "a sum of products: no matrix instruction takes it",
+        "a sum of products: too small for a matrix instruction",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
         interval="dot_general",
     ),
@@ -246,15 +246,15 @@ _DENY = [
         _MANY,
         _MANY_SOURCE,
     ),
-    *rows(Kind.DENY, "scatter-add scatter-sub", "sums updates adds_into", _PLACE, _EMBEDDINGS),
-    *rows(Kind.DENY, "scatter-mul", "updates", _PLACE, _EMBEDDINGS),
+    *rows(Kind.DENY, "scatter-add scatter-sub", "sums updates adds_into", _SLOT, _EMBEDDINGS),
+    *rows(Kind.DENY, "scatter-mul", "updates", _SLOT, _EMBEDDINGS),
     *rows(
         Kind.DENY,
         "sin+bounded cos+bounded+nonzero tan",
         "sine keeps_nan",
         _LOW_BITS,
         _LOW_BITS_SOURCE,
-        cost=_DEAR,
+        cost=_EXPENSIVE,
     ),
     *rows(
         Kind.DENY,
@@ -262,7 +262,7 @@ _DENY = [
         "keeps_nan",
         _LOW_BITS,
         _LOW_BITS_SOURCE,
-        cost=_DEAR,
+        cost=_EXPENSIVE,
     ),
     *rows(
         Kind.DENY,
@@ -279,7 +279,7 @@ _DENY = [
         " ".join(LINEAR_ALGEBRA),
         "solves",
         "linear algebra: has no half form, and magnifies the errors of its operands",
-        f"{OWN}: {TF} has it on no list",
+        f"{OWN}: on no list of {TF}",
         fixed="linear algebra has no half form",
     ),
 ]
@@ -301,7 +301,7 @@ _ON_NO_LIST = [
     *_fixed("complex real imag conj fft", "complex numbers have no half form", "linear"),
     *_fixed(
         "pure_callback io_callback debug_callback debug_print",
-        "host code gets what its author wrote it for",
+        "host code gets the values that its author wrote it for",
         "undescribed",
     ),
     *_fixed("bitcast_convert_type", "reads the bits of float32"),
@@ -312,7 +312,7 @@ _ALL = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
 TRAITS = traits_by_name(_ALL)
 """The traits of each operation that has a row, by name."""
 CHEAP = frozenset(entry.op for entry in _ALL if entry.pointwise is Pointwise.CHEAP)
-"""Operations that compilers put into each operation that reads them."""
+"""Operations that compilers fuse into each of their readers."""
 FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ALL if entry.fixed})
 """Why primitives stay as they are whatever a list says, by name."""
 INTERVALS = intervals_by_name(_ALL)

@@ -1,6 +1,6 @@
 """The rows of JAX primitives on the clear list: they move, pick, compare, round or convert.
 
-:mod:`duotone.ops.jax` has the others, and says how a row is read.
+:mod:`duotone.ops.jax` has the other rows, and its docstring explains the columns.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CLEAR = (
         Kind.CLEAR,
         "dynamic_slice gather+gathers",
         "moves commutes repeats indexes",
-        "moves data; reads less than it is given",
+        "moves data; reads less than its operand holds",
         f"{TF} GatherV2, StridedSlice",
         interval="moves gather",
     ),
@@ -89,8 +89,8 @@ CLEAR = (
         Kind.CLEAR,
         "scatter_once",
         "commutes updates adds_into",
-        "adds one update at most to each place of zeros: " + _MOVES,
-        f"{OWN}: counted, where the indices are constants",
+        "adds at most one update to each element of zeros: " + _MOVES,
+        f"{OWN}: counted if the indices are constants",
         interval="scatter-add",
     ),
     *rows(
@@ -140,7 +140,7 @@ CLEAR = (
         "scatter-max+updates scatter-min+updates sort+decides top_k+decides argmax+decides "
         "argmin+decides",
         "selects",
-        "compares; does not calculate",
+        "compares; does not compute",
         f"{TF} TopKV2, ArgMax",
         interval="scatter scatter picks moves argmax argmin",
     ),
@@ -184,4 +184,4 @@ CLEAR = (
         interval="convert_element_type",
     ),
 )
-"""By family, in the order in which people look for them."""
+"""The rows by family, in the order in which people look for them."""

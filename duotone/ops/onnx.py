@@ -3,18 +3,18 @@
 The rows of the clear list are in :mod:`duotone.ops.onnx_moves`.
 
 To add an operation, add its name to the row of its family. Operations without a row, those of
-custom domains among them, stay float32, keep every safety rule on, and are reported. Names here
-that are no operations are meanings that the front end tells apart: ``CastExact`` (a ``Cast`` that
-half loses nothing in), ``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a ``Pow``
-with the constant exponent 0, 1 or -1), ``sum_of_products`` and ``short_dot`` (a ``MatMul``,
+custom domains included, stay float32, keep every safety rule on, and are reported. Names here
+that are not operations are meanings that the front end distinguishes: ``CastExact`` (a ``Cast``
+that loses nothing in half), ``Square`` (a ``Mul`` of a value with itself), ``ExactPower`` (a
+``Pow`` with the constant exponent 0, 1 or -1), ``sum_of_products`` and ``short_dot`` (a ``MatMul``,
 ``Gemm`` or ``Einsum`` that fills no matrix instruction, see :mod:`duotone.graph.products`).
 
-Runtimes sum up inside of a norm, a softmax, a mean or a pooling of half operands in float32 (ONNX
-Runtime's CUDA kernels keep float accumulators, TensorRT likewise), so those are on the infer list:
-what JAX programs write as several operations is one operation here.
+Inside a norm, a softmax, a mean or a pooling of half operands, runtimes sum up in float32 (ONNX
+Runtime's CUDA kernels and TensorRT keep float accumulators). So these operations are on the infer
+list, although JAX programs write them as several operations, some of them denied.
 
 Sources: TensorFlow 2.21, ``auto_mixed_precision_lists.h``; NVIDIA, "Training with Mixed Precision",
-DU-08617; PyTorch, "CUDA Op-Specific Behavior". Where none has it, the reason stands for itself.
+DU-08617; PyTorch, "CUDA Op-Specific Behavior". If none lists the operation, the reason is ours.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ _INFER = [
         "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization "
         "RMSNormalization LRN",
         "",
-        "one operation, whose statistics kernels calculate in float32",
+        "one operation; kernels compute its statistics in float32",
         f"{TF} FusedBatchNormV3, LRN",
     ),
     *rows(Kind.INFER, "Softmax", "activation", "one operation, between 0 and 1", f"{TF} Softmax"),
@@ -162,8 +162,8 @@ _MANY = "accumulates many terms"
 _MANY_SOURCE = f"{TF} Sum, L2Loss; {TORCH} sum, norm"
 _LOW_BITS = "argument reduction or a pole: needs the operand's low bits"
 _LOW_BITS_SOURCE = f"{TORCH} tan, sinh, cosh, acos, asin"
-_PLACES = "calculates with places, whose absolute error counts"
-_PLACES_SOURCE = f"{OWN}: a place of 2049 is 2048 in float16"
+_POSITIONS = "computes with positions, whose absolute error counts"
+_POSITIONS_SOURCE = f"{OWN}: float16 rounds the position 2049 to 2048"
 _DENY = [
     *rows(
         Kind.DENY,
@@ -188,7 +188,7 @@ _DENY = [
         Kind.DENY,
         "Pow+pole Square+squares+keeps_nan",
         "raises power",
-        "overflows half, and is summed up in variances",
+        "overflows half, and variances sum it up",
         f"{TF} Pow; {TORCH} pow",
         interval="pow square",
     ),
@@ -230,7 +230,7 @@ _DENY = [
         Kind.DENY,
         "sum_of_products",
         "contracts einsum",
-        "a sum of products: no matrix instruction takes it",
+        "a sum of products: too small for a matrix instruction",
         f"{OWN}: reads as much as it multiplies, so half gains nothing and loses digits",
     ),
     *rows(
@@ -262,9 +262,13 @@ _DENY = [
         "a loss",
         f"{TF} SoftmaxCrossEntropyWithLogits; {NVIDIA}",
     ),
-    *rows(Kind.DENY, "Range", "counts", _PLACES, _PLACES_SOURCE),
+    *rows(Kind.DENY, "Range", "counts", _POSITIONS, _POSITIONS_SOURCE),
     *rows(
-        Kind.DENY, "RoiAlign MaxRoiPool AffineGrid NonMaxSuppression", "", _PLACES, _PLACES_SOURCE
+        Kind.DENY,
+        "RoiAlign MaxRoiPool AffineGrid NonMaxSuppression",
+        "",
+        _POSITIONS,
+        _POSITIONS_SOURCE,
     ),
     *rows(Kind.DENY, "Mod", "rounds decides", "needs the low bits of float32", f"{OWN}: {TF} none"),
     *rows(Kind.DENY, "Det DFT STFT", "", "needs the low bits of float32", f"{OWN}: {TF} none"),
@@ -284,7 +288,7 @@ _ON_NO_LIST = [
         "SequenceConstruct SequenceInsert SequenceAt SequenceEmpty SequenceErase SequenceLength "
         "SplitToSequence ConcatFromSequence Optional OptionalGetElement OptionalHasElement "
         "CastLike",
-        "the type of a sequence or of another value is kept",
+        "keeps the type of a sequence or of another value",
     ),
     *_fixed(
         "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul "
@@ -328,5 +332,5 @@ NEUTRAL = {
     "Cast": "convert_element_type",
     "CumSum": "CumSum",
 }
-"""The neutral name of what means the same there, operand for operand: the analyses of ranges,
-places, solves and the rest know it by this name. The others keep their own."""
+"""The neutral names of operations that mean the same in JAX, operand for operand. The analyses of
+ranges, positions, solves and others know them by these names. Other operations keep their own."""

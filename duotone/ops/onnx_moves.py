@@ -1,6 +1,6 @@
 """The rows of ONNX operations on the clear list: they move, pick, compare, round or convert.
 
-:mod:`duotone.ops.onnx` has the others, and says how a row is read.
+:mod:`duotone.ops.onnx` has the other rows, and its docstring explains the columns.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ CLEAR = (
         Kind.CLEAR,
         "Gather+gathers+moves+keeps GatherElements+gathers+moves GatherND+gathers+moves Compress",
         "commutes repeats indexes",
-        "moves data; reads less than it is given",
+        "moves data; reads less than its operand holds",
         f"{TF} GatherV2",
         interval="moves",
     ),
@@ -123,7 +123,7 @@ CLEAR = (
         Kind.CLEAR,
         "TopK+decides ArgMax+decides ArgMin+decides Hardmax Unique NonZero",
         "selects",
-        "compares; does not calculate",
+        "compares; does not compute",
         f"{TF} TopKV2, ArgMax",
     ),
     *rows(
@@ -164,4 +164,4 @@ CLEAR = (
         interval="convert_element_type",
     ),
 )
-"""By family, in the order in which people look for them."""
+"""The rows by family, in the order in which people look for them."""

@@ -1,8 +1,8 @@
 """The table of TensorFlow ops: TensorFlow 2.21's own four lists, with the traits of each op.
 
-Which op is on which list, for which half type, was read from ``auto_mixed_precision_lists.h``; the
-lists stay what they are there. float16 is the mode for NVIDIA GPUs, bfloat16 the oneDNN mode for
-CPUs. Traits are duotone's: they mean the same as in the tables of JAX and ONNX.
+The list of each op, for each half type, comes from ``auto_mixed_precision_lists.h`` unchanged.
+float16 is the mode for NVIDIA GPUs, bfloat16 the oneDNN mode for CPUs. The traits are duotone's:
+they mean the same as in the tables of JAX and ONNX.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SINCE = {
     **dict.fromkeys(_CONVOLUTIONS_3D.split(), ("cudnn", 7602)),
     **dict.fromkeys(_DEPTHWISE.split(), ("cudnn", 8000)),
 }
-"""Ops on the float16 allow list from a version of a library on: which, and its version."""
+"""Ops that are on the float16 allow list only from a version of a library on: (name, version)."""
 
 _ALLOW = [
     *_rows(
@@ -135,7 +135,7 @@ _CLEAR = [
 ]
 
 ENTRIES: tuple[Entry, ...] = (*_ALLOW, *_INFER, *_DENY, *_CLEAR)
-"""All rows; several for an op that is on different lists for different half types."""
+"""All rows; an op that is on different lists for different half types has several."""
 
 TRAITS = traits_by_name(ENTRIES)
 """The traits of each op that has a row, by name."""

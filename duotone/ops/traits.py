@@ -1,7 +1,7 @@
-"""Traits: what a rule may ask of an operation.
+"""Traits: the properties of operations that rules may ask for.
 
 A safety rule asks *positively* for the trait that switches it off (an :attr:`Trait.ACTIVATION`, a
-:attr:`Trait.SELECTS`). An operation without a row in the tables has the one trait
+:attr:`Trait.SELECTS`). An operation without a row in the tables has only the trait
 :attr:`Trait.UNDESCRIBED`, so it never switches a safety rule off.
 """
 
@@ -16,7 +16,7 @@ class Trait(enum.StrEnum):
     Attributes:
         says: the definition.
         example: an operation that has the trait.
-        counterexample: one that looks alike and has not.
+        counterexample: an operation that looks alike but lacks it.
 
     Example:
         >>> Trait.ADDS.says
@@ -30,7 +30,7 @@ class Trait(enum.StrEnum):
     counterexample: str
 
     def __new__(cls, name: str, says: str, example: str, counterexample: str) -> Trait:
-        """Makes a trait of its name, its definition, an example and a counterexample."""
+        """Makes a trait from its name, its definition, an example and a counterexample."""
         trait = str.__new__(cls, name)
         trait._value_ = name
         trait.says, trait.example, trait.counterexample = says, example, counterexample
@@ -39,7 +39,7 @@ class Trait(enum.StrEnum):
     # ------------------------------------------------------- moving and picking
     MOVES = (
         "moves",
-        "moves elements, changes their signs or types, or counts: it calculates nothing",
+        "moves elements, changes their signs or types, or counts; computes nothing",
         "transpose",
         "max compares",
     )
@@ -54,11 +54,11 @@ class Trait(enum.StrEnum):
         "a cast before it gives bit for bit the same as a cast after it: it moves data, changes "
         "signs, or picks elements by a monotone choice",
         "transpose",
-        "floor rounds, and half rounds first to another number",
+        "floor rounds, and rounding to half first may change its result",
     )
     PARTS = (
         "parts",
-        "its operands are parts of its result: the largest one decides, though it is smaller",
+        "its operands are parts of its result: the largest part decides, though it is smaller",
         "concatenate",
         "select_n picks between whole operands",
     )
@@ -83,13 +83,13 @@ class Trait(enum.StrEnum):
     )
     GATHERS = (
         "gathers",
-        "reads many elements or slices, each from a place of its own that an array names",
+        "reads many elements or slices, each from its own position, which an array contains",
         "gather",
         "dynamic_slice reads one block",
     )
     NAMES = (
         "names",
-        "gives a value a name, by which the user says what is kept",
+        "gives a value a name, which the user's policy can refer to",
         "name",
         "stop_gradient",
     )
@@ -127,19 +127,19 @@ class Trait(enum.StrEnum):
     )
     EQUALITY = (
         "equality",
-        "asks whether two computed values are equal: it must see both as they were first computed",
+        "asks whether two computed values are equal, and must see both as first computed",
         "eq_calculated",
         "eq with a literal",
     )
     DECIDES = (
         "decides",
-        "makes a whole difference of a small one: by a comparison, a rounding, an order, an index",
+        "turns a small difference into a whole one: by comparing, rounding, ordering or indexing",
         "argmax",
         "sign is wrong only next to 0, where it hardly matters",
     )
     CONVERTS = (
         "converts",
-        "is a conversion that the user wrote",
+        "is a conversion in the user's code",
         "convert_element_type",
         "bitcast_convert_type reads bits",
     )
@@ -161,7 +161,7 @@ class Trait(enum.StrEnum):
         "multiplies",
         "multiplies its operands element by element",
         "mul",
-        "dot_general adds up products",
+        "dot_general sums up products",
     )
     DIVIDES = (
         "divides",
@@ -192,32 +192,31 @@ class Trait(enum.StrEnum):
     FLIPS = ("flips", "changes the sign of each element", "neg", "abs drops it")
     SUMS = (
         "sums",
-        "adds up many elements",
+        "sums up many elements",
         "reduce_sum",
         "add adds two operands",
     )
     SUMS_AXES = (
         "sums_axes",
-        "adds up elements of one operand along axes that its result lacks",
+        "sums up elements of one operand along axes that its result lacks",
         "reduce_sum",
         "cumsum keeps the axis",
     )
     SUMS_DEVICES = (
         "sums_devices",
-        "adds up a value over devices",
+        "sums up a value over devices",
         "psum",
         "all_gather puts the parts of devices together",
     )
     VARIES = (
         "varies",
-        "says that a value may differ between devices, so that its derivative is added up over "
-        "them",
+        "says that a value may differ between devices, so that its derivative is a sum over them",
         "pvary",
-        "psum adds up itself",
+        "psum itself sums",
     )
     RUNNING = (
         "running",
-        "hands on each sum or product of the elements so far, so that errors pile up",
+        "returns each partial sum or product, so that errors accumulate",
         "cumsum",
         "cummax rounds nothing",
     )
@@ -229,25 +228,25 @@ class Trait(enum.StrEnum):
     )
     AVERAGES = (
         "averages",
-        "its results are sums of its operand's elements, in which rounding errors even out",
+        "its results are sums of its operand's elements, in which rounding errors average out",
         "reduce_sum",
-        "cumsum hands on each partial sum",
+        "cumsum returns each partial sum",
     )
     UPDATES = (
         "updates",
-        "writes updates to places of its first operand",
+        "writes updates to positions of its first operand",
         "scatter",
         "select_n writes all of its result",
     )
     ADDS_INTO = (
         "adds_into",
-        "adds updates to places of its first operand",
+        "adds updates to positions of its first operand",
         "scatter-add",
         "scatter replaces elements",
     )
     ROUNDS = (
         "rounds",
-        "gives whole numbers, or what is left beside them",
+        "gives integers, or the remainder next to them",
         "floor",
         "reduce_precision keeps fractions",
     )
@@ -256,13 +255,13 @@ class Trait(enum.StrEnum):
     EXPONENTIAL = ("exponential", "raises a constant to its operand", "exp", "pow")
     LOGARITHM = (
         "logarithm",
-        "takes a logarithm, which makes an absolute error of its operand's relative one",
+        "takes a logarithm, which turns a relative error of its operand into an absolute one",
         "log",
-        "asinh, which audio models do not read a power with",
+        "asinh, through which audio models read no power",
     )
     LOGS = (
         "logs",
-        "takes a logarithm, also of one more than its operand or of sums",
+        "takes a logarithm, also of its operand plus one or of sums",
         "log1p",
         "exp",
     )
@@ -280,13 +279,13 @@ class Trait(enum.StrEnum):
     )
     BOUNDED = (
         "bounded",
-        "is a function whose results are of about 1, and are used for their absolute value",
+        "is a function whose results are about 1, and are used for their absolute value",
         "sin",
         "tan",
     )
     SATURATES = (
         "saturates",
-        "comes as near as rounding to a limit: what is left of it is lost",
+        "comes as close as rounding to a limit, and the difference from the limit is lost",
         "tanh",
         "sin",
     )
@@ -299,7 +298,7 @@ class Trait(enum.StrEnum):
     SINE = ("sine", "is periodic: needs the low bits of its operand", "sin", "tanh")
     ACTIVATION = (
         "activation",
-        "is a nonlinear function that networks put between their products",
+        "is a nonlinear function that networks put between their dots",
         "tanh",
         "sqrt belongs to norms",
     )
@@ -313,7 +312,7 @@ class Trait(enum.StrEnum):
     )
     CONTRACTS = (
         "contracts",
-        "adds up products of two operands, as a product of matrices or a convolution does",
+        "sums up products of two operands, as a matrix product or a convolution does",
         "dot_general",
         "mul",
     )
@@ -337,14 +336,14 @@ class Trait(enum.StrEnum):
     )
     WIDE = (
         "wide",
-        "can pass on its float32 accumulator at no cost",
+        "can return its float32 accumulator at no cost",
         "dot_general",
         "ragged_dot_general rounds what it accumulated",
     )
     SOLVES = (
         "solves",
-        "factorises or solves: magnifies errors of its operands, and gives large terms that cancel "
-        "in what reads its result",
+        "factorises or solves: magnifies errors of its operands, and its result has large terms "
+        "that cancel in its readers",
         "cholesky",
         "dot_general",
     )
@@ -358,7 +357,7 @@ class Trait(enum.StrEnum):
     # ------------------------------------------------------- nested programs
     STRUCTURAL = (
         "structural",
-        "is no operation of the user's: a value enters or leaves a nested program",
+        "is no operation of the user's code: a value enters or leaves a nested program",
         "loop.carry",
         "scan itself has no node",
     )
@@ -380,14 +379,14 @@ class Trait(enum.StrEnum):
 
     SHAPES = (
         "shapes",
-        "asks for the shape of a value, and reads none of its elements",
+        "reads the shape of a value, and none of its elements",
         "Shape",
         "reshape",
     )
 
     UNDESCRIBED = (
         "undescribed",
-        "has no row in the table: nothing is known of it, and every safety rule stays on",
+        "has no row in the table: nothing is known about it, and every safety rule stays on",
         "an operation of a library that duotone has never seen",
         "an operation on no list whose row names its traits",
     )

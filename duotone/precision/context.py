@@ -1,4 +1,4 @@
-"""Background: what a stage that amends classes may ask beside the classes."""
+"""Background: the facts that a stage that changes classes may ask for, besides the classes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from duotone.precision.ranges.find import NO_RANGES, Ranges
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Background:
-    """A program, and what is known of it.
+    """A program, and the facts about it.
 
     Attributes:
         graph: the program.
         half: the half type.
-        ranges: of its values.
-        profitability: what gains from half on the device.
+        ranges: the intervals of its values.
+        profitability: the operations that gain from half on the device.
     """
 
     graph: Graph
@@ -29,4 +29,4 @@ class Background:
 
 
 SafetyRule = Callable[[Classes, Background], Classes]
-"""From classes to classes; the same ones where nothing is to be changed."""
+"""Takes classes and returns classes; the same object if it changes nothing."""

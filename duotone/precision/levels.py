@@ -6,10 +6,10 @@
     height(v)    = level of its producer, one more if that is an anchor
     far reader   = a reader on a higher level than the value's height
 
-An anchor is an allow operation, a structural one, or one that nothing is known of: no kernel
-reaches from before it to behind it.
+An anchor is an allow operation, a structural one, or an unlisted one: no kernel contains both an
+operation before an anchor and one after it.
 
-TensorFlow's levels, which a policy names, are something else.
+These levels have nothing to do with TensorFlow's optimization levels, which a policy names.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Levels:
     anchors: tuple[bool, ...]
 
     def is_far(self, value: int, reader: int) -> bool:
-        """True if a value must be in memory, or be calculated again, for a reader."""
+        """True if a reader needs a value to be in memory, or to be recomputed."""
         return self.nodes[reader] > self.values[value]
 
 
 def find_levels(graph: Graph, classes: Classes) -> Levels:
-    """Levels of all nodes and values.
+    """Computes the levels of all nodes and the heights of all values.
 
     Args:
         graph: the program.
         classes: what each node is.
 
     Returns:
-        Levels, from 0 at what needs no anchor.
+        The levels; they start at 0 for nodes that no anchor precedes.
     """
     levels = [0] * len(graph.nodes)
     heights = [0] * len(graph.values)

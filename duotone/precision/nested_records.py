@@ -1,9 +1,8 @@
-"""Records of programs that have been rewritten already, inside of a program that is explained.
+"""Records of programs that were rewritten before, inside of a program that is explained.
 
-Two things are done here. :func:`read_record` reads a program that a transformation made of a
-rewritten one (a derivative, a mapped one) by its types: nobody painted it, its halves are what the
-painting and the transformation made them. :func:`join` puts the records of such programs, and of
-those that stand as they were painted, in the places where the program around them calls them.
+:func:`read_record` reads a program that a transformation made from a rewritten one (a derivative, a
+mapped program). Nobody painted it, so its types are the only source. :func:`join` inserts the
+records of such programs, and of painted ones, at the operations that call them.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _CALLED = re.compile(r"(?:^|/)jit\([^/]*\)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Joined:
-    """The record of a program with those inside of it.
+    """The record of a program, with the records of the programs inside of it.
 
     Attributes:
-        record: of one run.
+        record: the record of one run.
         entering: indices of its operations that read an argument.
         leaving: indices of its operations that make a result.
     """
@@ -60,7 +59,7 @@ class Inside:
 
 
 def _entering(graph: Graph) -> list[int]:
-    """The operations that read an argument, also through what carries it into a nested program."""
+    """The operations that read an argument, also through nodes that carry it into a body."""
     found: set[int] = set()
     seen: set[int] = set(graph.inputs)
     waiting = list(graph.inputs)
@@ -82,15 +81,15 @@ def read_record(
     listed: Callable[[Node], str],
     aliases: Mapping[str, str],
 ) -> Record:
-    """Reads what is half from the types of a program.
+    """Reads from the types of a program which operations are half.
 
     Args:
         graph: the program; its values have half dtypes.
         half: the half type.
-        painted: the record of the program that it was made of. Rule and reason of an operation that
-            is painted the same there, on the same line, are taken from it.
-        listed: names the list that a node is on.
-        aliases: names under which operations of duotone's own are shown; an empty one hides it.
+        painted: the record of the program from which it was made. An operation takes rule and
+            reason from an operation of the same name, line and precision there.
+        listed: returns the list that a node is on.
+        aliases: names under which duotone's own operations are shown; an empty one hides it.
 
     Returns:
         The record; a conversion between float32 and half is a cast, no operation.
@@ -98,9 +97,9 @@ def read_record(
     known: dict[tuple[str, str, str], list[OperationRecord]] = {}
     origins: dict[tuple[str, str], str] = {}
     for operation in painted.operations:
-        place = (operation.scope, operation.source)
-        known.setdefault((operation.operation, *place), []).append(operation)
-        origins.setdefault(place, operation.operation)
+        line = (operation.scope, operation.source)
+        known.setdefault((operation.operation, *line), []).append(operation)
+        origins.setdefault(line, operation.operation)
     casts = {node.index for node in graph.nodes if _is_cast(graph, node, half)}
     operations = []
     for node in graph.nodes:
@@ -108,13 +107,13 @@ def read_record(
         if Trait.STRUCTURAL in node.traits or node.index in casts or not name:
             continue
         read = _operation(graph, node, name, half, casts, listed(node))
-        place = (read.scope, read.source)
-        same = (o for o in known.get((name, *place), ()) if o.paint == read.paint)
+        line = (read.scope, read.source)
+        same = (o for o in known.get((name, *line), ()) if o.paint == read.paint)
         found = next(same, None)
         if found is not None:
             read = dataclasses.replace(read, rule=found.rule, reason=found.reason, list=found.list)
-        elif place in origins:
-            detail = f"{Rule.REWRITTEN.words}: comes from the {origins[place]} on this line"
+        elif line in origins:
+            detail = f"{Rule.REWRITTEN.words}: comes from the {origins[line]} on this line"
             read = dataclasses.replace(read, reason=detail)
         operations.append(read)
     shown = frozenset(operation.index for operation in operations)
@@ -135,7 +134,7 @@ def _operation(
     ins = [graph.values[value] for value in node.inputs]
     outs = [graph.values[value] for value in node.outputs]
     floating = [value for value in ins if "float" in value.dtype] or outs
-    # A dot whose operands were rounded to half and widened again calculates with halves.
+    # A dot whose operands were rounded to half and widened again computes with half numbers.
     rounded = Trait.EINSUM in node.traits and all(_was_half(graph, value, casts) for value in ins)
     stored = any(value.dtype == half for value in outs) or _rounded_by_all(graph, outs, casts, half)
     runs = graph.trips(node)
@@ -175,7 +174,7 @@ def _was_half(graph: Graph, value: Value, casts: set[int]) -> bool:
 
 
 def _rounded_by_all(graph: Graph, outs: Sequence[Value], casts: set[int], half: str) -> bool:
-    """All that reads a float32 result is its rounding."""
+    """True if every reader of a float32 result rounds it."""
     for value in outs:
         readers = {reader for reader, _ in graph.consumers[value.index]}
         kept = any(value.index == result for result, _ in graph.outputs)
@@ -216,15 +215,15 @@ def _cast(graph: Graph, node: Node, shown: frozenset[int]) -> CastRecord:
 
 
 def join(record: Record, graph: Graph, insides: Mapping[int, Inside]) -> Joined:
-    """Puts records in the places of the operations that call their programs.
+    """Inserts records at the operations that call their programs.
 
     Args:
-        record: of the program around.
-        graph: that program.
-        insides: by the index of the operation that calls.
+        record: the record of the program around.
+        graph: the program around.
+        insides: the programs inside, by the index of the operation that calls each.
 
     Returns:
-        One record; if there is anything inside, its operations are numbered anew.
+        One record; if any program is inside, its operations get new numbers.
     """
     begins: dict[int, tuple[int, ...]] = {}
     ends: dict[int, tuple[int, ...]] = {}
@@ -272,13 +271,13 @@ def _moved(
     numbers: Mapping[int, tuple[int, ...]],
     outer: tuple[int, ...],
 ) -> OperationRecord:
-    """An operation of a program inside, as one of the program around.
+    """An operation of a program inside, as an operation of the program around.
 
     Args:
         inner: the operation.
-        inside: the program.
+        inside: the program inside.
         numbers: the new numbers of its operations.
-        outer: what makes its arguments.
+        outer: the operations that make its arguments.
     """
     runs = inside.runs
     enters = inner.index in inside.program.entering
@@ -290,7 +289,7 @@ def _moved(
         flops=inner.flops * runs,
         bytes=inner.bytes * runs,
         bytes_full=inner.bytes_full * runs,
-        # Its numbers are those of another program; what makes its arguments is known.
+        # The numbers of arguments belong to the program inside; here, operations make them.
         given=()
         if enters and outer
         else tuple((-1 - numbers[inner.index][0], size) for _, size in inner.given),
@@ -310,5 +309,5 @@ def _renumbered(
 
 
 def _all(numbers: Mapping[int, tuple[int, ...]], indices: Sequence[int]) -> tuple[int, ...]:
-    """New numbers of some operations; those that are not shown are left out."""
+    """The new numbers of some operations; hidden ones are left out."""
     return tuple(dict.fromkeys(n for i in indices for n in numbers.get(i, ())))

@@ -4,7 +4,7 @@
 
     Graph ─ classify ─► Classes ─ find_ranges ─► Ranges
           ─ SAFETY_RULES, allow_small_addends ─► Classes
-          ─ PAINTERS, hand_on_full, fewer_casts ─► Painting
+          ─ PAINTERS, keep_accumulators, fewer_casts ─► Painting
           ─ cast_beforehand ─► Graph, Painting ─ find_optimizations ─► Optimizations, Painting
           ─ plan_casts ─► CastPlan ─ plan_residuals, with_statistics, without_scale ─► Recompute
           ─ materialize_rows ─► CastPlan ─ find_reductions ─► Reductions
@@ -31,7 +31,7 @@ from duotone.precision.classify.classes import (
     classify,
     path_alone,
 )
-from duotone.precision.classify.declining import hand_on_full
+from duotone.precision.classify.declining import keep_accumulators
 from duotone.precision.context import Background
 from duotone.precision.optimize.free_scales import without_scale
 from duotone.precision.optimize.optimizations import Optimizations, find_optimizations
@@ -135,7 +135,7 @@ def decide(
     classes = _apply_safety_rules(classes, background, resolved)
     classes = _allow_small_addends(classes, background, resolved, can)
     painting = _paint(graph, classes, resolved, can)
-    painting = hand_on_full(painting, classes, background)
+    painting = keep_accumulators(painting, classes, background)
     painting = _in_one_precision(painting, can)
     painting = _with_fewer_casts(graph, classes, painting, resolved, can)
     graph, painting = _cast_beforehand(graph, classes, painting, weights)

@@ -1,9 +1,9 @@
 """The record of one painting: data for people and programs, computed once.
 
 Views read it and compute nothing; tests assert on it. Bytes are those of operands and results as a
-node reads and writes them: an upper bound, since a compiler fuses nodes and keeps values in
-registers. FLOPs count two for a multiply-add. Both are per run of the program: what stands in a
-loop counts once for each iteration of known number.
+node reads and writes them. They are an upper bound, since a compiler fuses nodes and keeps values
+in registers. A multiply-add counts as two FLOPs. Both are per run of the program: an operation in a
+loop of known length counts once for each iteration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import CastPlan
 from duotone.precision.classify.classes import Classes
-from duotone.precision.optimize.optimizations import Optimizations, told
+from duotone.precision.optimize.optimizations import Optimizations, reasons_by_operation
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
@@ -32,35 +32,34 @@ class OperationRecord:
     Attributes:
         index: position in program order.
         operation: its name.
-        paint: ``"half"`` or ``"full"``: the precision it computes in.
+        paint: ``"half"`` or ``"full"``: the precision in which it computes.
         stored: the precision of its results.
         rule: name of the rule that decided.
-        reason: what the rule says, with what is particular to this operation.
+        reason: the words of the rule, with details of this operation.
         list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
         scope: name scope.
         source: the user's source line.
-        shape: of the first result.
-        dtype: of the first result in the original program.
+        shape: the shape of the first result.
+        dtype: the dtype of the first result in the original program.
         runs: how often it runs in one run of the program.
         flops: floating point operations, all runs.
         bytes: operands and results as painted, all runs.
-        bytes_full: the same in the original program.
+        bytes_full: operands and results in the original program, all runs.
         casts: casts made for it (shared ones count for their first reader).
-        reads: indices of the operations whose results it reads; what only carries a value into or
-            out of a nested program is passed through.
-        optimizations: in what other form it is carried out, or its result kept: the name of each
-        optimization
-            in effect (``docs/optimizations.md`` lists them) and what it does here.
-        rewritten: whether it stands in a program that duotone rewrites where it stands, inside of
-            the function explained: this is how it runs there.
-        operands: the dtype of each operand as the operation reads it, casts done.
-        fixed: why it could not be half, whatever was painted: what it is itself, or a precision
-            that the user asked for; empty for most.
-        given: the arguments and constants that it reads, which no operation makes: of each a number
-            and the bytes of one run.
-        sizes: of a dot: how many products of matrices it is, and rows, terms and columns of each;
-            of a convolution: groups, images, places in a result, elements of a window, and features
-            that each group reads and makes. Empty for others, and where they are not known.
+        reads: indices of the operations whose results it reads; nodes that only carry a value into
+            or out of a nested program are passed over.
+        optimizations: each optimization in effect (``docs/optimizations.md`` lists them): its name
+            and what it does here.
+        rewritten: whether it belongs to a program inside the explained function that duotone
+            rewrites on its own; the record then shows how it runs there.
+        operands: the dtype of each operand after casts.
+        fixed: why it cannot be half in any painting: its kind, or a precision that the user asked
+            for; empty for most.
+        given: the arguments and constants that it reads: for each one a number, and the bytes of
+            one run.
+        sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for a
+            convolution, groups, images, positions in a result, elements of a window, and features
+            that each group reads and makes. Empty for others, and if unknown.
     """
 
     index: int
@@ -93,10 +92,10 @@ class CastRecord:
     """One cast.
 
     Attributes:
-        to: dtype it makes.
-        shape: of the value.
-        maker: operation that makes the value; ``"input"`` or ``"constant"`` for those.
-        readers: operations that read the result; ``"output"`` for the program's own.
+        to: the dtype of its result.
+        shape: the shape of the value.
+        maker: operation that makes the value; ``"input"`` or ``"constant"`` without one.
+        readers: operations that read the result; ``"output"`` for an output of the program.
         runs: how often it runs.
         sources: indices of the operations that make the value, as in :class:`OperationRecord`.
         targets: indices of the operations that read the result.
@@ -113,10 +112,11 @@ class CastRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """Totals. FLOPs and bytes are split by the precision an operation computes in.
+    """Totals. FLOPs and bytes are split by the precision in which an operation computes.
 
-    ``optimizations`` counts the operations that each optimization concerns; ``backward`` says why
-    the backward pass is not painted with the forward pass in ``grad(autocast(f))``, if it is not.
+    ``optimizations`` counts the operations that each optimization concerns. ``backward`` says why
+    the backward pass of ``grad(autocast(f))`` is not painted together with the forward pass, if it
+    is not.
     """
 
     half_dtype: str
@@ -147,9 +147,9 @@ class Record:
     """The record that :func:`duotone.explain` returns.
 
     Attributes:
-        operations: every operation of the program, in order; nested ones in place.
+        operations: every operation of the program, in order, nested ones included.
         casts: every cast that runs (constants are cast while tracing).
-        summary: totals.
+        summary: the totals.
     """
 
     operations: tuple[OperationRecord, ...] = dataclasses.field(repr=False)
@@ -176,7 +176,7 @@ class Record:
             content: the JSON.
 
         Raises:
-            ArgumentError: it is no JSON, or that of something else.
+            ArgumentError: it is not JSON, or not the JSON of a record.
         """
         try:
             data = json.loads(content)
@@ -195,7 +195,7 @@ class Record:
 
 
 def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where records have tuples."""
+    """Turns the lists of JSON into the tuples of records."""
 
     def tuples(value: Any) -> Any:
         return tuple(map(tuples, value)) if isinstance(value, list) else value
@@ -211,7 +211,7 @@ def make_record(
     half: HalfType,
     optimizations: Optimizations | None = None,
 ) -> Record:
-    """Puts the stages' values together.
+    """Combines the results of the stages.
 
     Args:
         graph: the program.
@@ -219,13 +219,13 @@ def make_record(
         painting: the precisions.
         plan: the casts.
         half: the half type.
-        optimizations: what is carried out in another form; none if omitted.
+        optimizations: the optimizations; none if omitted.
 
     Returns:
         The record.
     """
     optimizations = optimizations or Optimizations()
-    forms = told(graph, plan, optimizations)
+    forms = reasons_by_operation(graph, plan, optimizations)
     real = [cast for cast in plan.casts if not cast.free]
     made_for: dict[int, int] = {}
     for cast in real:
@@ -261,7 +261,7 @@ def make_record(
 
 
 def shape_of(graph: Graph, value: int) -> tuple[str, ...]:
-    """The dimensions of a value, as records hold them."""
+    """The dimensions of a value, in the form that records use."""
     return tuple(str(dimension) for dimension in graph.values[value].shape)
 
 
@@ -274,7 +274,7 @@ def maker_of(graph: Graph, value: int) -> str:
 
 
 def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
-    """The operations that make some values; structural nodes are passed through."""
+    """The operations that make some values; structural nodes are passed over."""
     found: dict[int, None] = {}
     seen: set[int] = set()
     waiting = list(values)[::-1]
@@ -332,13 +332,13 @@ def _operation(
 
 
 def sizes_of(node: Node) -> tuple[int, ...]:
-    """The sizes of a dot or convolution, as records hold them."""
+    """The sizes of a dot or convolution, in the form that records use."""
     found = node.attributes.get("sizes", ())
     return found if isinstance(found, tuple) else ()
 
 
 def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:
-    """The operands that no operation makes, with their bytes; a single number is in the code."""
+    """The operands that no operation makes, with their bytes; single numbers do not count."""
     return tuple(
         (index, graph.values[index].bytes(half=may_be_half and compute is Paint.HALF))
         for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
@@ -347,7 +347,7 @@ def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], .
 
 
 def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str, ...]:
-    """The dtype of each operand as the operation reads it."""
+    """The dtype of each operand after casts."""
     return tuple(
         half if may_be_half and compute is Paint.HALF else graph.values[index].dtype
         for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
@@ -355,7 +355,7 @@ def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str,
 
 
 def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
-    """Bytes of operands and results."""
+    """The bytes of operands and results."""
     total = 0
     for values, flags, paint in (
         (node.inputs, node.half_inputs, compute),
@@ -370,7 +370,7 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
 def summarize(
     operations: tuple[OperationRecord, ...], casts: tuple[CastRecord, ...], half: str
 ) -> Summary:
-    """The totals of some operations and casts; ``half`` is the name of the half type."""
+    """The totals of operations and casts; ``half`` is the name of the half type."""
     unlisted: dict[str, int] = {}
     for operation in operations:
         if operation.rule == Rule.UNLISTED:

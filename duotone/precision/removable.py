@@ -11,7 +11,7 @@ from duotone.precision.rules import Rule
 from duotone.precision.safety.safety_rules import SAFETY_RULES
 
 BACKWARD = "backward"
-"""No rule of an operation: the backward pass of a function is painted with its forward pass."""
+"""Names no rule of an operation: whether a function's passes are painted together."""
 
 REMOVABLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -19,4 +19,4 @@ REMOVABLE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "optimizations_remove": tuple(OPTIMIZATIONS),
     }
 )
-"""By field of a policy."""
+"""The names by the field of a policy that removes them."""

@@ -1,7 +1,7 @@
 """Rules: why a node has its precision. Stages decide by these marks; people read their words.
 
-Rules of other kinds, one for each operation, are in ``duotone/jaxpr/rules/`` (how it is bound) and
-``duotone/precision/ranges/intervals.py`` (its interval).
+Two other kinds of rules exist for each operation: ``duotone/jaxpr/rules/`` says how it is bound,
+and ``duotone/precision/ranges/intervals.py`` computes its interval.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import MappingProxyType
 class Rule(enum.StrEnum):
     """The rule that decided on a node.
 
-    The value is the name that stands in records and logs.
+    The value is the name that records and logs contain.
 
     Attributes:
-        words: what the rule says, for people.
+        words: an explanation for people.
 
     Example:
         >>> str(Rule.TAINT), Rule.TAINT.words
@@ -27,7 +27,7 @@ class Rule(enum.StrEnum):
     words: str
 
     def __new__(cls, name: str, words: str) -> Rule:
-        """Makes a rule of its name and what it says."""
+        """Makes a rule from its name and its words."""
         rule = str.__new__(cls, name)
         rule._value_ = name
         rule.words = words
@@ -36,71 +36,74 @@ class Rule(enum.StrEnum):
     ALLOW = "allow", "on the allow list: takes half operands and accumulates in float32"
     WIDE = (
         "wide",
-        "on the allow list; all that read the result read it full, so it is never rounded",
+        "on the allow list; all readers of the result are full, so it is never rounded",
     )
     UNROUNDED = (
         "unrounded",
-        "on the allow list; its float32 sums cancel where rounded ones would not",
+        "on the allow list; its float32 result cancels where a rounded one would not",
     )
     DENY = "deny", "on the deny list: computes in float32"
-    CONSTANT = "constant", "calculates with a constant that half cannot represent"
+    CONSTANT = "constant", "computes with a constant that half cannot represent"
     SOLVE = (
         "solve",
-        "leads to a factorisation or a solve, or reads its result, with no dot in between",
+        "leads to a factorization or a solve, or reads its result, with no dot in between",
     )
-    ITERATION = "iteration", "in a loop that multiplies a state with matrices again and again"
-    DISTANCE = "distance", "part of a squared distance: large terms of which little is left"
+    ITERATION = "iteration", "in a loop that repeatedly multiplies its state with matrices"
+    DISTANCE = "distance", "part of a squared distance: large terms nearly cancel"
     CARRY = "carry", "a sum over iterations, or in a loop that may never end in half"
     POSITION = "position", "a position or a count, or leads to one: its absolute error counts"
     LOG_POWER = "log_power", "a logarithm or a root reads its power: its relative error counts"
     CANCELLATION = (
         "cancellation",
-        "its distance from its limit is read, by a logarithm or a division, say",
+        "a logarithm or a division, for example, reads how close it is to its limit",
     )
-    OVERFLOW = "overflow", "what it makes or reads does not fit half"
-    UNDERFLOW = "underflow", "most of its measured values are below the normal numbers of half"
+    OVERFLOW = "overflow", "its result or an operand does not fit half"
+    UNDERFLOW = "underflow", "most of its measured values are below the normal range of half"
     RANGE = (
         "range",
         "computes in float32 and stores half: its range fits and loses nothing that matters",
     )
-    SMALL = "small", "an allow operation too small to gain from half on this device"
-    DEVICE = "device", "gains nothing from half on this device"
+    SMALL = "small", "an allow operation too small to be faster in half on this device"
+    DEVICE = "device", "not faster in half on this device"
     TAINT = "taint", "a denied value reaches it along a dominant operand"
     DOWNSTREAM = "downstream", "its dominant operand is half and nothing denied reaches it"
-    MIXED = "mixed", "stores half like its dominant operand, computes full like another operand"
+    MIXED = "mixed", "stores half like its dominant operand, computes full like another one"
     OPERAND = (
         "operand",
-        "computes full, stores half: dots read it half, and all else only adds it up",
+        "computes full, stores half: dots read it in half, and all other readers only sum it",
     )
     FULL_READERS = (
         "full_readers",
-        "all that read it compute full: it is not worth storing, so half would only round",
+        "all readers compute full: it is rarely stored, so half would only round",
     )
     UPSTREAM = (
         "upstream",
-        "all that read its result read it half, and the cast costs no more before it",
+        "all readers of its result are half, and a cast before it costs no more",
     )
-    WEIGHTS = "weights", "only moves weights, which are cast once for all before any call"
-    CUT = "cut", "either precision is right here; with this one fewer values are cast"
+    WEIGHTS = "weights", "only moves weights, which are cast once, before any call"
+    CUT = "cut", "either precision is right here; this one casts fewer values"
     STATE = "state", "reaches an output of the function with no allow operation after it"
     NO_HALF_OPERAND = "no_half_operand", "no dominant operand is half"
-    UNLISTED = "unlisted", "on no list: left as it is"
+    UNLISTED = "unlisted", "on no list: unchanged"
     FIXED = "fixed", "cannot be half"
-    INTEGER = "integer", "no float32 operand or result: integers, or half as it was written"
+    INTEGER = "integer", "no float32 operand or result: integers, or half in the original program"
     PINNED = "pinned", "the user decided"
     UPDATE = "update", "the optimizer's update, the loss scale and their checks stay float32"
     OFF = "off", "mixed precision is switched off"
     TENSORFLOW = "tensorflow", "TensorFlow's passes decided"
-    REWRITTEN = "rewritten", "made of a rewritten program by a transformation; read from its types"
+    REWRITTEN = (
+        "rewritten",
+        "a transformation made it from a rewritten program; read from its types",
+    )
 
     @property
     def is_decided_before(self) -> bool:
-        """True if the node had its precision before any painter: denied, pinned, or never half."""
+        """True if the node had its precision before painting: denied, pinned, or never half."""
         return self in _BEFORE_PAINTING
 
 
 WORDS: Mapping[str, str] = MappingProxyType({rule.value: rule.words for rule in Rule})
-"""The words of each rule, by name. A record of another version may name a rule not here."""
+"""The words of each rule, by name. A record of another version may name an unknown rule."""
 
 _BEFORE_PAINTING = frozenset(
     {

@@ -1,9 +1,9 @@
-"""Loss scaling: gradients that survive float16, and steps that are skipped when they do not.
+"""Loss scaling: keeps gradients within the range of float16, and skips the steps that overflow.
 
 The smallest float16 above zero is about 6e-8, and many gradients are smaller. Multiplying the loss
-by a *loss scale* multiplies every gradient by it; dividing the gradients by the same number, in
-float32, gives the true ones back. The scale is as large as the gradients allow: it is divided when
-one of them overflows (that step is skipped) and grows again after a run of good steps.
+by a *loss scale* multiplies every gradient by it. Dividing the gradients by the same number, in
+float32, recovers the true gradients. The scale is as large as the gradients allow: a gradient that
+overflows divides it (and skips that step), and a run of good steps multiplies it.
 
 One training step, written out::
 
@@ -14,13 +14,13 @@ One training step, written out::
     params = select_tree(finite, new, params)              # a step that overflowed changes nothing
     loss_scale = loss_scale.adjust(finite)            # halve, keep or double
 
-Who extends it: a new rule for the scale is a subclass of :class:`LossScale` (``state.py``).
+To add a rule for the scale, subclass :class:`LossScale` (``state.py``).
 
 Files: ``leaves`` (arithmetic on one leaf), ``finite`` (the finite check), ``selection`` (keep or
 replace), ``configuration`` (checked numbers), ``powers`` (of two), ``state`` (the three loss
-scales), ``gradient`` (differentiation), ``choice`` (what a user may say for a loss scale), ``skip``
-(an optimizer that leaves out bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with a
-loss scale).
+scales), ``gradient`` (differentiation), ``choice`` (the ``loss_scale`` argument), ``skip`` (an
+optimizer that skips bad steps), ``optimizer_state`` and ``monitor`` (for optimizers with a loss
+scale).
 """
 
 from duotone.scale.choice import dynamic_loss_scale, fixed_loss_scale, make_loss_scale

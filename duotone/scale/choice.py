@@ -1,11 +1,8 @@
-"""The words and numbers that ``loss_scale`` takes, and the loss scale that each means.
+"""The ``loss_scale`` argument: checks it, and makes the loss scale that it means.
 
-``check_loss_scale`` looks at an argument where it is given and touches no device, so that a
-wrapped optimizer can be made while a program is imported; ``make_loss_scale`` makes the arrays when
-training starts. :func:`dynamic_loss_scale` and :func:`fixed_loss_scale` are the short names.
-
-Called by the optimizer adapters and by users. Who extends this: a rule of your own is a subclass of
-:class:`~duotone.scale.LossScale` and is taken as it is.
+``check_loss_scale`` checks the argument and touches no device, so that a program can wrap an
+optimizer while it is imported. ``make_loss_scale`` makes the arrays when training starts.
+:func:`dynamic_loss_scale` and :func:`fixed_loss_scale` are short names for users.
 """
 
 from __future__ import annotations
@@ -33,20 +30,20 @@ def dynamic_loss_scale(
     floor: float = 1.0,
     cap: float = 2.0**24,
 ) -> DynamicLossScale:
-    """A loss scale that finds its own value; see :class:`DynamicLossScale`.
+    """A loss scale that adjusts its own value; see :class:`DynamicLossScale`.
 
     Args:
         initial: the first scale (2**15 as in TensorFlow).
         growth_interval: finite steps in a row after which it grows (2000 as in TensorFlow).
-        factor: by which it grows and shrinks.
-        floor: it never falls below.
-        cap: it never rises above.
+        factor: the factor by which it grows and shrinks.
+        floor: the smallest value.
+        cap: the largest value.
 
-    ``initial_loss_scale``, ``increment_period`` and ``multiplier``, TensorFlow's names of the first
-    three, are taken as well.
+    The first three arguments also have their TensorFlow names: ``initial_loss_scale``,
+    ``increment_period`` and ``multiplier``.
 
     Returns:
-        The loss scale, to be given to an optimizer or used by hand.
+        The loss scale. Pass it to an optimizer, or use it in your own training loop.
 
     Raises:
         ArgumentTypeError: an argument is not a number.
@@ -62,13 +59,13 @@ def dynamic_loss_scale(
 
 
 def fixed_loss_scale(value: float) -> FixedLossScale:
-    """A loss scale that stays; see :class:`FixedLossScale`.
+    """A constant loss scale; see :class:`FixedLossScale`.
 
     Args:
         value: the scale, from 2**-126 to 2**126; see :class:`FixedLossScale`.
 
     Returns:
-        The loss scale. Steps that are not finite are skipped and counted all the same.
+        The loss scale. It still skips and counts steps that are not finite.
 
     Raises:
         ArgumentTypeError: `value` is not a number.
@@ -92,7 +89,7 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
         ``"dynamic"``, a float, the object itself, or None.
 
     Raises:
-        ArgumentTypeError: none of these.
+        ArgumentTypeError: the argument is none of these.
         ArgumentError: another word, or a number below 2**-126, above 2**126 or NaN.
     """
     if loss_scale is None or isinstance(loss_scale, LossScale):
@@ -101,17 +98,17 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
         if loss_scale.lower() == DYNAMIC:
             return DYNAMIC
         raise ArgumentError(
-            f'loss_scale={loss_scale!r}: the only word that is taken is "dynamic". Give that, a '
+            f'loss_scale={loss_scale!r}: the only string accepted is "dynamic". Pass it, a '
             "positive number, a loss-scale object, or None for no scaling."
         )
     if isinstance(loss_scale, numbers.Real) and not isinstance(loss_scale, bool):
         return check_scale("loss_scale", loss_scale)
     if isinstance(loss_scale, type) and issubclass(loss_scale, LossScale):
-        remedy = f"Make an object of it: {loss_scale.__name__}(...)."
+        remedy = f"Make an instance of it: {loss_scale.__name__}(...)."
     elif hasattr(loss_scale, "dtype"):
         remedy = "Convert the array: float(loss_scale)."
     else:
-        remedy = "A scale of another library has to be translated: dynamic_loss_scale(initial=...)."
+        remedy = "Convert a loss scale of another library: dynamic_loss_scale(initial=...)."
     raise ArgumentTypeError(
         'loss_scale must be "dynamic", a positive number, a loss-scale object '
         "(DynamicLossScale, FixedLossScale, NoLossScale) or None; got "
@@ -120,20 +117,20 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
 
 
 def make_loss_scale(loss_scale: Any, half_name: str | None) -> LossScale:
-    """The loss scale that an argument means, with arrays of its own.
+    """The loss scale that an argument means, with new arrays.
 
     Args:
-        loss_scale: as :func:`check_loss_scale` takes it.
-        half_name: ``"float16"``, ``"bfloat16"``, or None where nothing is rewritten. ``"dynamic"``
+        loss_scale: the argument, as for :func:`check_loss_scale`.
+        half_name: ``"float16"``, ``"bfloat16"``, or None if nothing is rewritten. ``"dynamic"``
             scales in float16 only: bfloat16 has the range of float32. A number or an object is
             used for every half type.
 
     Returns:
-        A loss scale at its beginning. Its arrays are new, so a training step may donate them and
-        another training may start from the same object.
+        A loss scale before its first step. Its arrays are new, so a training step may donate them
+        and another training may start from the same object.
 
     Raises:
-        ArgumentTypeError: `loss_scale` is none of what is taken.
+        ArgumentTypeError: `loss_scale` has none of the accepted types.
         ArgumentError: another word, or a number out of range.
 
     Example:

@@ -1,7 +1,4 @@
-"""The configuration of a loss scale: each number checked once, with an error that advises.
-
-Called by ``state`` whenever a loss scale is made.
-"""
+"""Checks the configuration of a loss scale; each error names a remedy."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 
 
 def with_names_of_tensorflow(**names: str) -> Callable[[Made], Made]:
-    """Lets a class or function take arguments by the names that TensorFlow 1.15 gave them.
+    """Lets a class or function accept arguments by their TensorFlow 1.15 names.
 
     Args:
-        **names: ours, by TensorFlow's.
+        **names: our name of each argument, by TensorFlow's name.
 
     Returns:
-        A decorator. To give one argument under both names is an ``ArgumentError``.
+        A decorator. Passing one argument under both names is an ``ArgumentError``.
     """
 
     def decorate(made: Made) -> Made:
@@ -60,7 +57,7 @@ def with_names_of_tensorflow(**names: str) -> Callable[[Made], Made]:
 
 
 def _check_number(name: str, number: Any) -> float:
-    if type(number) is float:  # the fast path: JAX makes a loss scale anew after every step
+    if type(number) is float:  # the fast path: JAX rebuilds a loss scale after every step
         return number
     if isinstance(number, numbers.Real) and not isinstance(number, bool):
         return float(number)

@@ -1,12 +1,10 @@
 """The finite check: is every number in a tree finite, and do all devices agree on the answer?
 
-Called by ``gradient`` on the unscaled gradients, and by user code.
-
-* ``check_vma=True`` (the default of ``shard_map``): JAX knows the axes along which the answer can
-  vary, so the check reads them from its type and agrees over them by itself;
-* ``check_vma=False``, ``pmap`` and ``vmap(..., axis_name=...)``: nothing tells, so name the axis:
-  ``all_finite(grads, axis_name="data")``. Gradients that were already averaged over the axis
-  (``lax.pmean``) are the same everywhere and need no name.
+* With ``check_vma=True`` (the default of ``shard_map``), the type of the answer has the axes along
+  which it can vary. The check reads them and agrees over them.
+* With ``check_vma=False``, ``pmap`` and ``vmap(..., axis_name=...)``, the type does not have the
+  axes, so the caller names the axis: ``all_finite(grads, axis_name="data")``. Gradients that were
+  already averaged over the axis (``lax.pmean``) are equal on all devices and need no name.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ AxisName = str | Sequence[str]
 
 
 def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
-    """True if no floating or complex leaf of a tree holds an infinity or NaN.
+    """True if no floating or complex leaf of a tree has an infinity or NaN.
 
     One pass over each leaf in its own dtype, without a cast or a copy.
 
     Args:
         tree: any pytree; integers, booleans, float0, PRNG keys and None are ignored.
         axis_name: mapped axes over which all devices must agree (one name or several). None agrees
-            over the axes along which the answer varies by its type (``shard_map`` with
-            ``check_vma=True``), and over none elsewhere. ``()`` never agrees: each device answers
-            for itself, as for a population of models trained side by side.
+            over the axes along which the type of the answer varies (``shard_map`` with
+            ``check_vma=True``), and over no axis elsewhere. With ``()`` devices never agree: each
+            has its own answer, as for a population of models.
 
     Returns:
         ``bool[]``; True for a tree without floating leaves.
@@ -60,19 +58,19 @@ def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
 
 
 def unfollowed_axes() -> list[str]:
-    """Mesh axes along which devices may differ here, and types do not tell whether they do."""
-    # A position along an axis varies along it by definition: it shows whether types follow.
+    """Manual mesh axes that the types do not track, so that devices may disagree along them."""
+    # An axis index varies along its axis by definition, so its type shows whether JAX tracks it.
     manual = jax.sharding.get_abstract_mesh().manual_axes
     return [name for name in manual if name not in jax.typeof(lax.axis_index(name)).mat.varying]
 
 
 def same_everywhere(array: Any) -> bool:
-    """Says of an array that all devices are known to hold the same."""
+    """True if an array is known to be equal on all devices."""
     return not _varying_axes(jnp.asarray(array)) and not unfollowed_axes()
 
 
 def check_axis_name(axis_name: Any) -> tuple[str, ...] | None:
-    """The axis names as a tuple, or None where they are to be read from the type."""
+    """The axis names as a tuple, or None to read them from the type."""
     if axis_name is None:
         return None
     names = (axis_name,) if isinstance(axis_name, str) else axis_name

@@ -1,14 +1,13 @@
-"""Differentiation with the loss scaled inside: the loss and unscaled gradients come out.
+"""Differentiates a scaled loss; returns the loss and the unscaled gradients.
 
-Called by ``duotone.grad`` and ``duotone.value_and_grad`` and by the optimizer wrappers. The order
-of things, which is the point::
+The order of operations matters::
 
     loss, aux  = loss_fn(...)
     scaled     = used.scale(loss)        # in float32, used = loss_scale.limited_to(loss.dtype)
-    grads      = used.unscale(d scaled)  # in float32, with the very scale that was used
+    grads      = used.unscale(d scaled)  # in float32, with the same scale
     finite     = all_finite(grads)
 
-The loss that is returned is the one that ``loss_fn`` computed, never a scaled one divided again.
+The returned loss is the one that ``loss_fn`` computed, not a scaled loss divided by the scale.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from duotone.scale.finite import AxisName, all_finite, check_axis_name
 from duotone.scale.state import LossScale
 
 _NO_TREE = (
-    "a ScaledGrad is no tree of gradients by name and no pair (loss, gradients). Pass it as it is "
-    "to what can skip a step: duotone.linen.TrainState in the place of Flax's, or the methods of "
-    "the wrapped optimizer. Elsewhere pass out.grads, its unscaled gradients, and read out.value "
-    "and out.aux."
+    "a ScaledGrad is neither a tree of gradients nor a pair (loss, gradients). Pass the ScaledGrad "
+    "itself only to code that can skip a step: duotone.linen.TrainState instead of Flax's, or the "
+    "methods of the wrapped optimizer. Elsewhere pass out.grads, its unscaled gradients, and read "
+    "out.value and out.aux."
 )
 
 
@@ -56,7 +55,7 @@ class ScaledGrad:
         raise ArgumentTypeError(_NO_TREE)
 
     def __contains__(self, name: object) -> NoReturn:
-        raise ArgumentTypeError(_NO_TREE)  # the first thing that a Flax TrainState asks
+        raise ArgumentTypeError(_NO_TREE)  # a Flax TrainState calls this first
 
 
 def scaled_value_and_grad(
@@ -67,16 +66,17 @@ def scaled_value_and_grad(
     allow_int: bool = False,
     axis_name: AxisName | None = None,
 ) -> Callable[..., ScaledGrad]:
-    """The gradient of a loss function, by a loss scale that is an argument of each call.
+    """The gradient of a loss function; each call takes a loss scale.
 
-    Nothing is rewritten here: the optimizer wrappers put :func:`duotone.autocast` around it.
-    :func:`duotone.value_and_grad` is the form for users.
+    This rewrites nothing: the optimizer wrappers apply :func:`duotone.autocast` to it. Users call
+    :func:`duotone.value_and_grad`.
 
-    A float16 loss is scaled by at most 2**15, whatever the loss scale holds, since its gradient is
-    a float16 too (see :meth:`LossScale.limited_to`); the gradients are unscaled by the same number.
+    A float16 loss is scaled by at most 2**15, whatever the value of the loss scale, because its
+    gradient is float16 too (see :meth:`LossScale.limited_to`). The gradients are divided by the
+    same number.
 
     Args:
-        loss_fn: gives a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
+        loss_fn: returns a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
         argnums: the arguments of `loss_fn` to differentiate, counted from 0 without the loss scale.
         has_aux: whether `loss_fn` returns a pair.
         allow_int: whether integer arguments may be differentiated (their gradients are float0).
@@ -120,17 +120,17 @@ def scaled_parts(
     """:func:`scaled_value_and_grad` without the check of the gradients.
 
     Args:
-        loss_fn: as there.
-        argnums: as there.
-        has_aux: as there.
-        allow_int: as there.
-        what: what `loss_fn` is called in errors.
+        loss_fn: returns a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
+        argnums: the arguments of `loss_fn` to differentiate, counted from 0 without the loss scale.
+        has_aux: whether `loss_fn` returns a pair.
+        allow_int: whether integer arguments may be differentiated.
+        what: how errors call `loss_fn`.
 
     Returns:
         A function ``(loss_scale, *args, **kwargs) -> (loss, aux, gradients)``.
 
     Raises:
-        ArgumentTypeError, ArgumentError: as there.
+        ArgumentTypeError, ArgumentError: as for :func:`scaled_value_and_grad`.
     """
     _check_callable(loss_fn)
     positions = check_argnums("argnums", argnums)
@@ -144,8 +144,8 @@ def scaled_parts(
 
         gradient = jax.value_and_grad(scaled_loss, positions, has_aux=True, allow_int=allow_int)
         (_, (loss, aux)), scaled = gradient(*args, **kwargs)
-        # The limit again and not the object from inside: values made while JAX differentiates
-        # must not leave that function. Both are the same operations on the same numbers.
+        # Recomputes the limit instead of using the one from `scaled_loss`, because a tracer must
+        # not leave the differentiated function. Both are the same operations on the same numbers.
         return loss, aux, loss_scale.limited_to(loss.dtype).unscale(scaled)
 
     return parts
@@ -156,12 +156,12 @@ def with_loss_scale_first(
 ) -> Callable[..., Any]:
     """Gives a function a name, and the signature that ``jit(static_argnames=...)`` reads.
 
-    Not ``functools.wraps``: it would show the signature of `loss_fn`, one argument short, and
-    ``jit`` would make the wrong argument static.
+    ``functools.wraps`` would show the signature of `loss_fn`, without the loss scale, and ``jit``
+    would make the wrong argument static.
 
     Args:
         name: ``"grad"`` or ``"value_and_grad"``.
-        loss_fn: what `grad_fn` differentiates.
+        loss_fn: the function that `grad_fn` differentiates.
         grad_fn: takes a loss scale, and the arguments of `loss_fn`.
 
     Returns:
@@ -186,11 +186,11 @@ def with_loss_scale_first(
 
 
 def check_argnums(name: str, argnums: Any) -> int | tuple[int, ...]:
-    """The positions to differentiate by, as ``jax.grad`` takes them.
+    """Checks the positions to differentiate, as for ``jax.grad``.
 
     Args:
-        name: the argument as the user knows it, for the error.
-        argnums: an integer, or several.
+        name: the name of the argument, for the error.
+        argnums: an integer, or a sequence of integers.
 
     Raises:
         ArgumentTypeError: it is neither.
@@ -218,12 +218,12 @@ def _index(number: Any) -> int:
 
 
 def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
-    """Refuses positions that a call has no argument for.
+    """Refuses positions beyond the arguments of a call.
 
     Args:
-        name: as for :func:`check_argnums`.
-        argnums: what that returned.
-        count: the positional arguments of the call, without a loss scale.
+        name: the name of the argument, for the error.
+        argnums: the positions that :func:`check_argnums` returned.
+        count: the number of positional arguments of the call, without a loss scale.
 
     Raises:
         ArgumentTypeError: there are too few.
@@ -270,12 +270,12 @@ def _check_callable(loss_fn: Any) -> None:
     if not callable(loss_fn):
         raise ArgumentTypeError(
             f"loss_fn must be a function that returns the loss; got {shown(loss_fn)}. "
-            "Pass the function itself, not what it returns."
+            "Pass the function itself, not its result."
         )
 
 
 def _describe(fn: Callable[..., Any]) -> str:
-    """The name of a function and, where Python knows it, the file and line it is written in."""
+    """The name of a function and, if Python knows them, its file and line."""
     name = getattr(fn, "__name__", type(fn).__name__)
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f"'{name}'" if code is None else f"'{name}' ({code.co_filename}:{code.co_firstlineno})"

@@ -1,11 +1,9 @@
-"""Loss scaling of one leaf of a pytree: which leaves it touches, and in which dtype.
+"""Loss scaling of one leaf of a pytree: which leaves change, and in which dtype.
 
-A leaf is *inexact* when it is a floating or complex array or Python number. All else (integers,
-booleans, float0, PRNG keys, functions, strings) has no magnitude to scale and passes through.
-Arithmetic is in float32 at least: a half leaf becomes float32, since the true gradient that
-unscaling recovers may be too small for its own half type; float64 stays float64.
-
-Called by ``state`` and ``finite``. Nothing here raises.
+A leaf is *inexact* if it is a floating or complex array or Python number. All other leaves
+(integers, booleans, float0, PRNG keys, functions, strings) pass through. Arithmetic is in float32
+at least: a half leaf becomes float32, because the true gradient may be too small for its half type;
+float64 stays float64.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ def is_inexact(leaf: Any) -> bool:
 
 
 def to_full(tree: Any) -> Any:
-    """Casts half leaves to float32; all other leaves stay as they are."""
+    """Casts half leaves to float32; other leaves pass through."""
     return jax.tree.map(lambda leaf: _full_array(leaf) if is_inexact(leaf) else leaf, tree)
 
 
@@ -39,8 +37,8 @@ def multiply(tree: Any, value: jax.Array) -> Any:
 def divide(tree: Any, value: jax.Array) -> Any:
     """Divides every inexact leaf by the scalar `value`, in float32 at least.
 
-    A division, not a product with the reciprocal: it is correctly rounded for a value that is no
-    power of two as well.
+    A division is correctly rounded even if the value is no power of two; a product with the
+    reciprocal is not.
     """
     return _combine(lax.div, tree, value)
 

@@ -1,4 +1,4 @@
-"""Watching a training: the loss scale in logs and TensorBoard, and one warning when it is stuck.
+"""Monitors a training: the loss scale in logs and TensorBoard, and one warning if it is stuck.
 
 ::
 
@@ -7,9 +7,8 @@
         params, opt_state = train_step(params, opt_state, batch)
         monitor(opt_state, step)
 
-An NNX or Keras optimizer holds its state: ``monitor(optimizer, step)``. A call reads the state once
-in `every` steps, because reading waits for the device. Called by training loops, callbacks, and
-(the warning) by ``opt.metrics``.
+An NNX or Keras optimizer contains its state: ``monitor(optimizer, step)``. The monitor reads the
+state once in `every` steps, because reading waits for the device.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ from duotone.scale.optimizer_state import MixedPrecisionState, Reading, check, f
 logger = logging.getLogger("duotone")
 
 SKIPPED_IN_VAIN = 10
-"""Skipped steps, not in a row, until a word about them where the scale cannot fall."""
+"""The number of skipped steps, not in a row, that triggers a warning if the scale cannot fall."""
 
 WARN_AFTER = 50
-"""Steps skipped in a row at the smallest scale until the warning. A good run has none: coming down
-from 2**24 takes 24 skipped steps, and at the floor the scale can no longer be the cause."""
+"""The number of consecutive steps skipped at the smallest scale that triggers the warning. A good
+run skips none there: falling from 2**24 takes 24 skipped steps, and at the floor the scale can no
+longer be the cause."""
 
 
 _OFTEN = 10
@@ -50,8 +50,8 @@ class StuckAlarm:
     before of losses that are not finite, or of skipped steps that have good ones between them.
 
     Args:
-        warn_after: skipped steps in a row.
-        ask: gives a sentence that names the operation to blame, or nothing.
+        warn_after: the number of consecutive skipped steps.
+        ask: returns a sentence that names the operation to blame, or an empty string.
     """
 
     def __init__(self, warn_after: int = WARN_AFTER, ask: Callable[[], str] = lambda: "") -> None:
@@ -61,9 +61,9 @@ class StuckAlarm:
         self._counted = 0
 
     def check(self, reading: Reading) -> None:
-        """Warns if it is time and it has not warned before."""
+        """Warns if the limit is reached and it has not warned before."""
         if self._rung or reading.stuck < self.warn_after:
-            self._say_of_some(reading)
+            self._warn_of_some(reading)
             return
         self._rung = True
         logger.warning(
@@ -120,11 +120,12 @@ class StuckAlarm:
             self._ask(),
         )
 
-    def _say_of_some(self, reading: Reading) -> None:
-        in_vain = reading.smallest and reading.last_finite
-        if self._rung or self._said or not in_vain or reading.skipped_steps < SKIPPED_IN_VAIN:
+    def _warn_of_some(self, reading: Reading) -> None:
+        if self._rung or self._warned_of_some or reading.skipped_steps < SKIPPED_IN_VAIN:
             return
-        self._said = True
+        if not (reading.smallest and reading.last_finite):
+            return
+        self._warned_of_some = True
         logger.warning(
             "%d steps were skipped and the loss scale can fall no more, it is %g: some batches "
             "give gradients that are not finite for a reason that scaling cannot mend. %s"
@@ -136,21 +137,21 @@ class StuckAlarm:
 
 
 class LossScaleMonitor:
-    """Logs the loss scale when something changed, and writes it to TensorBoard.
+    """Logs the loss scale when it changes, and writes it to TensorBoard.
 
-    Lines go to the logger ``"duotone"`` at level INFO: the scale, and how many steps were skipped
-    since the last line. Nothing is logged where nothing changed.
+    The logger ``"duotone"`` gets one line at level INFO with the scale and the number of steps
+    skipped since the last line. If nothing changed, nothing is logged.
 
     Args:
-        optimizer: the mixed-precision optimizer, of Optax, NNX or Keras; with it, it and
-            ``opt.metrics`` warn once between them. None watches any state, and shows the loss scale
-            that the state keeps, also where the optimizer does not use it.
+        optimizer: the mixed-precision optimizer, of Optax, NNX or Keras. The monitor and
+            ``opt.metrics`` then share one warning. With None, the monitor accepts any state and
+            shows the loss scale in it, even if the optimizer does not use it.
         every: steps between two readings.
-        logdir: a folder for TensorBoard, made if it is not there; needs ``tensorboard``.
-        writer: in place of `logdir`, an object with ``add_scalar(tag, value, step)`` (PyTorch's
+        logdir: a folder for TensorBoard, created if it does not exist; needs ``tensorboard``.
+        writer: instead of `logdir`, an object with ``add_scalar(tag, value, step)`` (PyTorch's
             and TensorBoard's writers) or ``scalar(tag, value, step)`` (Flax's).
-        warn_after: steps skipped in a row at the smallest scale until the one warning; 50 if left
-            out.
+        warn_after: the number of consecutive steps skipped at the smallest scale that triggers the
+            warning; 50 if omitted.
 
     Raises:
         ArgumentTypeError: an argument has the wrong type.
@@ -193,23 +194,23 @@ class LossScaleMonitor:
         self._read_at: int | None = None
 
     def __call__(self, state: Any, step: int) -> None:
-        """Looks at the state, unless it did so less than `every` steps ago.
+        """Reads the state, unless it did so less than `every` steps ago.
 
         Args:
-            state: the optimizer's state, or one that holds it, or an NNX or Keras optimizer itself;
+            state: the optimizer's state, a state that contains it, or an NNX or Keras optimizer;
                 outside compiled functions.
             step: the number of the step, for logs and the horizontal axis of TensorBoard.
 
         Raises:
-            ArgumentTypeError: `step` is no whole number, or `state` holds no loss scale.
+            ArgumentTypeError: `step` is no whole number, or `state` contains no loss scale.
             ArgumentError: the loss scale of `state` is NaN, infinite or out of its bounds.
         """
         step = _whole("step", step)
         if self._read_at is not None and 0 <= step - self._read_at < self._every:
             return
         self._read_at = step
-        held = getattr(state, "mixed_precision_state", None)  # of optimizers that keep their own
-        found = find(held() if callable(held) else state, "LossScaleMonitor")
+        own_state = getattr(state, "mixed_precision_state", None)  # NNX and Keras optimizers
+        found = find(own_state() if callable(own_state) else state, "LossScaleMonitor")
         reading = check(found, "LossScaleMonitor")
         if self._find is not None:
             reading = read(self._find(found), "LossScaleMonitor")
@@ -220,7 +221,7 @@ class LossScaleMonitor:
         self._alarm.check(reading)
 
     def close(self) -> None:
-        """Writes what TensorBoard has not written yet."""
+        """Flushes the TensorBoard writer."""
         if self._flush is not None:
             self._flush()
 
@@ -279,7 +280,7 @@ def _scalar_writer(
 def _tensorboard(
     logdir: Path,
 ) -> tuple[Callable[[str, float, int], Any], Callable[[], Any]]:
-    """A writer of TensorBoard's own, without TensorFlow."""
+    """TensorBoard's own writer, which does not need TensorFlow."""
     try:
         from tensorboard.summary import Writer
     except ImportError as error:

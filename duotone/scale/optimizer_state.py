@@ -1,7 +1,7 @@
-"""The state of an optimizer with a loss scale: what it holds, how it is found, read and checked.
+"""The state of an optimizer with a loss scale: its fields, and how to find, read and check it.
 
-Called by the optimizer adapters and by ``monitor``. It is a pytree of arrays, so every checkpoint
-library takes it; what was restored is looked at by :func:`check`, because a file can hold anything.
+It is a pytree of arrays, so every checkpoint library can save it. :func:`check` checks a restored
+state, because a file can contain anything.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from duotone.scale.state import DynamicLossScale, LossScale, NoLossScale
 
 
 class MixedPrecisionState(NamedTuple):
-    """The state of a wrapped optimizer; ``optax.tree_utils.tree_get`` sees inside.
+    """The state of a wrapped optimizer; ``optax.tree_utils.tree_get`` finds its fields.
 
     Attributes:
         inner: the state of the wrapped optimizer, unchanged.
-        loss_scale: the loss scale that the user asked for; counts good and skipped steps. Its value
-            is kept and not used where the optimizer scales no loss (``"dynamic"`` in bfloat16,
-            or mixed precision switched off), so that the state is the same tree for every dtype.
+        loss_scale: the loss scale that the user asked for; counts good and skipped steps. If the
+            optimizer does not scale losses (``"dynamic"`` in bfloat16, or mixed precision switched
+            off), its value is not used; so the state has one structure for all dtypes.
         last_finite: ``bool[]``, whether the last step was taken.
-        stuck: ``int32[]``, steps skipped in a row by which the scale could fall no more.
+        stuck: ``int32[]``, consecutive skipped steps after which the scale did not fall.
     """
 
     inner: Any
@@ -45,15 +45,15 @@ class MixedPrecisionState(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A state as numbers of the host; see :class:`MixedPrecisionState`.
+    """A state as Python numbers; see :class:`MixedPrecisionState`.
 
     Attributes:
         loss_scale: the scale.
         good_steps: finite steps since it last changed or a step was skipped.
-        skipped_steps: skipped steps, all together.
+        skipped_steps: the total number of skipped steps.
         last_finite: whether the last step was taken.
-        stuck: steps skipped in a row by which the scale could fall no more.
-        smallest: whether a skipped step leaves the scale where it is.
+        stuck: consecutive skipped steps after which the scale did not fall.
+        smallest: whether a skipped step would not lower the scale.
     """
 
     loss_scale: float
@@ -64,7 +64,7 @@ class Reading(NamedTuple):
     smallest: bool
 
     def metrics(self) -> dict[str, float | int | bool]:
-        """The numbers that people watch, by name: all but the last two."""
+        """The numbers for logs, by name: all except the last two."""
         return {name: self._asdict()[name] for name in self._fields[:4]}
 
 
@@ -84,10 +84,10 @@ def advance(
     """The state after a step.
 
     Args:
-        state: before it.
-        inner: the wrapped optimizer's state after it.
+        state: the state before the step.
+        inner: the wrapped optimizer's state after the step.
         finite: ``bool[]``, whether the gradients were finite.
-        loss: of the step, unscaled and the same on all devices; None where it is not known.
+        loss: the loss of the step, unscaled and equal on all devices; None if it is unknown.
     """
     loss_scale = state.loss_scale
     if loss is not None:
@@ -100,10 +100,10 @@ def advance(
 
 
 def cannot_fall(loss_scale: LossScale) -> jax.Array:
-    """True if a skipped step leaves a loss scale where it is, ``bool[]``.
+    """True if a skipped step would not lower a loss scale, ``bool[]``.
 
     Args:
-        loss_scale: fixed, none, or a dynamic one, which can fall to its floor.
+        loss_scale: any loss scale; a dynamic one can fall until its floor.
     """
     with updating():
         lower = loss_scale.adjust(jnp.asarray(False)).value
@@ -114,7 +114,7 @@ def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
     """A state with the loss scale that multiplies losses.
 
     Args:
-        state: as the optimizer stores it.
+        state: the state that the optimizer stores.
         scaled: whether the optimizer scales losses.
 
     Returns:
@@ -126,7 +126,7 @@ def in_use(state: MixedPrecisionState, *, scaled: bool) -> MixedPrecisionState:
 
 
 def stored(used: MixedPrecisionState, before: MixedPrecisionState) -> MixedPrecisionState:
-    """The inverse of :func:`in_use`: a state as the optimizer stores it.
+    """The inverse of :func:`in_use`: the state that the optimizer stores.
 
     Args:
         used: the state after a step, with the loss scale that is in use.
@@ -141,45 +141,45 @@ def stored(used: MixedPrecisionState, before: MixedPrecisionState) -> MixedPreci
 
 
 def _counts(loss_scale: LossScale) -> dict[str, Any]:
-    """The counts that a loss scale keeps; one of the user's own class may keep none."""
+    """The counts of a loss scale; a user's subclass may have none."""
     names = {field.name for field in dataclasses.fields(loss_scale)}  # pyright: ignore
     return {n: getattr(loss_scale, n) for n in ("good_steps", "skipped") if n in names}
 
 
-def places(tree: Any) -> list[tuple[str, MixedPrecisionState]]:
-    """Every :class:`MixedPrecisionState` in a tree, outermost only, with its place."""
+def states_in(tree: Any) -> list[tuple[str, MixedPrecisionState]]:
+    """Every outermost :class:`MixedPrecisionState` in a tree, with its path."""
     leaves, _ = tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, MixedPrecisionState))
     return [(keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, MixedPrecisionState)]
 
 
 def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
-    """The one :class:`MixedPrecisionState` in the state of an optimizer around it.
+    """The one :class:`MixedPrecisionState` in the state of an outer optimizer.
 
     Args:
-        state: the state itself, or that of ``optax.chain``, ``optax.masked`` and the like.
+        state: the state itself, or the state of ``optax.chain``, ``optax.masked`` and the like.
         who: the method that was called, for the error.
-        scaled: whether gradients may overflow because of the loss scale, which then must not
-            reach anything that keeps them.
+        scaled: whether gradients may overflow because of the loss scale. An optimizer that stores
+            them must then be inside the mixed-precision optimizer.
 
     Raises:
         ArgumentTypeError: there is none.
-        ArgumentError: there are several, or it stands below ``optax.MultiSteps``, or beside what a
-            step that is not finite would ruin.
+        ArgumentError: there are several, or it is inside ``optax.MultiSteps``, or a step that is
+            not finite would ruin an optimizer outside of it.
     """
     if isinstance(state, MixedPrecisionState):
         return state
-    found = places(state)
+    found = states_in(state)
     if not found:
         raise ArgumentTypeError(
             f"{who}: the state must be that of a mixed-precision optimizer, as its init(params) "
-            f"gives; got {_shown(state)}. A state of the bare optimizer, from a checkpoint of "
-            "before for instance, goes inside: opt.init(params)._replace(inner=state)."
+            f"gives; got {_shown(state)}. A state of the bare optimizer (from an old checkpoint, "
+            "for instance) goes inside: opt.init(params)._replace(inner=state)."
         )
     if len(found) > 1:
-        shown = ", ".join(f"state{place}" for place, _ in found)
+        shown = ", ".join(f"state{path}" for path, _ in found)
         raise ArgumentError(
-            f"{who}: the state holds {len(found)} loss scales, at {shown}, and one loss can have "
-            "only one. Wrap the outermost optimizer once: "
+            f"{who}: the state contains {len(found)} loss scales, at {shown}, but one loss can "
+            "have only one. Wrap the outermost optimizer once: "
             "enable_mixed_precision_graph_rewrite(optax.multi_transform(...))."
         )
     _refuse_inside_accumulation(state, who)
@@ -187,7 +187,7 @@ def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
     if scaled and (ruined := _unprotected(state)):
         raise ArgumentError(
             f"{who}: {ruined} is outside of the mixed-precision optimizer, so gradients that "
-            "overflow reach it and the step is not skipped there. Wrap the outermost optimizer "
+            "overflow reach it and it does not skip the step. Wrap the outermost optimizer "
             "once: enable_mixed_precision_graph_rewrite(optax.chain(...))."
         )
     return found[0][1]
@@ -195,7 +195,7 @@ def find(state: Any, who: str, *, scaled: bool = False) -> MixedPrecisionState:
 
 def _refuse_inside_accumulation(state: Any, who: str) -> None:
     around = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.MultiStepsState))
-    if any(isinstance(leaf, optax.MultiStepsState) and places(leaf) for leaf in around):
+    if any(isinstance(leaf, optax.MultiStepsState) and states_in(leaf) for leaf in around):
         raise _accumulation_around(who)
 
 
@@ -217,21 +217,21 @@ def _accumulation_around(who: str) -> ArgumentError:
 
 
 def _unprotected(state: Any) -> str:
-    """Names a part that sees gradients that overflow and keeps something of them; else empty.
+    """Names a part of the state that overflowing gradients would ruin; empty if there is none.
 
-    That is another branch of a partition, unless it is ``optax.set_to_zero()``, and what stands
-    earlier in a chain and holds arrays (a momentum).
+    Such a part is another branch of a partition, except ``optax.set_to_zero()``, or an earlier part
+    of a chain that has arrays (a momentum).
     """
-    if isinstance(state, MixedPrecisionState) or not places(state):
+    if isinstance(state, MixedPrecisionState) or not states_in(state):
         return ""
     if isinstance(state, optax.PartitionState):
         for name, branch in state.inner_states.items():
             frozen = isinstance(getattr(branch, "inner_state", None), optax.EmptyState)
-            if not frozen and not places(branch):
+            if not frozen and not states_in(branch):
                 return f"the branch {name!r} of multi_transform"
     parts = jax.tree.leaves(state, is_leaf=lambda x: x is not state)
     if isinstance(state, dict) or type(state) is tuple:
-        for part in itertools.takewhile(lambda part: not places(part), parts):
+        for part in itertools.takewhile(lambda part: not states_in(part), parts):
             if any(jnp.ndim(leaf) and is_inexact(leaf) for leaf in jax.tree.leaves(part)):
                 return f"{type(part).__name__}, earlier in the chain,"
     return next(filter(None, map(_unprotected, parts)), "")
@@ -243,7 +243,7 @@ def is_concrete(state: MixedPrecisionState) -> bool:
         not isinstance(leaf, Tracer)
         and getattr(leaf, "is_ready", lambda: True)()
         and getattr(leaf, "is_fully_addressable", True)
-        # The value as well: that of a fixed scale is a constant, traced wherever something is.
+        # Checks the value too: the value of a fixed scale is a constant, which any trace traces.
         for leaf in jax.tree.leaves((*state[1:], state.loss_scale.value))
     )
 
@@ -273,10 +273,10 @@ def read(state: MixedPrecisionState, who: str) -> Reading:
         )
     if any(jnp.shape(number) != () for number in numbers):
         raise ArgumentTypeError(
-            f"{who}: the state holds one loss scale for each of several models or devices "
+            f"{who}: the state contains one loss scale for each of several models or devices "
             f"(shape {jnp.shape(numbers[0])}). Take one: jax.tree.map(lambda x: x[0], state)."
         )
-    with jax.ensure_compile_time_eval():  # the state is known, also where the call is traced
+    with jax.ensure_compile_time_eval():  # the state is concrete even if the call is traced
         smallest = cannot_fall(loss_scale)
     *numbers, smallest = jax.device_get((*numbers, smallest))
     scale, good, skipped, finite, stuck = numbers
@@ -284,7 +284,7 @@ def read(state: MixedPrecisionState, who: str) -> Reading:
 
 
 def check(state: MixedPrecisionState, who: str) -> Reading:
-    """Refuses a loss scale that no training makes: NaN, infinite, 0, out of its bounds.
+    """Refuses a loss scale that no training produces: NaN, infinite, 0, out of its bounds.
 
     Args:
         state: outside compiled functions.
@@ -304,24 +304,24 @@ def check(state: MixedPrecisionState, who: str) -> Reading:
     floor, cap = _as_float32(floor), _as_float32(cap)
     if not (math.isfinite(reading.loss_scale) and floor <= reading.loss_scale <= cap):
         raise ArgumentError(
-            f"{who}: the loss scale of the state is {reading.loss_scale:g}, and no training makes "
-            f"that: it lies from {floor:g} to {cap:g}. The checkpoint is damaged, or was written "
-            "by another library. Begin with a new loss scale and keep the rest: "
+            f"{who}: the loss scale of the state is {reading.loss_scale:g}, but a training keeps "
+            f"it from {floor:g} to {cap:g}. The checkpoint is damaged, or was written "
+            "by another library. Start with a new loss scale and keep the rest: "
             "state._replace(loss_scale=opt.init(params).loss_scale)."
         )
     for name in ("good_steps", "skipped_steps", "stuck"):
         if getattr(reading, name) < 0:
             raise ArgumentError(
-                f"{who}: {name} of the state is {getattr(reading, name)}, and a count is never "
-                "below 0. The checkpoint is damaged; begin with a new loss scale and keep the "
-                "rest: state._replace(loss_scale=new.loss_scale, stuck=new.stuck) of "
-                "new = opt.init(params)."
+                f"{who}: {name} of the state is {getattr(reading, name)}, but a count is never "
+                "below 0. The checkpoint is damaged; start with a new loss scale and keep the "
+                "rest: new = opt.init(params); state._replace(loss_scale=new.loss_scale, "
+                "stuck=new.stuck)."
             )
     return reading
 
 
 def _as_float32(number: float) -> float:
-    """As the state holds it."""
+    """Rounds a bound to float32, the dtype in which the state stores the scale."""
     return float(np.float32(number)) if number < MAX_SCALE else number
 
 

@@ -1,6 +1,6 @@
-"""Powers of two in compiled programs, by the bits of a float32.
+"""Powers of two in compiled programs, computed from the bits of a float32.
 
-They are exact. Compiled logarithms and powers are not, and take more operations.
+These are exact. Compiled logarithms and powers are not, and take more operations.
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def powers_held_by(kind: Any) -> tuple[float, float]:
     """The smallest normal and the largest power of two of a floating type.
 
     Args:
-        kind: what ``jnp.finfo`` gives.
+        kind: the ``jnp.finfo`` of the type.
     """
     return 2.0 ** int(kind.minexp), 2.0 ** (int(kind.maxexp) - 1)

@@ -1,9 +1,9 @@
 """Keep or replace: one tree or the other, decided by a traced boolean.
 
-``select_tree(finite, new, old)`` is how a step is skipped: parameters, optimizer state, step
-counters, PRNG keys and anything else in the two trees stay exactly as they were. It takes every
-leaf, of any dtype, and never converts one: a new value of another shape or dtype is an error here,
-because it would surface later as a recompilation or a loop carry of changing type.
+``select_tree(finite, new, old)`` skips a step: parameters, optimizer state, step counters, PRNG
+keys and anything else in the trees keep their old values. It accepts leaves of any dtype and never
+converts one. A new value of another shape or dtype is an error here, because it would later cause a
+recompilation or a loop carry of changing type.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from duotone.errors import ArgumentError, ArgumentTypeError
 
 
 def select_tree(pred: Any, on_true: Any, on_false: Any) -> Any:
-    """Returns `on_true` where `pred` holds and `on_false` where it does not, leaf by leaf.
+    """Returns `on_true` if `pred` is true, else `on_false`, leaf by leaf.
 
-    Both trees are computed, and one is kept: infinities in the other do not leak.
+    Both trees are computed; infinities in the other tree do not leak into the result.
 
     Args:
-        pred: ``bool[]`` (or a Python bool), usually of :func:`duotone.all_finite`.
+        pred: ``bool[]`` (or a Python bool), usually from :func:`duotone.all_finite`.
         on_true: any pytree.
         on_false: a pytree of the same structure, whose leaves have the same shapes and dtypes.
 
@@ -53,18 +53,18 @@ def select_tree(pred: Any, on_true: Any, on_false: Any) -> Any:
 
 
 def pairs(on_true: Any, on_false: Any) -> list[tuple[Any, Any, bool]]:
-    """The leaves of two trees that a choice is made between.
+    """The pairs of leaves of two trees, for :func:`select_tree`.
 
     Args:
         on_true: any pytree.
-        on_false: another.
+        on_false: a pytree of the same structure.
 
     Returns:
-        For each leaf the one, the other, and whether they are two arrays of one type to choose
-        between; where not, either will do.
+        For each leaf the new value, the old value, and whether a choice is needed: False if both
+        are the same object or equal static values.
 
     Raises:
-        ArgumentError: as :func:`select_tree` does.
+        ArgumentError: the trees differ, as for :func:`select_tree`.
     """
     paths_and_new, structure = tree_flatten_with_path(on_true)
     old, old_structure = tree_flatten(on_false)
@@ -93,7 +93,7 @@ def check_predicate(pred: Any, name: str) -> jax.Array:
 
 
 def _check_leaf(path: str, new: Any, old: Any) -> bool:
-    """True if there is something to choose; raises where there must not be."""
+    """True if the two leaves need a choice; raises if a choice between them is impossible."""
     if new is old:
         return False
     if not (_is_array(new) and _is_array(old)):
@@ -114,7 +114,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _check_same_static(path: str, new: Any, old: Any) -> None:
-    """A leaf that is no array cannot depend on a traced choice: it must be the same in both."""
+    """Raises unless two leaves that are not arrays are equal: they cannot depend on a tracer."""
     if type(new) is type(old) and bool(new == old):
         return
     raise ArgumentError(
@@ -136,6 +136,6 @@ def _first_difference(on_true: Any, on_false: Any) -> str:
         for path in here:
             if path not in there:
                 leaf = f"leaf {path}" if path else "a single leaf"
-                return f"{name} has {leaf}, which {other} has not"
+                return f"{name} has {leaf}, which {other} does not have"
     structures = (jax.tree.structure(on_true), jax.tree.structure(on_false))
     return f"on_true is {structures[0]} and on_false is {structures[1]}"

@@ -1,4 +1,4 @@
-"""Skipping: an Optax optimizer that leaves out the steps whose gradients are not finite.
+"""Skipping: an Optax optimizer that skips the steps whose gradients are not finite.
 
 ::
 
@@ -7,19 +7,22 @@
     else:       updates = -0.0                 # p + -0.0 is p, bit for bit, for every p
                                                # momenta, counters, schedules stay: all of `state`
 
-:func:`skip_nonfinite` is that and a counter; the optimizer of ``duotone.adapters.optax`` adds the
-loss scale. Both go through :func:`guarded_update` or :func:`guarded_apply`.
+:func:`skip_nonfinite` does this and counts skipped steps; the optimizer of
+``duotone.adapters.optax`` adds the loss scale. Both call :func:`guarded_update` or
+:func:`guarded_apply`.
 
-``lax.cond`` on CPUs, ``select`` elsewhere. Measured on a CPU, a select of every parameter and
-momentum cost a seventh of a small network's step and the branch nothing that could be measured
-(``benchmarks/optimizer_overhead.py`` has both): with a select the old momentum is read by what
-makes the updates and by what makes the new momentum, so the compiler copies it before it writes the
-new one in its place. A branch also keeps infinities out of the optimizer: ``jax_debug_nans`` does
-not stop in it, a line search does not run on NaN. On a GPU the host must read the condition before
-it can launch either branch, so it would wait for the backward pass in every step and could not run
-ahead of the device; there the select is part of the fused loop that reads and writes the momentum
-anyway. Where devices may answer differently it is a select everywhere (``axis_name=()``), because a
-collective in a branch that only some take would hang; under ``vmap`` JAX makes a select of it.
+On CPUs this is ``lax.cond``, elsewhere ``select``. Measured on a CPU, a select of every parameter
+and momentum costs a seventh of a small network's step, and a branch costs nothing measurable
+(``benchmarks/optimizer_overhead.py`` has both). With a select, two operations read the old
+momentum, so the compiler copies it before it overwrites it. A branch also keeps infinities out of
+the optimizer: ``jax_debug_nans`` does not stop in it, and a line search does not run on NaN.
+
+On a GPU, the host must read the condition before it can launch a branch. It would wait for the
+backward pass in every step and could not run ahead of the device. A select is part of the fused
+loop that reads and writes the momentum anyway.
+
+If devices may disagree (``axis_name=()``), it is a select on every backend, because a collective in
+a branch that only some devices take would hang. Under ``vmap``, JAX turns the branch into a select.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class SkipState(NamedTuple):
 
     Attributes:
         inner: the state of the wrapped optimizer, unchanged.
-        skipped: steps left out, ``int32[]``.
+        skipped: the number of skipped steps, ``int32[]``.
         last_finite: ``bool[]``, whether the last step was taken.
     """
 
@@ -62,12 +65,12 @@ def skip_nonfinite(
 ) -> optax.GradientTransformationExtraArgs:
     """Wraps an optimizer so that a step whose gradients are not all finite changes nothing.
 
-    Parameters, the optimizer's state, its step counters and schedules stay bit for bit as they
-    were; the step is counted in ``skipped``. It scales nothing: for float16 use
-    :func:`duotone.enable_mixed_precision_graph_rewrite`, which skips as well.
+    Parameters, the optimizer's state, its step counters and schedules do not change by a single
+    bit; ``skipped`` counts the step. This scales no loss: for float16 use
+    :func:`duotone.enable_mixed_precision_graph_rewrite`, which also skips.
 
-    To accumulate gradients, skip outside: ``skip_nonfinite(optax.MultiSteps(tx, k))``. With the
-    other nesting one bad micro-batch makes the whole sum NaN.
+    To accumulate gradients, use ``skip_nonfinite(optax.MultiSteps(tx, k))``. With the other
+    nesting, one bad micro-batch makes the whole sum NaN.
 
     Args:
         inner: an Optax optimizer, or any object with ``init`` and ``update``.
@@ -77,8 +80,8 @@ def skip_nonfinite(
         An Optax optimizer; its state is a :class:`SkipState`.
 
     Raises:
-        ArgumentTypeError: `full_readers` is no optimizer, or `axis_name` no name.
-        ArgumentError: on a step, where devices could disagree and no axis is named.
+        ArgumentTypeError: `inner` is no optimizer, or `axis_name` no name.
+        ArgumentError: on a step, if devices could disagree and no axis is named.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -111,14 +114,14 @@ def skip_nonfinite(
 
 
 def with_extra_args(inner: Any, who: str) -> Any:
-    """An optimizer whose ``update`` takes extra arguments, from any that has the two methods.
+    """An optimizer whose ``update`` takes extra arguments, from any object with both methods.
 
     Args:
         inner: an Optax optimizer, or an object such as ``optax.MultiSteps``.
         who: the function that was called, for the error.
 
     Raises:
-        ArgumentTypeError: `full_readers` is no optimizer.
+        ArgumentTypeError: `inner` is no optimizer.
     """
     if isinstance(inner, optax.GradientTransformation):
         return optax.with_extra_args_support(inner)
@@ -133,9 +136,9 @@ def with_extra_args(inner: Any, who: str) -> Any:
 
 
 def accepted(optimizer: Any, offered: dict[str, Any]) -> dict[str, Any]:
-    """Those of some extra arguments that an optimizer's ``update`` takes.
+    """The extra arguments that an optimizer's ``update`` accepts.
 
-    By Optax's convention it takes all and ignores what it does not know; a few are stricter.
+    By Optax's convention, ``update`` accepts all and ignores unknown ones; some do not.
     """
     parameters = inspect.signature(optimizer.update).parameters
     return (
@@ -161,16 +164,16 @@ def _not_an_optimizer(inner: Any) -> str:
         remedy = f"Call it first, as in {name}(1e-3), and pass the optimizer that it makes."
     else:
         shown, remedy = f"{kind_of(inner)}", "Pass an optimizer, such as optax.adam(1e-3)."
-    return f"the optimizer must have init and update, as those of Optax have; got {shown}. {remedy}"
+    return f"the optimizer must have init and update, like Optax optimizers; got {shown}. {remedy}"
 
 
 def checked_gradients(grads: Any, axes: tuple[str, ...] | None, who: str) -> tuple[Any, jax.Array]:
     """Gradients as a plain tree, and whether they are finite on all devices.
 
     Args:
-        grads: a tree, or a :class:`ScaledGrad`, whose own answer then counts: it was found before
-            anything (clipping, for one) could hide an infinity.
-        axes: as :func:`check_axis_name` returns them.
+        grads: a tree, or a :class:`ScaledGrad`. Its ``finite`` is used, because it was computed
+            before clipping, for instance, could hide an infinity.
+        axes: the result of :func:`check_axis_name`.
         who: the function that was called, for the error.
 
     Raises:
@@ -183,19 +186,18 @@ def checked_gradients(grads: Any, axes: tuple[str, ...] | None, who: str) -> tup
 
 
 def check_agreement(axes: tuple[str, ...] | None, who: str) -> None:
-    """Refuses a finite check where devices could disagree and nothing tells.
+    """Refuses a finite check if devices could disagree and the types do not show it.
 
-    Inside ``shard_map(check_vma=True)`` the types tell along which axes an answer varies. With
-    ``check_vma=False`` and in ``pmap`` they do not; whether they do is seen in the type of the
-    position along an axis, which varies along it by definition. ``vmap`` needs no check: a step
-    skipped in one lane only gives every lane parameters of its own, which their shape shows.
+    Inside ``shard_map(check_vma=True)``, types have the axes along which an array varies. With
+    ``check_vma=False`` and in ``pmap`` they do not. ``vmap`` needs no check: if only one lane skips
+    a step, every lane gets its own parameters, and their shape shows it.
 
     Args:
-        axes: named axes, or None where they are to be found from types.
+        axes: named axes, or None to read them from types.
         who: the function that was called, for the error.
 
     Raises:
-        ArgumentError: the code runs inside axes that types do not follow, and `axes` is None.
+        ArgumentError: the code runs inside axes that types do not track, and `axes` is None.
     """
     if axes is not None:
         return
@@ -203,22 +205,22 @@ def check_agreement(axes: tuple[str, ...] | None, who: str) -> None:
     if unfollowed:
         names = unfollowed[0] if len(unfollowed) == 1 else tuple(unfollowed)
         raise ArgumentError(
-            f"{who}: this runs on several devices along {names!r}, each with gradients of its own "
-            "(pmap, or shard_map with check_vma=False), and nothing tells whether they are equal. "
-            "If one device skipped a step that the others take, their parameters would differ from "
-            f"then on. Name the axis where the optimizer is wrapped: axis_name={names!r} of "
-            "enable_mixed_precision_graph_rewrite; or give axis_name=() there if the gradients are "
-            "already averaged over it, or each device trains a model of its own."
+            f"{who}: this runs on several devices along {names!r}, each with its own gradients "
+            "(pmap, or shard_map with check_vma=False), and their types do not show if they are "
+            "equal. If one device skipped a step that the others take, their parameters would "
+            f"differ afterwards. Pass axis_name={names!r} to "
+            "enable_mixed_precision_graph_rewrite; or pass axis_name=() if the gradients are "
+            "already averaged over it, or if each device trains its own model."
         )
 
 
 def guarded_update(
     optimizer: Any, grads: Any, old: Any, params: Any, finite: jax.Array, extra: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Runs the optimizer where the gradients are finite.
+    """Runs the optimizer if the gradients are finite.
 
     Args:
-        optimizer: with ``init`` and ``update``, taking extra arguments.
+        optimizer: has ``init`` and ``update``, and accepts extra arguments.
         grads: unscaled gradients.
         old: the optimizer's state.
         params: the parameters, or None.
@@ -227,7 +229,7 @@ def guarded_update(
 
     Returns:
         The updates (-0.0 in a skipped step), and the new state or `old`. Floating leaves of the
-        state keep the dtype they had; see :func:`updated`.
+        state keep their dtypes; see :func:`updated`.
 
     Raises:
         ArgumentError: the optimizer returned a state of another structure or shape.
@@ -245,18 +247,18 @@ def guarded_apply(
     """:func:`guarded_update`, and the updates added to the parameters.
 
     Args:
-        optimizer: as there.
-        grads: as there.
-        old: as there.
+        optimizer: has ``init`` and ``update``, and accepts extra arguments.
+        grads: unscaled gradients.
+        old: the optimizer's state.
         params: the parameters.
-        finite: as there.
-        extra: as there.
+        finite: ``bool[]``.
+        extra: further arguments of ``update``.
 
     Returns:
-        The new parameters in their own dtypes and the new state, or both as they were.
+        The new parameters in their own dtypes and the new state, or both unchanged.
 
     Raises:
-        ArgumentError: as there.
+        ArgumentError: the optimizer returned a state of another structure or shape.
     """
 
     def run() -> tuple[Any, Any]:
@@ -269,19 +271,19 @@ def guarded_apply(
 def updated(
     optimizer: Any, grads: Any, old: Any, params: Any, extra: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Runs the optimizer, in float32 where its parameters are half and its gradients are not.
+    """Runs the optimizer, in float32 if its parameters are half and its gradients are not.
 
-    Unscaled gradients are float32: those of float16 parameters may be too small for float16. An
-    optimizer that compares dtypes (``lax.cond``, ``lax.clamp``) fails if its state and parameters
-    are half beside them. So it sees all three as if the parameters were float32, and the state is
-    stored in the dtypes that ``init`` gave it. Half gradients of half parameters stay as they are.
+    Unscaled gradients are float32, because those of float16 parameters may be too small for
+    float16. An optimizer that compares dtypes (``lax.cond``, ``lax.clamp``) fails if its state and
+    parameters are half. So it gets all three as if the parameters were float32, and the state is
+    stored in the dtypes from ``init``. Half gradients of half parameters are not converted.
 
     Args:
-        optimizer: as for :func:`guarded_update`.
-        grads: as there.
-        old: as there.
-        params: as there.
-        extra: as there.
+        optimizer: has ``init`` and ``update``, and accepts extra arguments.
+        grads: unscaled gradients.
+        old: the optimizer's state.
+        params: the parameters, or None.
+        extra: further arguments of ``update``.
 
     Returns:
         The updates, and the new state in the dtypes of `old`.
@@ -291,7 +293,7 @@ def updated(
         wide = to_full(params)
         try:
             state = in_dtypes_of(jax.eval_shape(lambda: optimizer.init(wide)), old)
-        except TypeError:  # a state that holds other things than arrays
+        except TypeError:  # a leaf of the state is no array
             wide = params
     updates, new = optimizer.update(grads, state, wide, **extra)
     return updates, in_dtypes_of(old, new)
@@ -303,7 +305,7 @@ def _any_half(tree: Any) -> bool:
 
 
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
-    """``run()`` where `finite` holds, elsewhere ``keep(like)``, whose types are those of it."""
+    """``run()`` if `finite` is true, else ``keep(like)``; ``like`` has the types of ``run()``."""
     with updating():
         if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()
@@ -329,7 +331,7 @@ def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]
 
 
 def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
-    """:func:`_where` outside of ``jit``, which would compile a branch anew at every step."""
+    """:func:`_where` outside of ``jit``, where ``lax.cond`` would recompile at every step."""
     done = None
 
     def shaped() -> None:
@@ -348,37 +350,37 @@ def _where_known(finite: bool, run: Callable[[], Any], keep: Callable[[Any], Any
 
 
 def _branching_is_free() -> bool:
-    """True if the host need not wait for the device to learn which branch to take."""
+    """True if the host does not wait for a device to read a branch condition."""
     return _jax.platform_to_paint_for() == "cpu"
 
 
 def _like(new: Any, old: Any) -> jax.Array:
-    """`old`, varying along the mesh axes along which `new` does."""
+    """`old`, cast to vary along the mesh axes along which `new` varies."""
     axes = jax.typeof(jnp.asarray(new)).mat.varying - jax.typeof(jnp.asarray(old)).mat.varying
     return lax.pcast(jnp.asarray(old), tuple(sorted(axes)), to="varying") if axes else old
 
 
 def _nothing(update: Any) -> Any:
-    """The number that changes nothing when it is added, in the place of an update."""
+    """An update that changes nothing when it is added."""
     if not hasattr(update, "dtype") or update.dtype == jax.dtypes.float0:
         return update
-    # -0.0 and not 0.0: -0.0 + 0.0 is 0.0, another number to bits, checksums and 1 / x.
+    # -0.0 instead of 0.0: -0.0 + 0.0 is 0.0, whose bits, checksum and reciprocal differ.
     zero = complex(-0.0, -0.0) if jnp.iscomplexobj(update) else -0.0
     return jnp.full(update.shape, zero if is_inexact(update) else 0, update.dtype)
 
 
 def in_dtypes_of(old: Any, new: Any) -> Any:
-    """The floating leaves of a tree in the dtypes of another one, if both have one structure.
+    """Casts the floating leaves of a tree to the dtypes of another tree of the same structure.
 
     Args:
-        old: gives the dtypes.
-        new: a tree of arrays.
+        old: the tree with the dtypes.
+        new: a tree of arrays; returned unchanged if the structures differ.
 
     Returns:
         `new`, with the dtypes of `old`.
     """
     if jax.tree.structure(old) != jax.tree.structure(new):
-        return new  # the choice between the two names the difference
+        return new  # `select_tree` then raises an error that names the difference
 
     def convert(kept: Any, leaf: Any) -> Any:
         if leaf is kept or not (is_inexact(kept) and is_inexact(leaf)):

@@ -1,21 +1,21 @@
-"""The three loss scales: dynamic, fixed and none. Frozen values with the same methods in one order.
+"""The three loss scales: dynamic, fixed and none. Each is frozen and has the same methods in order.
 
-Each is a pytree derived from its dataclass: fields marked static are configuration (part of the
-structure: another value compiles another program), all others are arrays that ``jit``, ``scan``,
-``vmap`` and checkpoints carry. No flatten function lists the fields, so none can be forgotten.
+Each is a pytree derived from its dataclass. Static fields are configuration: they are part of the
+structure, so another value compiles another program. All other fields are arrays that ``jit``,
+``scan``, ``vmap`` and checkpoints carry. No flatten function lists the fields, so none can be
+forgotten.
 
 The rule of :class:`DynamicLossScale`, with the scale s and the count g of good steps in a row::
 
     finite:      g += 1;  if g == growth_interval: s = min(s * factor, cap), g = 0
     not finite:  s = max(s / factor, floor), g = 0, skipped += 1
 
-It is the rule of TensorFlow's and PyTorch's scalers, with two bounds that they lack, and a first
-step that falls further where its loss is large (:meth:`DynamicLossScale.fitted_to`). Without the
-floor, 170 bad steps in a row bring the scale to 0 and the next good step divides by it; without the
-cap, easy gradients bring it to infinity.
+This is the rule of TensorFlow's and PyTorch's scalers with two additions. It has bounds: without
+the floor, 170 consecutive bad steps bring the scale to 0 and the next good step divides by it;
+without the cap, small gradients bring it to infinity. And a large loss lowers the scale further in
+the first steps (:meth:`DynamicLossScale.fitted_to`).
 
-Who extends this: a rule of your own is a subclass of :class:`LossScale` with ``value`` and
-``adjust``.
+To add a rule, subclass :class:`LossScale` with ``value`` and ``adjust``.
 """
 
 from __future__ import annotations
@@ -44,20 +44,19 @@ from duotone.scale.selection import check_predicate
 _STATIC = {"static": True}
 
 ORDINARY_LOSS = 16.0
-"""Losses that are means over examples begin below it: a cross entropy of 50,000 classes at 10.8."""
+"""A mean loss over examples starts below this: a cross entropy of 50,000 classes at 10.8."""
 
-# Marks a state array that the caller left out. Not None: pytree transformations rebuild a loss
-# scale with None, integers (axes), bare objects and tracers in place of its arrays, and these must
-# come through untouched.
+# Marks a state array that the caller omitted. This is not None, because pytree transformations
+# rebuild a loss scale with None, integers (axes), objects and tracers instead of its arrays.
 _INITIAL: Any = object()
 
 
 class LossScale(abc.ABC):
     """A positive scalar by which a loss is multiplied, and the rule that adjusts it.
 
-    A subclass is a frozen dataclass registered with ``jax.tree_util.register_dataclass`` that gives
-    :attr:`value` and :meth:`adjust`, and :meth:`limited_to` where its value may exceed what a half
-    type holds. Do not override :meth:`scale` without :meth:`unscale`.
+    A subclass is a frozen dataclass registered with ``jax.tree_util.register_dataclass``. It
+    defines :attr:`value` and :meth:`adjust`, and :meth:`limited_to` if its value may exceed the
+    range of a half type. Override :meth:`scale` and :meth:`unscale` only together.
     """
 
     @property
@@ -83,14 +82,14 @@ class LossScale(abc.ABC):
         """Divides the floating leaves of a tree (usually the gradients) by the scale.
 
         Call it on the loss scale that scaled the loss, before :meth:`adjust`: the adjusted one may
-        hold another scale, and every gradient would be off by the factor.
+        have another value, and every gradient would be wrong by the factor.
 
         Args:
             tree: any pytree; leaves that are neither floating nor complex pass through.
 
         Returns:
             The unscaled tree; half leaves as float32, because a true gradient may be too small for
-            the half type that held the scaled one; all others in their own dtype.
+            the half type of the scaled one; all others in their own dtype.
         """
         with updating():
             return divide(tree, self.value)
@@ -108,32 +107,32 @@ class LossScale(abc.ABC):
         """
 
     def fitted_to(self, loss: Any, grads_finite: Any, last_finite: Any = True) -> LossScale:
-        """The loss scale to adjust, after a step of which the loss is known.
+        """The loss scale to adjust, after a step whose loss is known.
 
         Args:
             loss: ``floating[]``, unscaled; the same on all devices.
-            grads_finite: as for :meth:`adjust`, which is called next.
-            last_finite: ``bool[]``, the same of the step before.
+            grads_finite: ``bool[]``, whether every gradient of this step was finite.
+            last_finite: ``bool[]``, whether every gradient of the previous step was finite.
 
         Returns:
-            A loss scale that a large loss of a first step may have lowered; itself for those that
-            do not look for their own value.
+            A loss scale, lowered if the loss of one of the first steps is large. Only a dynamic
+            loss scale does so; others return themselves.
         """
         del loss, grads_finite, last_finite
         return self
 
     def limited_to(self, dtype: Any) -> LossScale:
-        """The loss scale with which a loss of this dtype is scaled.
+        """The loss scale that scales a loss of this dtype.
 
-        The gradient of a loss has the dtype of the loss, so the scale itself must fit into it:
-        float16 ends at 65504 and would make infinity of 2**16.
+        The gradient of a loss has the dtype of the loss, so the scale itself must fit into it: the
+        largest float16 is 65504, so 2**16 would overflow.
 
         Args:
             dtype: the floating dtype of the loss.
 
         Returns:
-            A loss scale whose value `dtype` holds exactly, from its smallest normal number to its
-            largest power of two (2**-14 to 2**15 for float16); itself for float32 and float64.
+            A loss scale whose value `dtype` represents exactly, from its smallest normal number to
+            its largest power of two (2**-14 to 2**15 for float16); itself for float32 and float64.
         """
         del dtype
         return self
@@ -145,28 +144,28 @@ class LossScale(abc.ABC):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale(LossScale):
-    """A loss scale that finds its own value: divided on overflow, multiplied after good steps.
+    """A loss scale that adjusts itself: divided on overflow, multiplied after good steps.
 
     Args:
         initial: the first scale. The default, 2**15, is TensorFlow's.
         growth_interval: finite steps in a row after which the scale grows (2000, as in
             Micikevicius et al.).
-        factor: by which the scale is multiplied and divided. A power of two changes no bits of the
-            gradients.
-        floor: the scale never falls below it; at least 2**-126. Below 1 it helps where gradients
-            overflow even unscaled, which then costs small ones.
-        cap: the scale never rises above it; at most 2**126.
-        value: the scale, ``float32[]``. Leave it out to begin at `initial`.
+        factor: multiplies and divides the scale. A power of two does not change the mantissas of
+            the gradients.
+        floor: the smallest scale; at least 2**-126. A floor below 1 helps if gradients overflow
+            even unscaled, but small gradients are then lost.
+        cap: the largest scale; at most 2**126.
+        value: the scale, ``float32[]``; `initial` if omitted.
         good_steps: finite steps since the scale last changed or a step was skipped, ``int32[]``.
-        skipped: steps that were not finite, all together, ``int32[]``.
+        skipped: the total number of steps that were not finite, ``int32[]``.
 
-    TensorFlow's names of the first three, ``initial_loss_scale``, ``increment_period`` and
-    ``multiplier``, are taken as well.
+    The first three arguments also have their TensorFlow names: ``initial_loss_scale``,
+    ``increment_period`` and ``multiplier``.
 
     Raises:
         ArgumentTypeError: a configuration value is not a number.
-        ArgumentError: a configuration value out of range, `initial` outside [floor, cap], or one
-            value given under both of its names.
+        ArgumentError: a configuration value is out of range, `initial` is outside [floor, cap], or
+            one value is passed under both of its names.
 
     Example:
         >>> from duotone.scale import DynamicLossScale
@@ -185,15 +184,15 @@ class DynamicLossScale(LossScale):
     factor: float = dataclasses.field(default=2.0, metadata=_STATIC)
     floor: float = dataclasses.field(default=1.0, metadata=_STATIC)
     cap: float = dataclasses.field(default=2.0**24, metadata=_STATIC)
-    # Only pytree fields below this line. pyright sees an attribute in place of the abstract
-    # property; instances of a frozen dataclass are as read-only as the property is.
+    # Only pytree fields below this line. pyright reports that an attribute overrides the abstract
+    # property; a frozen dataclass is as read-only as the property.
     value: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)  # pyright: ignore
     good_steps: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
     skipped: jax.Array = dataclasses.field(default=_INITIAL, kw_only=True)
 
     def __post_init__(self) -> None:
-        # Configuration is checked always (dataclasses.replace comes through here as well), state
-        # never: it may be anything that a pytree transformation puts there.
+        # Always checks the configuration (dataclasses.replace also runs this), and never the state,
+        # which a pytree transformation may replace with any object.
         _normalise(
             self,
             initial=check_scale("initial", self.initial),
@@ -212,7 +211,7 @@ class DynamicLossScale(LossScale):
         _begin_counts(self)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
-        """Divides the scale after a step that was not finite; multiplies it when its time came."""
+        """Divides the scale after a step that was not finite; multiplies it after good steps."""
         finite = check_predicate(grads_finite, "grads_finite")
         with updating():
             scale = jnp.asarray(self.value, jnp.float32)
@@ -221,27 +220,27 @@ class DynamicLossScale(LossScale):
             grow = good >= self.growth_interval
             scale = jnp.where(finite, scale, scale / self.factor)
             scale = jnp.where(grow, scale * self.factor, scale)
-            # Written so that NaN (a damaged checkpoint) ends at the floor: a compiled step cannot
-            # raise, and NaN would otherwise skip every step to come.
+            # This comparison turns NaN (a damaged checkpoint) into the floor: a compiled step
+            # cannot raise, and NaN would skip every later step.
             scale = jnp.where(scale >= self.floor, scale, self.floor)
             scale = jnp.minimum(scale, self.cap)
             counts["good_steps"] = jnp.where(grow, 0, good)
             return dataclasses.replace(self, value=scale, **counts)
 
     def fitted_to(self, loss: Any, grads_finite: Any, last_finite: Any = True) -> DynamicLossScale:
-        """Lowers the first scale in one go where it was too large for a large loss.
+        """Lowers the first scale in one step if it was too large for a large loss.
 
-        If the very first step overflows, and its loss l is above 16, :meth:`adjust` then gives
-        ``2**15 / sqrt(l / 16)``; if the next one overflows too, ``2**15 / (l / 16)``; both rounded
-        down to a power of two, and half the scale at most.
+        If the first step overflows, and its loss l is above 16, :meth:`adjust` then returns
+        ``2**15 / sqrt(l / 16)``. If the second step overflows too, it returns ``2**15 / (l / 16)``.
+        Both are rounded down to a power of two, and are at most half the scale.
 
         Args:
-            loss: as in :class:`LossScale`.
-            grads_finite: likewise.
-            last_finite: likewise.
+            loss: ``floating[]``, unscaled; the same on all devices.
+            grads_finite: ``bool[]``, whether every gradient of this step was finite.
+            last_finite: ``bool[]``, whether every gradient of the previous step was finite.
 
         Returns:
-            A loss scale to adjust; the same but in these cases.
+            The loss scale to adjust; unchanged except in these two cases.
 
         Example:
             >>> from duotone.scale import DynamicLossScale
@@ -267,8 +266,8 @@ class DynamicLossScale(LossScale):
             return self
         with updating():
             value = jnp.clip(self.value, *powers_held_by(kind))
-            # Not a pair of casts: XLA may remove those, and the gradients would then be unscaled
-            # with another number than the one that scaled the loss.
+            # XLA may remove a pair of casts. Then the gradients would be divided by another number
+            # than the one that multiplied the loss.
             value = lax.reduce_precision(value, int(kind.nexp), int(kind.nmant))
             return dataclasses.replace(self, value=value)
 
@@ -276,13 +275,13 @@ class DynamicLossScale(LossScale):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FixedLossScale(LossScale):
-    """A loss scale that stays as it is; steps that are not finite are still skipped and counted.
+    """A constant loss scale; steps that are not finite are still skipped and counted.
 
     Args:
-        constant: the scale, from 2**-126 to 2**126. Part of the compiled program. Below 1 it makes
-            large gradients fit, and loses small ones.
+        constant: the scale, from 2**-126 to 2**126. It is part of the compiled program. A scale
+            below 1 makes large gradients fit, but loses small ones.
         good_steps: finite steps since a step was skipped, ``int32[]``.
-        skipped: steps that were not finite, all together, ``int32[]``.
+        skipped: the total number of steps that were not finite, ``int32[]``.
 
     Raises:
         ArgumentTypeError: `constant` is not a number.
@@ -328,12 +327,12 @@ class FixedLossScale(LossScale):
 class NoLossScale(LossScale):
     """No scaling, for float32 and bfloat16; steps that are not finite are still counted.
 
-    It stands where a loss scale is expected, so one training step serves every precision. Half
-    leaves become float32 as with the other loss scales; no multiplication enters the program.
+    Use it where a loss scale is expected, so that one training step works in every precision. Half
+    leaves become float32 as with the other loss scales; the program has no multiplication.
 
     Args:
         good_steps: finite steps since a step was skipped, ``int32[]``.
-        skipped: steps that were not finite, all together, ``int32[]``.
+        skipped: the total number of steps that were not finite, ``int32[]``.
 
     Example:
         >>> from duotone.scale import NoLossScale
@@ -369,7 +368,7 @@ class NoLossScale(LossScale):
 
 
 def _begin_counts(loss_scale: Any) -> None:
-    """Sets the counts of a loss scale that is being made to 0 unless they were given."""
+    """Sets the omitted counts of a loss scale under construction to 0."""
     for name in ("good_steps", "skipped"):
         if getattr(loss_scale, name) is _INITIAL:
             _normalise(loss_scale, **{name: jnp.zeros((), jnp.int32)})
@@ -384,12 +383,12 @@ def _counted(loss_scale: Any, finite: jax.Array) -> dict[str, jax.Array]:
 
 
 def _holds_any_scale(kind: Any) -> bool:
-    """True if a floating type holds every float32 scale exactly."""
+    """True if a floating type represents every float32 scale exactly."""
     single = jnp.finfo(jnp.float32)
     return kind.maxexp >= single.maxexp and kind.nmant >= single.nmant
 
 
 def _normalise(state: LossScale, **fields: Any) -> None:
-    """Sets fields of a frozen dataclass that is still being made."""
+    """Sets fields of a frozen dataclass under construction."""
     for name, content in fields.items():
         object.__setattr__(state, name, content)

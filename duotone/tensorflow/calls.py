@@ -1,13 +1,14 @@
-"""Control flow that was not lowered: keeps the types of what a While or If hands to its functions.
+"""Control flow that is not lowered: keeps the types of the operands of While and If.
 
-In a session TensorFlow turns ``While`` and ``If`` into loops and switches before its pass sees the
-graph. Files hold them as they are. The pass itself then makes half a list of tensors whose reader,
-in the body of the loop, expects float32, and the graph fails when it runs. So in files::
+In a session, TensorFlow lowers ``While`` and ``If`` to loops and switches before its pass runs. In
+files they are not lowered. The pass alone would then make a list of tensors half although its
+reader, in the body of the loop, expects float32, and the graph would fail when it runs. So in
+files::
 
     caller   = a node that names a function in an attribute (While, If, Case, a map of a dataset)
     kept     = callers, and the TensorList ops that a list can reach from or to a caller
 
-``rewrite`` alone does as TensorFlow's pass.
+``rewrite`` itself follows TensorFlow's pass and does not do this.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from duotone.tensorflow.checks import node_of
 from duotone.tensorflow.protos import GraphDef, NodeDef
 
 KEEP = "_grappler_do_not_remove"
-"""The attribute by which TensorFlow's own tools keep a node out of every rewrite."""
+"""The attribute with which TensorFlow's own tools exclude a node from every rewrite."""
 
 # Their arguments and results are out of sight for the painter already.
 _KNOWN = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -33,13 +34,13 @@ Marks = list[tuple[int, str]]
 
 
 def keep_calls(graph: GraphDef) -> Marks:
-    """Marks what must keep its types, in the graph and in the functions of its library.
+    """Marks the nodes that must keep their types, in the graph and in its functions.
 
     Args:
         graph: a GraphDef; marks are added to its nodes.
 
     Returns:
-        The nodes that :func:`release` takes the marks off again: number of the body, name.
+        The marked nodes, for :func:`release`: number of the body, name.
 
     Example:
         >>> from duotone.tensorflow.protos import new_graph
@@ -60,11 +61,11 @@ def keep_calls(graph: GraphDef) -> Marks:
 
 
 def release(graph: GraphDef, marks: Marks, functions: Sequence[str]) -> None:
-    """Takes marks off after a rewrite.
+    """Removes the marks after a rewrite.
 
     Args:
         graph: the rewritten graph.
-        marks: what :func:`keep_calls` returned.
+        marks: the result of :func:`keep_calls`.
         functions: names of the functions of the graph that was marked, in its order.
     """
     names: dict[str, set[str]] = {}

@@ -32,8 +32,8 @@ def apply(
     Args:
         graph: the GraphDef that the units were made from; it is changed.
         facts: its units.
-        allow: the units that become half where they are float32.
-        elements: how many elements a port has.
+        allow: the units that become half if they are float32.
+        elements: the number of elements of a port.
 
     Returns:
         The casts that were added.
@@ -107,7 +107,7 @@ def _connect(
     readers: list[Port],
     elements: ElementCount,
 ) -> CastRecord:
-    """Lets readers read a cast."""
+    """Makes readers read a cast."""
     for reader in readers:
         units.nodes[reader.node].input[reader.slot] = cast.name
     count = elements(*source)

@@ -1,14 +1,14 @@
-"""Bad graphs: what is wrong with the shape of a graph, whatever its ops are.
+"""Checks the structure of a graph, independently of its ops.
 
 ::
 
-    names       every node has one, none has another's; functions likewise
+    names       every node has a unique name, and so has every function
     inputs      name a node of the graph; control inputs come last
     loops       every cycle goes through a NextIteration
-    functions   none calls itself, on whatever way
+    functions   none calls itself, directly or through others
 
-What an op wants (types, attributes, how many inputs) is checked where the units are made. Nothing
-here is recursive, so that no graph is too deep.
+``units`` checks the requirements of ops (types, attributes, number of inputs). No function here is
+recursive, so no graph is too deep.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SHOWN = 6
 
 
 def check_graph(graph: GraphDef) -> None:
-    """Raises if a graph or a function of its library cannot be one.
+    """Raises if a graph or a function of its library is invalid.
 
     Args:
         graph: a GraphDef.
 
     Raises:
-        GraphDefError: names what is wrong, and where.
+        GraphDefError: the message names the problem and the node.
 
     Example:
         >>> from duotone.tensorflow.protos import new_graph
@@ -139,7 +139,7 @@ def _check_cycles(nodes: Sequence[NodeDef], reads: list[list[int]], where: str) 
                 ready.append(reader)
     if len(ready) == len(nodes):
         return
-    # What is left is on a cycle or behind one: going back from anywhere ends up in one.
+    # All remaining nodes are on a cycle or downstream of one: following inputs back finds one.
     left = {position for position, count in enumerate(open_inputs) if count}
     position, way = min(left), dict[int, None]()
     while position not in way:
@@ -193,7 +193,7 @@ def _find_ring(calls: Mapping[str, Sequence[str]]) -> list[str] | None:
 
 
 def _arrows(names: Sequence[str]) -> str:
-    """A chain of names, the middle of a long one left out."""
+    """A chain of names, without the middle of a long one."""
     if len(names) > _SHOWN:
         names = [*names[: _SHOWN // 2], "…", *names[-_SHOWN // 2 :]]
     return " → ".join(names)

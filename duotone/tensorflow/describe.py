@@ -10,7 +10,7 @@ from duotone.tensorflow.rewrite_record import PRECISIONS, Decision
 from duotone.tensorflow.unit_facts import Facts
 
 ARGUMENTS = ("_Arg", "_Retval")
-"""Ops that stand for the arguments and results of a function."""
+"""Ops for the arguments and results of a function."""
 
 
 def describe(
@@ -21,7 +21,7 @@ def describe(
     Args:
         facts: the units.
         precisions: what the painter decided.
-        hidden: whether arguments and results, which are no nodes of a function, are left out.
+        hidden: whether arguments and results, which are no nodes of a function, are omitted.
         skipped: whether the whole graph was, since its device gains nothing.
     """
     units = facts.units

@@ -2,7 +2,7 @@
 
 ::
 
-    /job:worker/replica:0/task:1/device:GPU:0     full form, parts may be left out
+    /job:worker/replica:0/task:1/device:GPU:0     full form, parts may be omitted
     /gpu:0  /cpu:0                                older form; the type becomes upper case
     (empty)                                       the default device: the one painted for
 
@@ -84,7 +84,7 @@ DEFAULT_DEVICE = Device()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """A device string, taken apart.
+    """A parsed device string.
 
     Attributes:
         valid: whether it is a device string at all.

@@ -1,14 +1,14 @@
 """The files that the original pass writes: graphs before and after, paint buckets, log lines.
 
-Files have TensorFlow's names, so that scripts which read them go on working::
+Files have TensorFlow's names, so that existing scripts can read them::
 
     graphdef_preop_<item>_<time>.pb            and .pb.txt    before
     graphdef_AutoMixedPrecision_<item>_<time>.pb and .pb.txt  after; not where nothing was allowed
     paintbuckets_AutoMixedPrecision_<item>_<time>.txt         the four lists
 
-The item is ``tf_graph`` or the name of a function of the library, each of which is rewritten on its
-own. The time is in milliseconds. Text is parsable: the first line of TensorFlow's own is not, and
-is left out. ``log_lines`` has the lines of the log.
+The item is ``tf_graph`` or the name of a function of the library; each is rewritten separately. The
+time is in milliseconds. The text is parsable, because it omits the first line of TensorFlow's own
+dumps, which is not. ``log_lines`` has the lines of the log.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ logger = logging.getLogger("duotone.painter")
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """Where and whether the rewrite of one graph or function is written down.
+    """The dumps and log of the rewrite of one graph or function.
 
     Attributes:
-        item: what is rewritten: ``"tf_graph"`` or the name of a function.
-        folder: for the files, or None.
+        item: ``"tf_graph"`` or the name of a function.
+        folder: the folder for the files, or None.
         log: whether lines are logged.
         level: the policy's level, or an empty text.
         time: part of the names of the files, milliseconds.
@@ -54,7 +54,7 @@ class Dump:
     time: int
 
     def before(self, graph: GraphDef) -> None:
-        """Writes the graph as it came."""
+        """Writes the original graph."""
         self._write_graph("preop", graph)
 
     def after(
@@ -65,13 +65,13 @@ class Dump:
         result: BodyResult,
         preserved: Sequence[bool],
     ) -> None:
-        """Writes the graph as it is now, the lists, and the lines of the log.
+        """Writes the rewritten graph, the lists, and the lines of the log.
 
         Args:
-            graph: after the rewrite.
+            graph: the rewritten graph.
             facts: its units.
-            precisions: what the passes decided, and when.
-            result: what was done.
+            precisions: the decisions of the passes, with their journal.
+            result: the result of the rewrite.
             preserved: by node, whether it must keep its types.
         """
         if self.log:

@@ -1,13 +1,13 @@
-"""Files of TensorFlow graphs: what a path holds, reading it, writing the same kind again.
+"""Files of TensorFlow graphs: recognizes, reads and writes them.
 
 ::
 
-    a folder         SavedModel: saved_model.pb or saved_model.pbtxt, beside variables and assets
+    a folder         SavedModel: saved_model.pb or saved_model.pbtxt, with variables and assets
     a file           GraphDef, MetaGraphDef or SavedModel, binary or text
 
-Kind and form are recognised by content, never by name: text is UTF-8 without control characters
-(every binary graph has some), and the kind is the one whose fields these are. What is written has
-the kind that was read; its form follows the name (``.pbtxt``, ``.prototxt``, ``.txt`` are text).
+The content determines kind and form, never the name: text is UTF-8 without control characters
+(every binary graph has some), and the kind is the one that has these fields. A written file has the
+kind that was read; its name determines the form (``.pbtxt``, ``.prototxt``, ``.txt`` are text).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from duotone.tensorflow.saved_model import (
 Kind = Literal["GraphDef", "MetaGraphDef", "SavedModel"]
 
 LARGEST = 2**31 - 1
-"""Bytes that a protocol buffer can have."""
+"""The largest size of a protocol buffer, in bytes."""
 TEXT_SUFFIXES = frozenset({".pbtxt", ".prototxt", ".txt"})
 
 _CLASSES: dict[Kind, Any] = {
@@ -43,7 +43,7 @@ _CLASSES: dict[Kind, Any] = {
     "MetaGraphDef": new_meta_graph,
 }
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
-# TensorFlow's dumps begin with a line that says that they are for people; its end is random.
+# TensorFlow's dumps start with a debug line that has a random suffix.
 _DEBUG_LINE = re.compile(r"\s*goo\.gle/debug\w*[ \t]*\n?")
 _FIRST_FIELD = re.compile(r"(?:\s|#[^\n]*\n)*([A-Za-z_]\w*)\s*[:{<]")
 _LENGTH_DELIMITED = 2
@@ -51,13 +51,13 @@ _LENGTH_DELIMITED = 2
 
 @dataclasses.dataclass(frozen=True)
 class GraphFile:
-    """The graphs that a path holds.
+    """The graphs of a path.
 
     Attributes:
-        path: as given: the file, or the folder of a SavedModel.
-        kind: of the message.
+        path: the user's path: a file, or the folder of a SavedModel.
+        kind: the kind of the message.
         message: the GraphDef, MetaGraphDef or SavedModel.
-        file: the file that was read; of a SavedModel folder the one in it.
+        file: the file that was read; for a SavedModel folder, the file in it.
     """
 
     path: Path
@@ -87,10 +87,10 @@ def read(path: str | Path) -> GraphFile:
     """Reads a graph file or SavedModel folder.
 
     Args:
-        path: of the file or folder.
+        path: the file or folder.
 
     Returns:
-        What it holds.
+        Its graphs.
 
     Raises:
         GraphDefError: see the module.
@@ -100,12 +100,10 @@ def read(path: str | Path) -> GraphFile:
     content = _bytes_of(file)
     kind, message = _parse(content, file)
     if file != path and kind != "SavedModel":
-        raise GraphDefError(f"{file} holds a {kind} and no SavedModel: the folder is damaged.")
+        raise GraphDefError(f"{file} is a {kind} and no SavedModel: the folder is damaged.")
     found = GraphFile(path, kind, message, file)
     if not any(graph.node or graph.library.function for graph in found.graphs()):
-        raise GraphDefError(
-            f"{file} holds a {kind} without a single node: there is no graph in it."
-        )
+        raise GraphDefError(f"{file} is a {kind} without a single node: there is no graph in it.")
     return found
 
 
@@ -334,7 +332,7 @@ def _outer_fields(content: bytes) -> Iterator[tuple[int, int | None, int]]:
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """The number at a position and the position behind it; bits beyond the end count as none."""
+    """The number at a position, and the position after it; missing bits count as 0."""
     number = 0
     for shift in range(0, 70, 7):
         if position >= len(content):

@@ -7,9 +7,9 @@
                         nodes in the order in which TensorFlow's importer makes them
     close_body          the FunctionDef with the rewritten body
 
-TensorFlow rewrites the functions that the graph reaches, each alone; a function's arguments and
-results keep their types. Functions that depend on attributes of their caller, that tf.data or XLA
-compile, are left as they are.
+TensorFlow rewrites each function that the graph reaches separately; its arguments and results keep
+their types. It does not change functions that depend on attributes of their caller, or that tf.data
+or XLA compiles.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def rewritable(graph: GraphDef) -> list[str]:
     called_by_data = {
         callee for name in data for callee in reachable(library[name].node_def, library, {})
     }
-    # TensorFlow passes over what a tf.data function calls, and forgets this as soon as it has
-    # rewritten any other function.
+    # TensorFlow skips the functions that a tf.data function calls, but forgets to do so as soon as
+    # it has rewritten any other function.
     others = [name for name in open_to_all if name not in called_by_data]
     return open_to_all if others else []
 

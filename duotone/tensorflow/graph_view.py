@@ -110,10 +110,10 @@ def summary(graph: GraphResult) -> Table:
 
 
 def half_before(graph: GraphDef) -> Counter[str]:
-    """How many nodes of a graph, its functions included, have a type that is half as it stands.
+    """The number of nodes of a graph and its functions that have a half type already.
 
     Returns:
-        Counts by the name of the half type; empty for a graph that nobody has rewritten.
+        Counts by the name of the half type; empty for a float32 graph.
     """
     nodes = [*graph.node, *(n for function in graph.library.function for n in function.node_def)]
     counts: Counter[str] = Counter()
@@ -229,9 +229,9 @@ def _by_node(body: BodyResult) -> Mapping[str, list[Decision]]:
 
 def _shown(decisions: list[Decision]) -> Shown:
     """How a node with these decisions is shown."""
-    colours = {decision.precision for decision in decisions}
-    half = next((_HALF[colour] for colour in colours if colour in _HALF), "")
-    precision = (f"{half} and float32" if "f32" in colours else half) if half else _FULL
+    found = {decision.precision for decision in decisions}
+    half = next((_HALF[precision] for precision in found if precision in _HALF), "")
+    precision = (f"{half} and float32" if "f32" in found else half) if half else _FULL
     kind = decisions[0].list
     why = {
         f"_paint_{d.attribute}": f"{d.precision}: {d.list}; {RULES.get(d.rule, d.rule)}"
@@ -241,7 +241,7 @@ def _shown(decisions: list[Decision]) -> Shown:
 
 
 def _half_nodes(body: BodyResult) -> int:
-    return sum(any(c != "f32" for c in colours.values()) for colours in body.painting.values())
+    return sum(any(p != "f32" for p in by_type.values()) for by_type in body.painting.values())
 
 
 def _path(where: str, node: str) -> str:

@@ -1,14 +1,14 @@
-"""Journal: what each pass painted, in the order in which it did.
+"""Journal: the units that each pass painted, in order.
 
-A precision can be given and taken back, and units that are not float32 are painted as well, so the
-final precisions do not tell what happened::
+A pass may paint a unit and a later pass undo it, and units that are not float32 are painted too. So
+the final precisions do not show all events::
 
     Painted("deny", 7)                    pass 2 denied unit 7
     Painted("clear", 9)                   pass 5 allowed unit 9
     Painted("impossible", 9, deny=True)   pass 6 took that back
 
-``walk`` is the order: TensorFlow's walks go depth first from each start, to the last neighbour
-first. Which units they come to does not depend on it, so it matters for its log alone.
+``walk`` has TensorFlow's order: depth first from each start, the last neighbour first. The order
+does not change which units are reached, so it matters only for the log.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Painted(NamedTuple):
 
     Attributes:
         stage: the pass.
-        unit: that was painted.
-        deny: whether it was denied, or its allow taken back, and not allowed.
+        unit: the unit.
+        deny: whether it was denied or its allow was undone; False if it was allowed.
         cause: a NextIteration whose unit made this one, a Merge, change; or None.
     """
 
@@ -55,15 +55,15 @@ def walk(
     neighbours: Callable[[int], Iterable[int]],
     through: Callable[[int], bool],
 ) -> list[int]:
-    """The starts, and what is reached from each of them through units that are accepted.
+    """The starts, and the units reached from them through accepted units.
 
     Args:
-        starts: in order; one that was reached from an earlier one is not walked from again.
-        neighbours: of a unit, in the order of their numbers.
+        starts: in order; a start that was reached before is skipped.
+        neighbours: returns the neighbours of a unit, by number.
         through: whether a unit that is no start is accepted.
 
     Returns:
-        Units in the order in which a walk depth first comes to them.
+        Units in the order of a depth-first walk.
 
     Example:
         >>> edges = [[1, 3], [2], [], [2]]

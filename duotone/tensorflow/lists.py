@@ -1,8 +1,7 @@
 """The lists of TensorFlow 2.21 for one rewrite: the table's rows for a mode, and a user's edits.
 
-Some ops are on the float16 allow list from a version of CUDA or cuDNN on. Edits are applied as
-TensorFlow applies them: an addition does not take an op off another list, and an op that is then on
-two is an error.
+Some ops are on the float16 allow list only from a version of CUDA or cuDNN on. As in TensorFlow, an
+addition does not remove an op from another list, and an op on two lists is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
 
     Args:
         dtype: ``"float16"`` or ``"bfloat16"``.
-        device: whose CUDA and cuDNN versions count, for float16.
+        device: the device with the versions of CUDA and cuDNN, for float16.
 
     Example:
         >>> lists = default_lists("float16")
@@ -48,7 +47,7 @@ def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str
         dtype: ``"float16"`` or ``"bfloat16"``.
         device: see :func:`default_lists`.
         policy: its list edits and its level.
-        known: names of all ops and functions, against misspelt edits.
+        known: names of all ops and functions, to find misspelt edits.
 
     Returns:
         The lists.
@@ -70,7 +69,7 @@ def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str
             "another level, or dtype float16."
         )
     if policy.level == "TENSOR_CORES_ONLY" and dtype == "float16":
-        # TensorFlow's bfloat16 lists do not look at this level.
+        # TensorFlow's bfloat16 lists ignore this level.
         edited |= {"infer": frozenset(), "deny": frozenset(), "clear": frozenset()}
     if policy.level == "TREAT_INFER_AS_DENY":
         edited |= {"deny": edited["deny"] | edited["infer"], "infer": frozenset()}

@@ -7,7 +7,7 @@
 
 Lines are TensorFlow's, in its order, but where it takes that from a hash table: functions, the
 types of one node and what is walked to from them, the ports of one type, the ops of one list.
-A minimum cut, which TensorFlow does not have, adds a part of its own.
+A minimum cut, which TensorFlow does not have, adds a separate part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from duotone.tensorflow.tensor_lists import hidden_edges
 from duotone.tensorflow.unit_facts import Facts
 
 MAIN_GRAPH = "tf_graph"
-"""TensorFlow's name for the graph itself, beside its functions."""
+"""TensorFlow's name for the graph itself, next to its functions."""
 
 _VARIABLES = frozenset(
     """AutoReloadVariable ReadVariableOp VarHandleOp Variable VariableV2 _ReadVariablesOp
@@ -138,8 +138,8 @@ def _passes(done: Rewrite) -> Iterator[str]:
         yield f"Beginning {opening}" if number else opening
         for event in events.get(stage, ()):
             line = _painting(done, event)
-            again = roots[event.unit] if stage in ("lists_after_deny", "lists_after_all") else 1
-            yield from [line] * again
+            repeats = roots[event.unit] if stage in ("lists_after_deny", "lists_after_all") else 1
+            yield from [line] * repeats
         if number:
             yield f"Finished {number}"
         if not done.precisions.found_work:

@@ -1,10 +1,10 @@
 """Loops and existing casts: precisions that must agree after the passes have run.
 
 A lowered while loop carries a value through ``Merge`` and back through ``NextIteration``. The
-runtime wants one type there, so a NextIteration takes the precision of the Merges that read it, and
-one full Merge makes its siblings full.
+runtime requires one type there. So a NextIteration takes the precision of the Merges that read it,
+and one full Merge makes its siblings full.
 
-A Cast to float32 that the user wrote, all of whose readers are half, casts to half at once.
+If all readers of a user's Cast to float32 are half, it casts to half directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> Non
     Args:
         units: the graph.
         allow: the units that are half, with the rule; it is changed.
-        journal: of the passes so far; what changes is added.
+        journal: the journal of the passes so far; changes are appended.
 
     Raises:
         GraphDefError: see the module.

@@ -1,20 +1,20 @@
-"""Mincut: precisions with the fewest bytes of casts, under the same rules about what must be full.
+"""Mincut: precisions with the fewest bytes of casts, under TensorFlow's rules for full units.
 
 ::
 
     half   : the allow-list units that TensorFlow makes half
-    full   : denied units, units that no kernel of the device takes in half, units of nodes that are
-             not processed, infer units that no allow op lies before
-    open   : what is left; lists of tensors and loops take one precision together
+    full   : denied units, units without a half kernel on the device, units of nodes that are not
+             processed, infer units with no allow op before them
+    open   : all other units; a list of tensors and a loop have one precision each
     choose : for each output port of n elements, one cast of n elements if it is half and any reader
-             is full, or if it is full and any reader is half; the sum is the least there is
-    ties   : as many half units as can be
+             is full, or if it is full and any reader is half; minimize the sum
+    ties   : as many half units as possible
 
-Each of the two terms is a cost of one variable being full and another half, "any" being a variable
-of its own, so a minimum cut finds the least sum exactly. TensorFlow's painting obeys the same
-rules, so it is one of the choices. Sizes that the graph does not tell (a variable behind a handle
-that is fed, a batch) are guessed for the choice; TensorFlow's painting is kept where the choice is
-not cheaper by the guess, or dearer by what is known.
+Each of the two terms is the cost of one variable being full and another half ("any" is a separate
+variable), so a minimum cut finds the exact minimum. TensorFlow's painting obeys the same rules, so
+it is one of the choices. Sizes that are not in the graph (a variable whose handle is fed, a batch)
+are guessed. TensorFlow's painting stays unless the choice is cheaper with the guessed sizes and not
+more expensive with the known ones.
 
 References:
     ``duotone/graph/cut.py`` for the cut.
@@ -37,7 +37,7 @@ from duotone.tensorflow.unit_facts import Facts
 
 
 def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -> Precisions:
-    """Paints the units anew where TensorFlow's rules leave a choice.
+    """Repaints the units for which TensorFlow's rules leave a choice.
 
     Args:
         facts: the units.
@@ -57,7 +57,7 @@ def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -
         for unit in range(len(facts.units))
         if chosen[variables.of_unit(unit)]
     }
-    # Units of other types have no precision of their own, and stay as the passes left them.
+    # Units of other types keep the precision from the passes.
     allow |= {u: rule for u, rule in precisions.allow.items() if not facts.is_float(u)}
     _keep_user_casts(facts, allow)
     agree_on_loops(facts.units, allow, [])
@@ -123,7 +123,7 @@ class _Variables:
             self._tie(group)
 
     def of_unit(self, unit: int) -> int:
-        """The variable of a unit; 0 and 1 stand for given precisions."""
+        """The variable of a unit; 0 and 1 mean fixed precisions."""
         variable = self._of_unit[unit]
         while self._tied[variable] != variable:
             variable = self._tied[variable]
@@ -138,7 +138,7 @@ class _Variables:
 
 
 def _below_allow(facts: Facts, precisions: Precisions) -> set[int]:
-    """Units behind an allow op with nothing denied or impossible in between."""
+    """Units downstream of an allow op with no denied or impossible unit in between."""
     roots = [u for u in precisions.allow if facts.kind(u) is Kind.ALLOW]
 
     def passable(unit: int) -> bool:
@@ -190,8 +190,8 @@ def _loops(facts: Facts) -> list[list[int]]:
 
 def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[bool]:
     """For each variable, whether it is half."""
-    # Of several cheapest labellings the cut takes the one with the fewest of its "half" labels.
-    # As many half units as can be are wanted here, so its "half" stands for full.
+    # Of several cheapest labellings, the cut returns the one with the fewest "half" labels. The one
+    # with the most half units is wanted here, so "half" and "full" are swapped.
     labels = Labelling(variables.count)
     units = facts.units
     total = 1

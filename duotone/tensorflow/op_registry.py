@@ -1,6 +1,6 @@
-"""The registry: TensorFlow 2.21's op definitions and kernels, as far as a painter asks of them.
+"""The registry: TensorFlow 2.21's op definitions and kernels, as far as a painter needs them.
 
-``registry.json.xz`` holds facts of one TensorFlow release, packed by
+``registry.json.xz`` has the facts of one TensorFlow release, packed by
 ``scripts/pack_tensorflow_registry.py``::
 
     ops      name -> inputs, outputs   [name, type, type_attr, number_attr, type_list_attr, is_ref]
@@ -8,9 +8,9 @@
                      stateful
     kernels  op -> "GPU" or "GPU|label" -> [priority, [[attribute, kind, allowed values] ...]]
 
-A kernel fits a node when each of its constraints holds. The device type is asked first, then
-``DEFAULT``. As in TensorFlow, a constraint on an attribute that the node lacks, and two kernels of
-the same priority that both fit, make that answer "none".
+A kernel fits a node if all its constraints are true. The kernels of the device type come first,
+then those of ``DEFAULT``. As in TensorFlow, the answer is "no kernel" if a constraint is on an
+attribute that the node lacks, or if two kernels of the same priority fit.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Argument:
     Attributes:
         name: as defined.
         type: number of a fixed data type, or 0.
-        type_attr: the attribute that holds its type, or empty.
-        number_attr: the attribute that says how often it is repeated, or empty.
+        type_attr: the attribute that gives its type, or empty.
+        number_attr: the attribute that gives its number of repeats, or empty.
         type_list_attr: the attribute that lists the types of a sequence, or empty.
         is_ref: whether it is a reference to a variable.
     """
@@ -57,8 +57,8 @@ class Attribute:
     Attributes:
         name: as defined.
         kind: ``"type"``, ``"list(type)"``, ``"int"`` and so on.
-        allowed: numbers of the data types it may hold; empty for all.
-        has_default: whether a node may leave it out.
+        allowed: numbers of the allowed data types; empty for all.
+        has_default: whether a node may omit it.
         default: its default if that is a type, integer, string, boolean or a list of these.
     """
 
@@ -216,7 +216,7 @@ def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any,
     Args:
         op: name of the op.
         device: device type, such as ``"GPU"``.
-        label: what the node's ``_kernel`` attribute asks for; mostly empty.
+        label: the node's ``_kernel`` attribute; usually empty.
         values: from :func:`attribute_values`, with the type in question replaced.
 
     Returns:

@@ -10,7 +10,7 @@
     4  an infer unit with a direct allow input and no denied input becomes allow; in the order of
        the nodes, seeing earlier results; its kernel is not asked
     5  allow runs both ways through clear units that are not denied
-    6  allow-list units that cannot be half, or beside a quantized type, are no longer allow
+    6  allow-list units that cannot be half, or of a node with a quantized type, are no longer allow
        (lists of tensors agree on a precision after 2 and after 6)
     7  NextIteration and Merge agree; existing casts to float32 become casts to half
 
@@ -41,11 +41,11 @@ class Precisions:
     """The decisions of the passes.
 
     Attributes:
-        allow: the units that become half if they are float32, each with the rule that said so.
-        deny: the units that deny reached, each with the rule.
+        allow: the units that become half if they are float32, each with its rule.
+        deny: the units that deny reached, each with its rule.
         clusters: the lists of tensors.
-        journal: what was painted when, also what was taken back later.
-        found_work: whether there is any allow-list unit; without one nothing is changed.
+        journal: all paint events in order, including those that were undone later.
+        found_work: whether there is any allow-list unit; without one nothing changes.
         chosen: the units whose precision, half or full, a minimum cut chose.
     """
 
@@ -107,7 +107,7 @@ def _listed(facts: Facts, journal: Journal) -> dict[int, str]:
 
 
 def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
-    """Pass 2; what is denied already neither spreads nor lets deny through."""
+    """Pass 2; units that were denied before neither spread deny nor let it through."""
     units = facts.units
     stops = [u for u in range(len(units)) if facts.kind(u) in (Kind.DENY, Kind.INFER)]
     above = reach(stops, units.before, lambda u: facts.kind(u) is Kind.CLEAR).union(stops)
@@ -140,8 +140,8 @@ def _fill_between(
         return facts.kind(unit) in (Kind.INFER, Kind.CLEAR) and _may_become_half(facts, unit, deny)
 
     below = reach(roots, units.after, passable).union(roots)
-    # The allow-list units are set anew, also one that a list of tensors has denied meanwhile: what
-    # reads it is painted by it, until the list agrees again.
+    # Sets all allow-list units again, even if a list of tensors has denied one since. Its readers
+    # then see it as allow until the lists agree again.
     for unit in walk(roots, lambda u: sorted(units.before[u]), below.__contains__):
         if unit not in allow:
             allow[unit] = "allow_list" if facts.kind(unit) is Kind.ALLOW else "between"

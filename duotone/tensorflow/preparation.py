@@ -1,10 +1,10 @@
-"""Preparation: what happens to a GraphDef before its units are made.
+"""Preparation: the changes to a GraphDef before its units are made.
 
 ::
 
-    preserved    fetches, feeds, placeholders and what says so keep their types
-    op versions  FusedBatchNorm takes no half; its second version does, beside float32 statistics
-    types        a type attribute that a node leaves to its op's default is written out
+    preserved    fetches, feeds, placeholders and nodes with a keep mark keep their types
+    op versions  FusedBatchNorm takes no half; its second version does, with float32 statistics
+    types        a missing type attribute is set to its op's default
     controls     a control input from a node that is a data input as well, or twice, is dropped
 """
 
@@ -22,7 +22,7 @@ SECOND_VERSION = {
     "FusedBatchNorm": "FusedBatchNormV2",
     "FusedBatchNormGrad": "FusedBatchNormGradV2",
 }
-"""Ops whose second version takes half inputs beside float32 statistics."""
+"""Ops whose second version takes half inputs with float32 statistics."""
 
 
 def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -> set[str]:
@@ -34,7 +34,7 @@ def find_preserved(graph: GraphDef, fetch: Sequence[str], feed: Sequence[str]) -
 
 
 def is_kept(node: NodeDef) -> bool:
-    """True if a node says that optimizers must keep it."""
+    """True if a node is marked so that optimizers must keep it."""
     return "_grappler_do_not_remove" in node.attr and node.attr["_grappler_do_not_remove"].b
 
 
@@ -65,9 +65,9 @@ def write_default_types(graph: GraphDef, find_op: FindOp) -> None:
 
 
 def drop_doubled_controls(graph: GraphDef) -> None:
-    """Drops control inputs that say nothing: twice, or from a node whose data is read anyway.
+    """Drops redundant control inputs: duplicates, or from a node whose data is read anyway.
 
-    A Switch gives its data on one side only, so a control input from it does say something.
+    A Switch makes data on one side only, so a control input from it is not redundant.
     """
     switches = {node.name for node in graph.node if node.op in ("Switch", "RefSwitch")}
     for node in graph.node:

@@ -1,9 +1,8 @@
 """The protobuf messages of TensorFlow graphs, which come with the ``tensorboard`` package.
 
-Every file of this room takes its message classes from here, so that one place says what to install
-when they are missing. A message has the type ``Any`` to a type checker: the generated classes have
-no annotations, and a graph made by TensorFlow's own classes (the same messages, another Python
-class) is as welcome.
+Every file of this package imports its message classes from here, so that one error names the
+missing package. A type checker sees messages as ``Any``: the generated classes have no annotations,
+and graphs of TensorFlow's own classes (the same messages, other Python classes) are accepted too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Rewriting a file: what is in it, what must stay, each graph on the road, and writing it.
+"""Rewrites a graph file: reads it, runs the pipeline on each graph, and writes it.
 
 ::
 
     read            GraphDef, MetaGraphDef or SavedModel, by content
-    for each graph: keep    what signatures, savers and collections name; of a plain graph
-                            whose results nobody named, the nodes that nothing reads
-                            and what a While or If hands to its functions
+    for each graph: keep    nodes that signatures, savers and collections name; in a plain graph
+                            without named results, the nodes that nothing reads;
+                            the operands that a While or If passes to its functions
                     rewrite (which checks the graph first)
-    write           whole or not at all, in the kind that was read
+    write           atomically, as the same kind of file
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class GraphResult:
     """The result of rewriting one graph of a file.
 
     Attributes:
-        tags: of its MetaGraphDef; none of a plain GraphDef.
-        before: the graph as it was read.
+        tags: the tags of its MetaGraphDef; empty for a plain GraphDef.
+        before: the original graph.
         fetch: nodes that were kept as results.
         feed: nodes that were kept as inputs.
-        guessed: whether ``fetch`` are the nodes that nothing reads, since nobody named any.
-        result: what was done.
+        guessed: whether ``fetch`` are the nodes that nothing reads, because none were named.
+        result: the result of the rewrite.
     """
 
     tags: tuple[str, ...]
@@ -58,11 +58,11 @@ class FileResult:
     """The result of :func:`rewrite_file`.
 
     Attributes:
-        path: what was read.
-        out: what was written, or None.
+        path: the path that was read.
+        out: the path that was written, or None.
         kind: ``"GraphDef"``, ``"MetaGraphDef"`` or ``"SavedModel"``.
         graphs: one for each graph in the file.
-        seconds: that rewriting took, without reading and writing.
+        seconds: the time to rewrite, without reading and writing.
     """
 
     path: Path
@@ -90,24 +90,25 @@ def rewrite_file(
     Args:
         path: a GraphDef or MetaGraphDef, binary or text, or a SavedModel folder.
         out: where to write: a file, or for a SavedModel folder a folder that does not exist.
-            None writes nothing. What is read is never overwritten, by whatever name or link.
-        overwrite: whether another file that is there may be replaced.
-        fetch: nodes that keep their types, beside those that signatures name. None keeps, of a
-            graph without signatures, the nodes that nothing reads; an empty list keeps none.
-            Of several graphs in a file, one of them must have the node.
-        feed: nodes that are fed and keep their types, beside those of signatures; likewise.
-        dtype: as :func:`duotone.tensorflow.rewrite` takes it.
-        painter: likewise.
-        device: likewise.
-        policy: likewise.
-        on_stage: is told what begins: ``"reading"``, ``"rewriting"``, ``"writing"``.
+            None writes nothing. The file that is read is never overwritten, even through a link.
+        overwrite: whether another existing file may be replaced.
+        fetch: nodes that keep their types, in addition to those that signatures name. With None,
+            a graph without signatures keeps the nodes that nothing reads; with an empty list, none.
+            If the file has several graphs, at least one must have the node.
+        feed: nodes that are fed and keep their types, in addition to those that signatures name. If
+            the file has several graphs, at least one must have the node.
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        painter: the painter, as for :func:`duotone.tensorflow.rewrite`.
+        device: the default device of nodes, as for :func:`duotone.tensorflow.rewrite`.
+        policy: list edits and levels, as for :func:`duotone.tensorflow.rewrite`.
+        on_stage: called with the name of each stage: ``"reading"``, ``"rewriting"``, ``"writing"``.
 
     Returns:
-        What was done to each graph.
+        The result for each graph.
 
     Raises:
-        GraphDefError: names the file and the node, and what to do; nothing has been written.
-        WriteError: the file system refuses to write ``out``; what was there is there.
+        GraphDefError: the message names the file, the node and the remedy; nothing was written.
+        WriteError: the file system refuses to write ``out``; an old file is unchanged.
         DuotoneError: as :func:`duotone.tensorflow.rewrite`.
     """
     on_stage("reading")
@@ -132,8 +133,8 @@ def rewrite_file(
                 painter=painter,
                 device=device,
                 policy=policy,
-                # TensorFlow drops functions that the graph does not reach; a SavedModel's own
-                # object graph calls functions as well.
+                # TensorFlow drops functions that the graph does not reach, but the object graph of
+                # a SavedModel calls functions too.
                 keep_functions=meta_graph is not None,
             )
         except GraphDefError as error:
@@ -181,14 +182,14 @@ def _kept(
     fetch: Sequence[str] | None,
     feed: Sequence[str],
 ) -> _Kept:
-    """Nodes that a graph must keep. A node that only other graphs of the file have is theirs.
+    """The nodes that a graph must keep; names of nodes of other graphs in the file are ignored.
 
     Args:
         graph: the graph.
         meta_graph: its MetaGraphDef, or None.
-        names: of the nodes of all graphs of the file.
-        fetch: as :func:`rewrite_file` takes it.
-        feed: likewise.
+        names: the names of the nodes of all graphs of the file.
+        fetch: the ``fetch`` argument of :func:`rewrite_file`.
+        feed: the ``feed`` argument of :func:`rewrite_file`.
     """
     elsewhere = {*names} - {node.name for node in graph.node}
     fetched = {node_of(name) for name in fetch or ()}
@@ -206,6 +207,6 @@ def _kept(
 
 
 def _unread(graph: GraphDef) -> set[str]:
-    """The nodes whose results, and whose having run, nothing waits for."""
+    """The nodes that no node reads, by data or control inputs."""
     read = {node_of(text) for node in graph.node for text in node.input}
     return {node.name for node in graph.node} - read

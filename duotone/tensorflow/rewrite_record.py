@@ -1,4 +1,4 @@
-"""Records: what a rewrite of a GraphDef did. Views, logs and tests read these and nothing else."""
+"""Records of rewritten GraphDefs; views, logs and tests read only these."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULES: Mapping[str, str] = MappingProxyType(
         "nothing_allowed": "the graph has no op of the allow list",
     }
 )
-"""The words of each rule."""
+"""The description of each rule."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class CastRecord:
     """One Cast node that was added.
 
     Attributes:
-        name: of the node.
-        source: what it casts, ``"node:port"``.
+        name: the name of the node.
+        source: the port that it casts, ``"node:port"``.
         to: ``"f16"``, ``"bf16"`` or ``"f32"``.
-        consumers: what reads it, ``"node#input"``, in order.
-        bytes: what it reads and writes; None where the shape is unknown. A dimension that is
-            unknown counts as 1.
+        consumers: the inputs that read it, ``"node#input"``, in order.
+        bytes: the bytes that it reads and writes; None if the rank is unknown. An unknown dimension
+            counts as 1.
     """
 
     name: str
@@ -119,8 +119,8 @@ class RewriteResult(BodyResult):
 
     Attributes:
         graph_def: the rewritten copy.
-        functions: by name, what was done to the functions that the graph reaches.
-        dropped_functions: names of the functions that it does not reach and that were removed.
+        functions: by name, the results for the functions that the graph reaches.
+        dropped_functions: names of the removed functions, which the graph does not reach.
     """
 
     graph_def: GraphDef = dataclasses.field(kw_only=True)

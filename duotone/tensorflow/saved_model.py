@@ -1,11 +1,11 @@
-"""The SavedModel message, what of a MetaGraphDef must stay, and writing a SavedModel folder.
+"""The SavedModel message, the nodes that a MetaGraphDef must keep, and writing a SavedModel folder.
 
-``tensorboard`` ships the messages that a SavedModel consists of, not the SavedModel itself; it has
-two fields and is described here.
+``tensorboard`` ships the messages inside a SavedModel, but not the SavedModel message itself. It
+has two fields and is defined here.
 
-A SavedModel folder holds ``saved_model.pb`` (or the text form ``saved_model.pbtxt``), variables,
-assets, and since TensorFlow 2.12 a ``fingerprint.pb``. A rewrite changes the graphs only: all else
-is copied byte for byte, except the fingerprint, which is of the old graph; TensorFlow does without.
+A SavedModel folder has ``saved_model.pb`` (or the text form ``saved_model.pbtxt``), variables,
+assets, and since TensorFlow 2.12 a ``fingerprint.pb``. A rewrite changes only the graphs. All other
+files are copied, except the fingerprint of the old graph, which TensorFlow does not need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _META: Any = meta_graph_pb2
 
 
 def _make_class() -> Any:
-    """The class of the SavedModel message, in a package of its own beside TensorFlow's."""
+    """The class of the SavedModel message, in a separate protobuf package."""
     file: Any = descriptor_pb2.FileDescriptorProto(
         name="duotone/saved_model.proto",
         package="duotone",
@@ -66,7 +66,7 @@ new_saved_model: Any = _make_class()
 
 
 def signature_nodes(meta_graph: MetaGraphDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes that users of a MetaGraphDef name, which a rewrite must leave as they are.
+    """The nodes that users of a MetaGraphDef name, which a rewrite must keep.
 
     Outputs and inputs of the signatures; what saving and restoring uses; the nodes of its
     collections (a training operation, losses, initializers).
@@ -113,7 +113,7 @@ def _tensor_names(tensor: Any) -> list[str]:
 
 
 def find_saved_model(folder: Path) -> Path:
-    """The file of a SavedModel folder that holds the graphs.
+    """The file of a SavedModel folder that has the graphs.
 
     Raises:
         GraphDefError: the folder has none.
@@ -133,7 +133,7 @@ def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) ->
     Args:
         folder: the new folder; :func:`duotone._files.check_new_folder` has passed it.
         source: the SavedModel folder with variables and assets.
-        graph_file: name of the file that holds the graphs.
+        graph_file: name of the file that has the graphs.
         content: the new content of that file.
 
     Raises:
@@ -150,12 +150,12 @@ def write_folder(folder: Path, source: Path, graph_file: str, content: bytes) ->
 
 
 def _let_owner_write(folder: Path) -> None:
-    """Makes the folders of a copy writable, which those of a model in a store may not be."""
+    """Makes the folders of a copy writable, since a model in a store may be read-only."""
     for name, _, _ in os.walk(folder):
         Path(name).chmod(Path(name).stat().st_mode | stat.S_IRWXU)
 
 
 def _graphs_of(source: Path) -> Any:
-    """Leaves out the graph files and the fingerprint of the folder itself, not of one below."""
+    """Ignores the graph files and the fingerprint of the folder itself, not of subfolders."""
     own = {*FILE_NAMES, _FINGERPRINT}
     return lambda folder, _: own if Path(folder) == source else ()

@@ -1,11 +1,11 @@
 """TensorLists: the ops of one list of tensors agree on a precision, and readers depend on writers.
 
-A TensorList is a variant: its handle runs from op to op, and the type of what is in it stands in an
-attribute (``element_dtype``) at each of them. No port joins these attributes, so::
+A TensorList is a variant: its handle passes from op to op, and each op has the type of its elements
+in an attribute (``element_dtype``). No port joins these attributes, so::
 
     cluster   = float32 TensorList ops joined through variant units, whatever op carries the handle
     unsafe    = a member is not processed, or the handle comes from or goes to an argument, a
-                result, a function call or an Optional: what happens to the list is not seen
+                result, a function call or an Optional: other uses of the list are unknown
     edge      = writer -> reader, where the reader's handle comes from the writer's
     agree     : one member denied, all are; otherwise one allowed, all are
 """
@@ -34,7 +34,7 @@ OUTSIDE = frozenset(
     """_Arg _Retval OptionalFromValue OptionalGetValue PartitionedCall Placeholder
     StatefulPartitionedCall""".split()
 )
-"""Ops behind which a list is out of sight."""
+"""Ops beyond which the uses of a list are unknown."""
 
 _HANDLE = TypeAttribute("", -1, VARIANT)
 
@@ -45,8 +45,8 @@ class Cluster:
 
     Attributes:
         members: units of their element types.
-        roots: those of processed nodes.
-        unsafe: whether the list must stay as it is.
+        roots: the members of processed nodes.
+        unsafe: whether the list must keep its type.
     """
 
     members: tuple[int, ...]
@@ -147,8 +147,8 @@ def agree(
         cluster: the members.
         allow: the units that are half, with the rule; it is changed.
         deny: the units that are denied, with the rule; it is changed.
-        journal: of the passes so far; all members are added if any has a precision.
-        stage: which time this is.
+        journal: the journal of the passes so far; all members are appended if any has a precision.
+        stage: the stage for the journal.
     """
     if any(member in deny for member in cluster.members):
         for member in cluster.members:

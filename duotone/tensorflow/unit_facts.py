@@ -1,4 +1,4 @@
-"""Facts: what the passes ask of a unit, besides its edges."""
+"""Facts: the properties of units that the passes use, besides edges."""
 
 from __future__ import annotations
 

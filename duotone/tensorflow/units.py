@@ -7,10 +7,8 @@
              a fixed type of one of its ports          TensorListStack variant
     edge   = unit of an output port -> unit of the input port that reads it
 
-Attributes that no port uses are units without edges. Control inputs do not count. Units stand in
-the order of their nodes, which the passes depend on.
-
-``passes`` and ``casts`` read the result.
+Attributes that no port uses are units without edges. Control inputs are ignored. Units have the
+order of their nodes, and the passes depend on this order.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ class Units:
         sources: by node, the (node, port) that each data input reads.
         readers: by node, by output port, the inputs that read it.
         node: by unit, its node.
-        attribute: by unit, which type it stands for.
+        attribute: by unit, the type attribute that it represents.
         dtype: by unit, number of its data type.
         before: by unit, the units whose values it reads.
         after: by unit, the units that read its values.
@@ -165,7 +163,7 @@ def _definition(node: NodeDef, find_op: FindOp) -> OpDefinition:
 
 
 def type_of(node: NodeDef, definition: OpDefinition, attribute: TypeAttribute) -> int:
-    """The number of the data type that a unit holds, the op's default if the node says nothing."""
+    """The number of a unit's data type; the op's default if the node does not set it."""
     if not attribute.name:
         return attribute.fixed
     if attribute.name in node.attr:
@@ -249,7 +247,7 @@ def _add_node(
 
 
 def _length(node: NodeDef, definition: OpDefinition, name: str) -> int:
-    """How many types a list attribute holds."""
+    """The number of types in a list attribute."""
     if name in node.attr:
         return len(node.attr[name].list.type)
     attribute = definition.attributes.get(name)
@@ -280,8 +278,8 @@ def _types(node: NodeDef, definition: OpDefinition, argument: Argument) -> list[
                 repeats = attribute.default
     if repeats > MOST_REPEATS:
         raise GraphDefError(
-            f"node {node.name!r} ({node.op}): attribute {argument.number_attr!r} says {repeats} "
-            "tensors, which cannot be; the file is damaged."
+            f"node {node.name!r} ({node.op}): attribute {argument.number_attr!r} is {repeats} "
+            "tensors, which is impossible; the file is damaged."
         )
     if not argument.type_attr:
         return [TypeAttribute("", -1, argument.type)] * repeats

@@ -266,7 +266,7 @@ def test_accumulation_around_it(method):
         "compute_gradients": lambda: tx.compute_gradients(loss_fn, PARAMS, state, BATCHES[0]),
         "metrics": lambda: tx.metrics(state),
     }
-    with pytest.raises(ArgumentError, match=r"Skip outside: .*optax.MultiSteps\(tx, k\)"):
+    with pytest.raises(ArgumentError, match=r"Wrap it instead: .*optax.MultiSteps\(tx, k\)"):
         calls[method]()
     works(enable(optax.MultiSteps(optax.adam(0.1), 2), dtype="float16"))
 

@@ -148,7 +148,7 @@ def check(case: Case, how: str, half: str, *, values: bool = True) -> None:
             case, how, lambda f: duotone.autocast(f, dtype=half, policy=policy)
         )
         if how == "forced" and case.forced == "refused":
-            with pytest.raises(duotone.DuotoneError, match=r"keep_full\(\)|take it off"):
+            with pytest.raises(duotone.DuotoneError, match=r"keep_full\(\)|remove it from"):
                 trace(function, args)
             return
         painted = trace(function, args)

@@ -63,5 +63,5 @@ def test_what_is_declined_and_why(program: str) -> None:
 
 def test_flags() -> None:
     text = output("flags", "--tf-xla", "--tf_xla_auto_jit=2", "--xla", "--xla_dump_hlo_as_text")
-    assert "--tf_xla_auto_jit=2: what stands inside jax.jit is always compiled whole" in text
+    assert "--tf_xla_auto_jit=2: code inside jax.jit is always compiled whole" in text
     assert "XLA takes: --xla_dump_hlo_as_text" in text

@@ -55,7 +55,7 @@ def test_flags_are_tried_in_another_process() -> None:
 
 @pytest.mark.slow
 def test_flags_that_were_replaced_and_values_that_are_wrong() -> None:
-    with pytest.raises(EnvironmentVariableError, match="in its place: xla_dump_to"):
+    with pytest.raises(EnvironmentVariableError, match="use instead: xla_dump_to"):
         check_xla_flags("--xla_generate_hlo_text_to=/tmp")
     with pytest.raises(
         EnvironmentVariableError, match="xla_dump_hlo_as_text does not take 'maybe'"

@@ -47,7 +47,7 @@ from duotone.ops.entries import (
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import CastPlan, plan_casts
 from duotone.precision.classify.classes import Classes, Pins, classify
-from duotone.precision.classify.declining import decline, hand_on_full
+from duotone.precision.classify.declining import decline, keep_accumulators
 from duotone.precision.classify.lists import OpLists
 from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.context import Background
@@ -297,6 +297,6 @@ class Tiny:
         classes = classify(graph, lists, half, pins, force_all=force_all)
         background = Background(graph, half, profitability=profitability)
         classes = decline(classes, background)
-        painting = hand_on_full(PAINTERS[painter](graph, classes, ()), classes, background)
+        painting = keep_accumulators(PAINTERS[painter](graph, classes, ()), classes, background)
         check_painting(painting, graph)
         return Painted(graph, classes, painting, plan_casts(graph, classes, painting))

@@ -89,4 +89,4 @@ def test_what_is_cut_out_of_a_padded_dot_is_not_held(columns: int, count: int) -
     arrays = jnp.ones((32, columns)), jnp.ones((16, 32))
     jaxpr = jax.make_jaxpr(loss)(*arrays)
     painted = paint_jaxpr(jaxpr, Policy(), HALF_TYPES["bfloat16"], forms=TABLE["gpu"])
-    assert sum(bool(cast.held) for cast in painted.plan.casts) == count
+    assert sum(bool(cast.materialized) for cast in painted.plan.casts) == count

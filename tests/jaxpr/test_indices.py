@@ -48,7 +48,7 @@ TAKES = {
 def test_updates_of_one_place_are_counted(name: str) -> None:
     take, count = TAKES[name]
     (node,) = scatters(gradient_of(take), X)
-    assert node.attributes["small_constants"] == count
+    assert node.attributes["updates"] == count
     assert node.list_key == ("scatter_once" if count == 1 else node.op)
 
 
@@ -76,12 +76,12 @@ def test_what_is_calculated_with_indices_that_are_given_is_unknown() -> None:
         return gradient_of(lambda x: x[:, rows])(x)
 
     (node,) = scatters(picked, X, jnp.arange(2))
-    assert (node.attributes.get("small_constants"), node.list_key) == (None, node.op)
+    assert (node.attributes.get("updates"), node.list_key) == (None, node.op)
 
 
 def test_adding_to_something_else_than_zeros_is_no_move() -> None:
     (node,) = scatters(lambda x: x.at[:, ROWS, COLUMNS].add(1.0), X)
-    assert (node.attributes["small_constants"], node.list_key) == (1.0, node.op)
+    assert (node.attributes["updates"], node.list_key) == (1.0, node.op)
 
 
 @hypothesis.settings(deadline=None, max_examples=25)
@@ -101,5 +101,5 @@ def test_indices_are_those_of_the_device(numbers: list[int], seed: int) -> None:
 
     (node,) = scatters(jax.grad(lambda x: jnp.sum(take(x))), jnp.ones(12))
     counted = jnp.zeros(12).at[indices()].add(1.0, mode="drop")
-    if "small_constants" in node.attributes:
-        assert node.attributes["small_constants"] == float(counted.max())
+    if "updates" in node.attributes:
+        assert node.attributes["updates"] == float(counted.max())

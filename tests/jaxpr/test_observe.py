@@ -106,7 +106,10 @@ def test_names_of_arguments() -> None:
         (lambda x: x.T, {"permutation": (1, 0)}),
         (lambda x: x**3, {"exponent": 3.0}),
         (lambda x: jnp.cumsum(x, 1), {"terms": 4.0}),
-        (lambda x: jax.lax.broadcast_in_dim(x, (4, 2, 4), (0, 2)), {"places": (0, 2)}),
+        (
+            lambda x: jax.lax.broadcast_in_dim(x, (4, 2, 4), (0, 2)),
+            {"broadcast_dimensions": (0, 2)},
+        ),
         (lambda x: jax.lax.iota(jnp.float32, 9), {"length": 9.0}),
         (
             lambda x: jax.lax.conv(x[None, None], x[None, None, :3, :2], (1, 1), "SAME"),

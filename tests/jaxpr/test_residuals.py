@@ -134,7 +134,7 @@ def test_exponentials_of_a_softmax_are_calculated_from_the_quotient(
 
     found = plan(attention, dtype)
     assert len(found.products) == 1
-    assert {made.quotient for made in found.products.values()} == found.halved
+    assert {made.normalized for made in found.products.values()} == found.halved
     assert not plan(read_once, dtype).products
     assert not plan(logged, dtype).products
     assert len(named(traced(half(step(attention), dtype), PARAMS, X), "exp")) == 1

@@ -83,7 +83,7 @@ def rewriter(attention: Attention, dtype: str = "bfloat16", *removed: str) -> An
 def again(found: Painted) -> list[str]:
     """The operations of what is calculated again."""
     graph = found.built.graph
-    values = {v for made in found.optimizations.recompute.again.values() for v in made}
+    values = found.optimizations.recompute.recomputed
     return sorted(graph.nodes[graph.values[v].producer].op for v in values)
 
 
@@ -146,7 +146,7 @@ def test_a_row_that_fits_no_kernel_is_left_alone(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("attention", [biased, dropped])
 def test_the_gradient_of_a_bias_adds_up_what_the_dots_read(attention: Attention) -> None:
     """It was rounded for them; in memory it is half, for both."""
-    held, free = (rewriter(attention, "bfloat16", *r) for r in ((), (rows.HOLD_ROWS,)))
+    held, free = (rewriter(attention, "bfloat16", *r) for r in ((), (rows.MATERIALIZE_ROWS,)))
     counts = [
         [
             eqn

@@ -149,7 +149,7 @@ def test_a_factor_that_does_not_cancel_stays(attention: Attention) -> None:
 
 
 def test_a_factor_that_does_not_cancel_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale._Factor, "_power_of", lambda *_: 0)
+    monkeypatch.setattr(scale, "_power_of", lambda *_: 0)
     assert products(exponentials).divisor is None
     with pytest.raises(AssertionError):
         same(run(exponentials), exponentials(W, X))

@@ -100,16 +100,16 @@ def test_these_errors_tell_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -
     if fault == "parts":
         monkeypatch.setattr(Rewriter, "rounded", lambda _, x: x)
     else:
-        carried_out = half_rules.carried_out
+        apply_optimization = half_rules.apply_optimization
 
         def wrong(*args: Any) -> Any:
-            result = carried_out(*args)
+            result = apply_optimization(*args)
             shares = any(step.name == "expand" for step in args[3].steps)
             if fault == "result" and shares:
                 return result.astype(HALF).astype(jnp.float32)
             return -result if fault == "sign" and not shares else result
 
-        monkeypatch.setattr(half_rules, "carried_out", wrong)
+        monkeypatch.setattr(half_rules, "apply_optimization", wrong)
     assert (ours("offset") > 2 * good).all()
 
 

@@ -178,7 +178,7 @@ def test_only_such_convolutions_gain_from_half_on_a_cpu(
 def test_a_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places and windows swapped: the shapes fit, the numbers do not."""
     parts = dict(windows._PARTS)
-    parts[windows.Axis.PLACES_WINDOW] = parts[windows.Axis.WINDOW_PLACES]
+    parts[windows.Axis.POSITIONS_WINDOW] = parts[windows.Axis.WINDOW_POSITIONS]
     monkeypatch.setattr(windows, "_PARTS", parts)
     with pytest.raises(AssertionError):
         test_windows_that_tile_the_image_give_a_dot_with_the_same_sums(

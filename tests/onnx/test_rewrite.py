@@ -309,7 +309,7 @@ def broken(**changes):
         (broken(type=True), "must be the same"),
         (broken(place="gone.bin"), "no such file"),
         (broken(place="../../etc/passwd"), "not in the model's folder"),
-        (onnx.ModelProto(), "holds no graph"),
+        (onnx.ModelProto(), "has no graph"),
     ],
 )
 def test_damaged_models_are_refused_by_name_and_nothing_is_written(made, words, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from duotone.graph.graph import Boundary, Paint
 from duotone.ops.entries import Pointwise
-from duotone.precision.casts.cast_plan import HOLD_PARTS, HOLD_WIDENED, plan_casts
+from duotone.precision.casts.cast_plan import MATERIALIZE_PARTS, MATERIALIZE_WIDENED, plan_casts
 from tests.graph.tiny import SUMS, Painted, Tiny
 
 
@@ -182,7 +182,7 @@ def test_nothing_to_paint_needs_no_cast() -> None:
     assert not painted.painting.changed
 
 
-def _held(read: str, readers: int, *, hold: str = HOLD_WIDENED) -> list[bool]:
+def _held(read: str, readers: int, *, hold: str = MATERIALIZE_WIDENED) -> list[bool]:
     """Whether the casts of a value are held: of a dot, or of a relu or gather behind it."""
     t = Tiny()
     value = t.dot()
@@ -200,13 +200,17 @@ def _held(read: str, readers: int, *, hold: str = HOLD_WIDENED) -> list[bool]:
     ]
     classes = dataclasses.replace(painted.classes, nodes=tuple(nodes))
     plan = plan_casts(painted.graph, classes, painted.painting, frozenset({hold}))
-    return [bool(cast.held) for cast in plan.casts if (cast.value, cast.to) == (value, Paint.FULL)]
+    return [
+        bool(cast.materialized)
+        for cast in plan.casts
+        if (cast.value, cast.to) == (value, Paint.FULL)
+    ]
 
 
 def test_a_half_value_that_several_read_in_full_is_held_where_the_device_gains() -> None:
     assert _held("dot", 2) == [True]
     assert _held("dot", 2, hold="") == [False]
-    assert _held("dot", 2, hold=HOLD_PARTS) == [False]
+    assert _held("dot", 2, hold=MATERIALIZE_PARTS) == [False]
 
 
 def test_what_is_read_once_or_comes_from_a_pointwise_operation_is_not_held() -> None:
@@ -257,13 +261,17 @@ def test_what_is_put_together_of_parts_is_held_for_its_sums(
     painted = t.paint(entries=SUMS)
     found = {
         hold: plan_casts(painted.graph, painted.classes, painted.painting, frozenset({hold})).casts
-        for hold in (HOLD_PARTS, "")
+        for hold in (MATERIALIZE_PARTS, "")
     }
     casts = {
-        hold: [bool(cast.held) for cast in casts if (cast.value, cast.to) == (value, Paint.FULL)]
+        hold: [
+            bool(cast.materialized)
+            for cast in casts
+            if (cast.value, cast.to) == (value, Paint.FULL)
+        ]
         for hold, casts in found.items()
     }
-    assert casts[HOLD_PARTS] == held
+    assert casts[MATERIALIZE_PARTS] == held
     assert casts[""] == [False]
 
 
@@ -275,5 +283,7 @@ def test_parts_that_are_added_up_again_and_again_are_looked_at_once() -> None:
         value = t.op("add", value, value)
     t.returns(t.dot(value, t.input(64)), t.op("sum", value, size=4))
     painted = t.paint(entries=SUMS)
-    plan = plan_casts(painted.graph, painted.classes, painted.painting, frozenset({HOLD_PARTS}))
-    assert [cast.held for cast in plan.casts if cast.value == value] == [HOLD_PARTS]
+    plan = plan_casts(
+        painted.graph, painted.classes, painted.painting, frozenset({MATERIALIZE_PARTS})
+    )
+    assert [cast.materialized for cast in plan.casts if cast.value == value] == [MATERIALIZE_PARTS]

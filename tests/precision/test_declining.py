@@ -58,7 +58,7 @@ def test_a_dot_that_hardly_uses_what_it_reads_stays_full() -> None:
     t.goes_on(vector_matrix)
     painted = t.paint(profitability=CPU)
     assert painted[vector_matrix] == "full small"
-    assert "4 FLOP for each element" in painted.detail(vector_matrix)
+    assert "4 FLOP per element" in painted.detail(vector_matrix)
 
 
 def test_what_is_not_fast_on_the_device_stays_full() -> None:

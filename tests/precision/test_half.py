@@ -7,7 +7,7 @@ import pytest
 from duotone.graph.graph import Boundary, Paint
 from duotone.ops.entries import Entry, Kind
 from duotone.ops.traits import Trait
-from duotone.precision.casts.cast_plan import HOLD_WIDENED, plan_casts
+from duotone.precision.casts.cast_plan import MATERIALIZE_WIDENED, plan_casts
 from tests.graph.tiny import ENTRIES, SUMS, Tiny
 
 # ----------------------------------------- half runs forward
@@ -410,9 +410,13 @@ def test_an_operand_of_dots_is_held_for_its_sums() -> None:
     gradient = t.op("mul", h, t.op("exp", h))
     t.returns(t.dot(gradient, t.input(64)), t.op("sum", gradient, size=4))
     painted = t.paint(entries=SUMS)
-    plan = plan_casts(painted.graph, painted.classes, painted.painting, frozenset({HOLD_WIDENED}))
-    assert [cast.held for cast in plan.casts if cast.value == gradient] == [HOLD_WIDENED]
-    assert not any(cast.held for cast in painted.plan.casts)
+    plan = plan_casts(
+        painted.graph, painted.classes, painted.painting, frozenset({MATERIALIZE_WIDENED})
+    )
+    assert [cast.materialized for cast in plan.casts if cast.value == gradient] == [
+        MATERIALIZE_WIDENED
+    ]
+    assert not any(cast.materialized for cast in painted.plan.casts)
 
 
 def _scaled(t: Tiny, value: int) -> int:

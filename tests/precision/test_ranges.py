@@ -490,7 +490,7 @@ def test_a_square_that_overflows_is_denied() -> None:
 def test_what_reads_too_large_a_value_is_denied_too_even_a_dot() -> None:
     classes = refined(lambda x: x @ W, X, stated={0: (0, 1e6)})
     assert classes["dot_general"].rule == "overflow"
-    assert "reads what" in classes["dot_general"].entry.reason
+    assert "reads a value that" in classes["dot_general"].entry.reason
 
 
 def test_an_overflow_that_is_certain_needs_no_statement() -> None:
@@ -535,7 +535,7 @@ def test_a_measured_range_lifts_and_denies_with_headroom() -> None:
     assert lifted["integer_pow"].stores_half
     denied = refined(function, X, measured={cube: Measured(-3e4, 3e4, 0.0)})
     assert denied["integer_pow"].rule == "overflow"
-    assert "4 times what was measured" in denied["integer_pow"].entry.reason
+    assert "4 times the measurement" in denied["integer_pow"].entry.reason
     small = refined(function, X, measured={cube: Measured(-1e3, 1e3, 0.2)})
     assert not small["integer_pow"].stores_half
     assert small["integer_pow"].rule is None
@@ -629,7 +629,9 @@ def test_a_number_that_is_a_size_is_not_part_of_the_fingerprint(function: Any) -
 def test_a_measured_value_that_the_program_does_not_have() -> None:
     graph = graph_of(jnp.tanh)
     for value in (-1, 2):
-        with pytest.raises(CalibrationError, match=f"holds value {value} of a program that has 2"):
+        with pytest.raises(
+            CalibrationError, match=f"contains value {value} of a program that has 2"
+        ):
             assume(graph, (), None, {value: Measured(0.0, 1.0, 0.0)})
     assert assume(graph, (), None, {1: Measured(0.0, 1.0, 0.0)})
 

@@ -8,7 +8,7 @@ import pytest
 
 from duotone.graph.graph import Paint, bytes_of
 from duotone.precision.optimize.optimizations import Optimizations
-from duotone.precision.optimize.residuals import Recompute
+from duotone.precision.optimize.residuals import Recompute, Site
 from duotone.precision.record import Record, make_record
 from duotone.precision.rules import Rule
 from tests.graph.tiny import FLOAT16, Tiny
@@ -121,11 +121,11 @@ def test_what_is_calculated_again_is_marked_and_counted() -> None:
     e = t.op("exp", h)
     t.returns(t.op("mystery", e))
     p = t.paint()
-    plan = Recompute({(2, e): 0}, {0: frozenset({e})}, {0: frozenset({h})})
+    plan = Recompute({(2, e): 0}, (Site(0, 1, frozenset({e}), frozenset({h})),))
     optimizations = Optimizations(frozenset({"recompute"}), recompute=plan)
     record = make_record(p.graph, p.classes, p.painting, p.plan, FLOAT16, optimizations)
-    again = (("recompute", "not kept: calculated again for later readers"),)
-    assert [o.optimizations for o in record.operations] == [(), again, ()]
+    recomputed = (("recompute", "not kept: recomputed for later readers"),)
+    assert [o.optimizations for o in record.operations] == [(), recomputed, ()]
     assert record.summary.optimizations == {"recompute": 1}
     assert Record.from_json(record.to_json()) == record
     data = json.loads(record.to_json())

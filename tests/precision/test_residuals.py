@@ -43,12 +43,8 @@ def planned(
     return painted, residuals_of(painted, name)
 
 
-def again(plan: Recompute) -> set[int]:
-    return set().union(*plan.again.values())
-
-
 def roots(plan: Recompute) -> set[int]:
-    return set().union(*plan.roots.values())
+    return set().union(*(site.roots for site in plan.sites))
 
 
 def behind(t: Tiny, *values: int) -> list[int]:
@@ -70,9 +66,9 @@ def test_a_transcendental_of_a_dot_is_calculated_again_from_the_dot() -> None:
     t.goes_on(reader, far)
     painted, plan = planned(t)
     node = painted.graph.values[reader].producer
-    place = plan.reads[node, a]
-    assert plan.again[place] == {s, a}
-    assert plan.roots[place] == {h}
+    site = plan.sites[plan.reads[node, a]]
+    assert site.recomputed == {s, a}
+    assert site.roots == {h}
     assert {painted.graph.values[v].producer for v in (h, s, a, reader)} <= plan.nodes(
         painted.graph
     )
@@ -86,7 +82,7 @@ def test_readers_near_by_take_the_first_calculation() -> None:
     t.goes_on(near)
     painted, plan = planned(t)
     assert (painted.graph.values[near].producer, a) not in plan.reads
-    assert again(plan) == {a}
+    assert plan.recomputed == {a}
 
 
 def test_readers_at_one_level_share_a_calculation() -> None:
@@ -97,9 +93,9 @@ def test_readers_at_one_level_share_a_calculation() -> None:
     third = t.op("add", t.dot(first, t.input(64)), a)
     t.goes_on(third)
     painted, plan = planned(t)
-    places = [plan.reads[painted.graph.values[v].producer, a] for v in (first, second, third)]
-    assert places[0] == places[1] != places[2]
-    assert all(plan.again[place] == {a} for place in places)
+    sites = [plan.reads[painted.graph.values[v].producer, a] for v in (first, second, third)]
+    assert sites[0] == sites[1] != sites[2]
+    assert all(plan.sites[site].recomputed == {a} for site in sites)
 
 
 def test_what_the_user_named_is_kept_and_others_follow_from_it() -> None:
@@ -109,7 +105,7 @@ def test_what_the_user_named_is_kept_and_others_follow_from_it() -> None:
     b = t.op("exp", named)
     behind(t, named, b)
     _, plan = planned(t)
-    assert (again(plan), roots(plan)) == ({b}, {named})
+    assert (plan.recomputed, roots(plan)) == ({b}, {named})
 
 
 def test_what_is_cheap_is_left_to_the_compiler() -> None:
@@ -119,11 +115,11 @@ def test_what_is_cheap_is_left_to_the_compiler() -> None:
 
 
 def test_what_the_compiler_does_not_keep_is_left_to_it() -> None:
-    def plan(op: str) -> set[int]:
+    def plan(op: str) -> frozenset[int]:
         t = Tiny()
         a = t.op(op, t.dot())
         behind(t, a)
-        return again(planned(t, name="recompute_very_expensive")[1])
+        return planned(t, name="recompute_very_expensive")[1].recomputed
 
     assert not plan("tanh")
     assert len(plan("log")) == 1
@@ -155,7 +151,7 @@ def test_a_value_that_a_dot_reads_is_a_root_of_others() -> None:
     b = t.op("tanh", a)
     behind(t, b)
     _, plan = planned(t)
-    assert (again(plan), roots(plan)) == ({b}, {a})
+    assert (plan.recomputed, roots(plan)) == ({b}, {a})
 
 
 def test_a_result_of_the_program_is_kept() -> None:
@@ -180,7 +176,7 @@ def test_a_root_that_is_kept_anyway_costs_nothing() -> None:
     a = t.op("tanh", t.op("add", p, t.op("mul", q, r)))
     behind(t, a, p, q, r)
     _, plan = planned(t)
-    assert a in again(plan)
+    assert a in plan.recomputed
     assert roots(plan) == {p, q, r}
 
 
@@ -192,7 +188,7 @@ def test_bytes_count_as_they_are_painted() -> None:
         a = t.op("exp", t.op("add", t.op("relu", p), q))  # denied: stored in float32
         y = t.dot()
         t.goes_on(t.op("mul", t.dot(t.op("mul", y, a), t.input(64)), y))
-        assert bool(again(planned(t)[1])) is wanted
+        assert bool(planned(t)[1].recomputed) is wanted
 
 
 def test_small_values_on_the_way_are_kept() -> None:
@@ -203,9 +199,9 @@ def test_small_values_on_the_way_are_kept() -> None:
     a = t.op("tanh", t.op("mul", h, scale, size=64))
     behind(t, a)
     _, plan = planned(t)
-    assert a in again(plan)
+    assert a in plan.recomputed
     assert roots(plan) == {h}
-    assert not {mean, scale} & again(plan)
+    assert not {mean, scale} & plan.recomputed
 
 
 def test_a_large_statistic_is_a_root() -> None:
@@ -249,7 +245,7 @@ def test_nothing_but_pointwise_operations_is_calculated_again(op: str) -> None:
     a = t.op("tanh", drawn)
     behind(t, a)
     _, plan = planned(t)
-    assert (again(plan), roots(plan)) == ({a}, {drawn})
+    assert (plan.recomputed, roots(plan)) == ({a}, {drawn})
 
 
 def test_an_operation_with_two_results_is_never_calculated_again() -> None:
@@ -272,8 +268,8 @@ def test_whether_values_are_equal_is_asked_of_the_first_ones() -> None:
     entries = (*_ENTRIES, same)
     painted = t.paint(entries=entries)
     plan = residuals_of(painted)
-    assert a in again(plan)
-    assert mask not in again(plan)
+    assert a in plan.recomputed
+    assert mask not in plan.recomputed
 
     t = Tiny()
     a = t.op("tanh", t.dot())
@@ -313,8 +309,8 @@ def test_inside_a_body_it_is_as_outside() -> None:
             y = t.dot(t.op("relu", h), w)
             t.returns(t.op("call.result", t.dot(t.op("mul", y, a), w)))
         painted, plan = planned(t)
-        assert (again(plan), roots(plan)) == ({a}, {h})
-        assert all(painted.graph.values[value].body == body for value in again(plan))
+        assert (plan.recomputed, roots(plan)) == ({a}, {h})
+        assert all(painted.graph.values[value].body == body for value in plan.recomputed)
 
 
 def test_a_value_from_around_a_body_is_not_calculated_again_inside() -> None:
@@ -328,8 +324,8 @@ def test_a_value_from_around_a_body_is_not_calculated_again_inside() -> None:
         reader = t.op("mul", t.op("mul", y, a), around)
         t.returns(t.op("call.result", t.dot(reader, w)))
     painted, plan = planned(t)
-    assert a in again(plan)
-    assert around not in again(plan)
+    assert a in plan.recomputed
+    assert around not in plan.recomputed
     assert (painted.graph.values[reader].producer, around) not in plan.reads
 
 
@@ -347,14 +343,15 @@ def test_everything_that_is_read_at_a_place_is_there() -> None:
     assert plan.reads
     graph = painted.graph
     made = {v: graph.values[v].producer for v in range(len(graph.values))}
-    for (reader, value), place in plan.reads.items():
-        assert value in plan.again[place]
+    for (reader, value), index in plan.reads.items():
+        site = plan.sites[index]
+        assert value in site.recomputed
         assert made[value] < reader
-        for needed in plan.again[place]:
+        for needed in site.recomputed:
             node = graph.nodes[made[needed]]
             entry = painted.classes.nodes[node.index].entry
             assert entry.pointwise is not Pointwise.NO
-            assert plan.roots[place]
+            assert site.roots
 
 
 # Planted faults: each is seen by a test above
@@ -377,7 +374,7 @@ def _all_dear(self: Any, value: int) -> Pointwise:
         ({"_bytes": lambda *_: 1}, test_bytes_count_as_they_are_painted),
         ({"_is_kept": lambda *_: True}, test_roots_must_not_be_larger_than_what_they_save),
         ({"_is_kept": lambda *_: False}, test_a_root_that_is_kept_anyway_costs_nothing),
-        ({"_may_read_again": lambda *_: True}, test_a_reader_in_a_body_keeps_a_value),
+        ({"_may_read_recomputed": lambda *_: True}, test_a_reader_in_a_body_keeps_a_value),
         ({"_costs_nothing": lambda *_: False}, test_constants_are_neither_roots_nor_hidden),
         (
             {"_share": lambda *_: None},

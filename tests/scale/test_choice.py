@@ -53,7 +53,7 @@ def test_the_arrays_are_new():
 
 @pytest.mark.parametrize("word", ["static", "", "2**15"])
 def test_another_word(word):
-    with pytest.raises(ArgumentError, match='the only word that is taken is "dynamic"'):
+    with pytest.raises(ArgumentError, match='the only string accepted is "dynamic"'):
         check_loss_scale(word)
 
 

@@ -134,9 +134,13 @@ def test_pred_must_be_one_boolean(wrong: Any):
 @pytest.mark.parametrize(
     ("new", "old", "message"),
     [
-        ({"a": 1, "b": 2}, {"a": 1}, r"on_true has leaf \['b'\], which on_false has not"),
-        ({"a": 1}, {"a": 1, "c": [2, 3]}, r"on_false has leaf \['c'\]\[0\], which on_true has not"),
-        (jnp.ones(2), [jnp.ones(2)], "on_true has a single leaf, which on_false has not"),
+        ({"a": 1, "b": 2}, {"a": 1}, r"on_true has leaf \['b'\], which on_false does not have"),
+        (
+            {"a": 1},
+            {"a": 1, "c": [2, 3]},
+            r"on_false has leaf \['c'\]\[0\], which on_true does not have",
+        ),
+        (jnp.ones(2), [jnp.ones(2)], "on_true has a single leaf, which on_false does not have"),
         ([1, 2], (1, 2), r"on_true is PyTreeDef\(\[\*, \*\]\) and on_false is"),
     ],
 )

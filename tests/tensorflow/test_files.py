@@ -166,7 +166,7 @@ def test_a_folder_without_a_saved_model(tmp_path):
     with pytest.raises(GraphDefError, match=r"folder without saved_model\.pb"):
         files.read(tmp_path)
     (tmp_path / "saved_model.pb").write_bytes(graphs.chain().SerializeToString())
-    with pytest.raises(GraphDefError, match="holds a GraphDef and no SavedModel"):
+    with pytest.raises(GraphDefError, match="is a GraphDef and no SavedModel"):
         files.read(tmp_path)
 
 

@@ -6,12 +6,12 @@
     model.compile(optimizer=optimizer, loss="mse")
     model.fit(x, y)
 
-Files: ``settings`` (what a user chose, as plain data), ``refusals``, ``optimizer`` (loss scaling),
-``plans`` (which models are rewritten, how), ``steps`` (a step method, rewritten), ``skipped`` (what
-a skipped step leaves behind), ``hooks`` (around Keras' trainer), ``models`` (one model, no hooks),
+Files: ``settings`` (the user's choices, as plain data), ``refusals``, ``optimizer`` (loss scaling),
+``plans`` (which models are rewritten, how), ``steps`` (a step method, rewritten), ``skipped`` (the
+state after a skipped step), ``hooks`` (around Keras' trainer), ``models`` (one model, no hooks),
 ``everywhere`` (all models), ``measured`` (calibration, blame), ``callback``.
 
-It is the only part of duotone that imports Keras.
+This package is the only part of duotone that imports Keras.
 """
 
 from duotone.adapters.keras.callback import LossScaleCallback

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import keras
 
 from duotone.adapters.keras.plans import wrapped_optimizers
-from duotone.adapters.keras.steps import said_of
+from duotone.adapters.keras.steps import logged_line_of
 from duotone.errors import ArgumentError
 from duotone.scale.monitor import WARN_AFTER, LossScaleMonitor
 
@@ -21,30 +21,29 @@ logger = logging.getLogger("duotone")
 class LossScaleCallback(keras.callbacks.Callback):
     """Puts the loss scale and the number of skipped steps into the logs of each epoch.
 
-    The logs have ``loss_scale`` and ``skipped_steps`` (all together), so ``History``, ``CSVLogger``
-    and, where TensorFlow is installed, ``keras.callbacks.TensorBoard`` show them when they come
-    after this callback. A line is
-    logged (logger ``duotone``, level INFO) when something changed, and one warning when step after
-    step is skipped although the scale is at its smallest: then the loss itself or a weight is not
-    finite.
+    The logs have ``loss_scale`` and the total ``skipped_steps``. So ``History``, ``CSVLogger`` and,
+    if TensorFlow is installed, ``keras.callbacks.TensorBoard`` show them if they come after this
+    callback. The logger ``duotone`` gets a line (level INFO) when the numbers change, and one
+    warning if many consecutive steps are skipped at the smallest scale: then the loss itself or a
+    weight is not finite.
 
-    After the first step it shows one line, on standard error unless the logger ``duotone`` shows
-    level INFO already: the half type, the device, how many operations and FLOPs are half, and what
-    gains nothing here and why.
+    After the first step it prints one line to standard error (unless the logger ``duotone`` already
+    shows level INFO): the half type, the device, how many operations and FLOPs are half, and which
+    operations do not gain here and why.
 
-    With several wrapped optimizers in one model the names begin with that of the optimizer.
+    With several wrapped optimizers in one model, each name starts with the name of its optimizer.
 
     Args:
-        warn_after: skipped steps in a row, with the scale at its smallest, after which to warn.
-            From the first scale down to 1 are 15 skipped steps more.
-        logdir: a folder for TensorBoard; needs ``tensorboard``, and no TensorFlow.
-        writer: in place of `logdir`, an object with ``add_scalar(tag, value, step)`` or
+        warn_after: the number of consecutive steps skipped at the smallest scale that triggers the
+            warning. Falling from the first scale to 1 takes 15 more skipped steps.
+        logdir: a folder for TensorBoard; needs ``tensorboard``, but not TensorFlow.
+        writer: instead of `logdir`, an object with ``add_scalar(tag, value, step)`` or
             ``scalar(tag, value, step)``.
 
     Raises:
-        ArgumentTypeError: an argument of the wrong type.
-        ArgumentError: `warn_after` below 1, or both `logdir` and `writer`. In ``fit``: the model
-            has no wrapped optimizer.
+        ArgumentTypeError: an argument has the wrong type.
+        ArgumentError: `warn_after` is below 1, or both `logdir` and `writer` are given. In ``fit``:
+            the model has no wrapped optimizer.
         MissingExtraError: in ``fit``: `logdir` without TensorBoard installed.
 
     Example:
@@ -62,14 +61,14 @@ class LossScaleCallback(keras.callbacks.Callback):
         super().__init__()
         if logdir is not None and writer is not None:
             raise ArgumentError("LossScaleCallback: give logdir or writer, not both")
-        LossScaleMonitor(warn_after=warn_after, writer=writer)  # refuses what it cannot take, now
+        LossScaleMonitor(warn_after=warn_after, writer=writer)  # checks the arguments now
         self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
         self._monitors: dict[str, LossScaleMonitor] = {}
         self._shown = False
         self._lost: Any = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Notes where training begins."""
+        """Reads the loss scale before the first step."""
         del logs
         model: Any = self.model
         optimizers = list(wrapped_optimizers(model))
@@ -85,12 +84,12 @@ class LossScaleCallback(keras.callbacks.Callback):
             self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begins to count."""
+        """Resets the count of losses that are not finite."""
         del epoch, logs
-        self._lost = 0
+        self._not_finite = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts losses that are not finite, and says, once, how the step runs."""
+        """Counts losses that are not finite; after the first step, prints how the step runs."""
         del batch
         loss = (logs or {}).get("loss")
         alarm = getattr(getattr(self.model, "optimizer", None), "alarm", None)
@@ -101,12 +100,12 @@ class LossScaleCallback(keras.callbacks.Callback):
         if self._shown:
             return
         self._shown = True
-        line = said_of(self.model)
+        line = logged_line_of(self.model)
         if line and not logger.isEnabledFor(logging.INFO):
-            sys.stderr.write(f"\nduotone: {line}\n")  # the progress bar stands in a line already
+            sys.stderr.write(f"\nduotone: {line}\n")  # on a new line after the progress bar
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds to the logs, and says what changed."""
+        """Adds to the logs, and logs changes."""
         del epoch
         optimizers = list(wrapped_optimizers(self.model))
         if len(optimizers) == 1 and optimizers[0].half is not None:
@@ -120,7 +119,7 @@ class LossScaleCallback(keras.callbacks.Callback):
             self._monitors[optimizer.name](optimizer.state(), optimizer.steps)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes what TensorBoard has not written yet."""
+        """Flushes the TensorBoard writers."""
         del logs
         for monitor in self._monitors.values():
             monitor.close()
@@ -128,5 +127,5 @@ class LossScaleCallback(keras.callbacks.Callback):
     def _monitor(self, optimizer: Any, count: int) -> LossScaleMonitor:
         logdir = self._logdir
         if logdir is not None and count > 1:
-            logdir = Path(logdir) / optimizer.name  # a run of its own for each
+            logdir = Path(logdir) / optimizer.name  # one TensorBoard run for each
         return LossScaleMonitor(optimizer, 1, logdir, self._writer, self._warn_after)

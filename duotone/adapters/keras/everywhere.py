@@ -1,12 +1,12 @@
-"""Every model of the process, without a change of its source.
+"""Mixed precision for every model of the process, without changing its source.
 
-``duotone run`` and the environment switch call :func:`enable_everywhere`; from then on a model that
-was compiled with a plain optimizer is treated as if that optimizer had been wrapped. The two
-switches of the original can be on apart: rewriting, and loss scaling.
+``duotone run`` and the environment switch call :func:`enable_everywhere`. Afterwards a model that
+was compiled with a plain optimizer runs as if that optimizer had been wrapped. As in TensorFlow,
+rewriting and loss scaling are separate switches.
 
-The optimizer of a model is wrapped when Keras makes the model's training function, in the model
-and in its compile config, so that a saved model is one that was trained with a wrapped optimizer.
-Models that are in mixed precision already are left alone, with one log line each.
+The optimizer is wrapped when Keras makes the model's training function, in the model and in its
+compile config, so that the saved model has a wrapped optimizer. Models that are in mixed precision
+already do not change, and duotone logs one line for each.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ _left_alone: weakref.WeakSet[Any] = weakref.WeakSet()
 def enable_everywhere(
     rewrite: bool, loss_scaling: bool, *, dtype: Any = None, loss_scale: Any = "dynamic"
 ) -> None:
-    """Treats every Keras model compiled with a plain optimizer as if that had been wrapped.
+    """Treats every Keras model with a plain optimizer as if that optimizer were wrapped.
 
     Args:
         rewrite: rewrite training, evaluation and prediction.
         loss_scaling: scale the loss and skip steps that overflow. With `rewrite` this is
             ``loss_scale="dynamic"`` of :func:`~duotone.adapters.keras.enable`; without, a
-            :class:`~duotone.DynamicLossScale` for models whose half precision is their own.
+            :class:`~duotone.DynamicLossScale` for models that have their own half precision.
         dtype: the half type; None for the one that is fast on this device.
-        loss_scale: with `loss_scaling`, which one, as for :func:`~duotone.adapters.keras.enable`.
+        loss_scale: the loss scale, as for :func:`~duotone.adapters.keras.enable`; used with
+            `loss_scaling`.
 
-    With both false, models whose functions are not made yet are left alone again.
+    If both are False, duotone no longer changes models whose functions Keras has not made yet.
 
     Raises:
         ArgumentTypeError, ArgumentError: `dtype` is no half type, `loss_scale` no loss scale; Keras
@@ -48,7 +49,7 @@ def enable_everywhere(
     """
     refusals.check_backend()
     if settings.check_loss_scale(loss_scale) is None and not rewrite:
-        loss_scale = DynamicLossScale()  # no half type of ours decides whether to scale
+        loss_scale = DynamicLossScale()  # the model's half type is unknown, so always scale
     switches = _Switches(bool(rewrite), bool(loss_scaling), settings.check_dtype(dtype), loss_scale)
     plans.set_default(switches.plan_of)
     hooks.set_before_plans(switches.wrap_optimizer)
@@ -61,10 +62,10 @@ class _Switches:
     loss_scaling: bool
     dtype: str | None
     loss_scale: Any
-    half: tuple[str | None] | None = None  # asked once, so that there is one log line
+    half: tuple[str | None] | None = None  # found once, so that there is one log line
 
     def plan_of(self, model: Any) -> plans.Plan | None:
-        """The plan of a model that does not ask for one."""
+        """The plan of a model that has none of its own."""
         if not self.rewrite or not _plain(model):
             return None
         if self.half is None:
@@ -72,7 +73,7 @@ class _Switches:
         return plans.Plan(self.half[0], asks_device=self.dtype is None)
 
     def wrap_optimizer(self, model: Any) -> None:
-        """Wraps the plain optimizer of a model, where the loss is to be scaled."""
+        """Wraps the plain optimizer of a model if loss scaling is on."""
         if not self.loss_scaling or not _plain(model):
             return
         inner = model.optimizer
@@ -82,12 +83,12 @@ class _Switches:
         model.optimizer = wrapped
         model._compile_config.config["optimizer"] = wrapped
         if hasattr(model, "_record_training_state_sharding_spec"):
-            # Keras 3.10 has listed the shardings of the optimizer's variables already.
+            # Keras 3.10 has recorded the shardings of the old optimizer's variables.
             model._record_training_state_sharding_spec()
 
 
 def _plain(model: Any) -> bool:
-    """True if a model was compiled with an optimizer that may be wrapped; logs once why not."""
+    """True if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, plans.Wrapped):
         return False
@@ -96,5 +97,5 @@ def _plain(model: Any) -> bool:
         reason = reason or f"its optimizer {optimizer.name!r} scales the loss already"
     if reason is not None and model not in _left_alone:
         _left_alone.add(model)
-        logger.warning("model %r is left as it is: %s", model.name, reason)
+        logger.warning("model %r is not changed: %s", model.name, reason)
     return reason is None

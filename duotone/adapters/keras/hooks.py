@@ -1,17 +1,14 @@
-"""Hooks: how a model learns that its optimizer asks for mixed precision.
+"""Hooks: rewrite the steps of a model whose optimizer asks for mixed precision.
 
-Keras has no path from an optimizer to the functions that a model compiles, so three methods are
-wrapped, once and at class level: ``make_train_function``, ``make_test_function`` and
-``make_predict_function``, where the classes of ``keras.Model.__mro__`` define them. When Keras is
-about to make a function for a model with a plan (``plans``), the wrapper wraps the step methods of
-each class of ``type(model).__mro__`` (``steps``). Then Keras' own method runs. For a model without
-a plan it runs at once.
+Keras has no path from an optimizer to the functions that a model compiles. So duotone wraps three
+methods, once, in the classes of ``keras.Model.__mro__`` that define them: ``make_train_function``,
+``make_test_function`` and ``make_predict_function``. If the model has a plan (``plans``), the
+wrapper first wraps the step methods of each class of ``type(model).__mro__`` (``steps``). Then
+Keras' own method runs.
 
-``keras.Model.compile`` is not wrapped: Keras compares it with the base class' to know whether it
-was overridden, and a model loaded with a changed one would come without its optimizer. Nothing is
-set on the model itself: Keras passes instance attributes by when its variables are Flax NNX's.
-
-Called by ``optimizer`` and ``everywhere``, which install the hooks. Nothing here raises.
+duotone does not wrap ``keras.Model.compile``: Keras compares it with the base class' method to find
+out whether it was overridden, and would load a model without its optimizer. It sets nothing on the
+model itself, because Keras ignores instance attributes when its variables are Flax NNX's.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ _MAKERS = {f"make_{function}": function for function in STEPS.values()}
 
 
 def install() -> None:
-    """Wraps the methods with which Keras makes its functions; once, however often it is called."""
+    """Wraps the methods with which Keras makes its functions; further calls do nothing."""
     for kind in keras.Model.__mro__:
         for maker, function in _MAKERS.items():
             method = vars(kind).get(maker)
@@ -50,7 +47,7 @@ _before_plans: Callable[[Any], None] = _nothing
 
 
 def set_before_plans(before: Callable[[Any], None]) -> None:
-    """Sets what is done to a model before its plan is asked for (``everywhere``)."""
+    """Sets the function that is called on a model before its plan is found (``everywhere``)."""
     global _before_plans
     _before_plans = before
 
@@ -61,7 +58,7 @@ def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
         if force or getattr(self, function, None) is None:
             _before_plans(self)
             if plan_of(self) is not None:
-                _say_own_steps(self)
+                _warn_of_own_steps(self)
                 for kind in type(self).__mro__:
                     wrap_steps(kind)
             method(self, force=force)
@@ -74,7 +71,7 @@ def _wrapped(method: Callable[..., Any], function: str) -> Callable[..., Any]:
     return make
 
 
-def _say_own_steps(model: Any) -> None:
+def _warn_of_own_steps(model: Any) -> None:
     for name in STEPS:
         if name in vars(model):
             logger.warning(

@@ -1,9 +1,8 @@
-"""A Keras model looked at on a batch: what its training step calculates, and what overflows there.
+"""Measures the training step of a Keras model on one batch, and finds what overflows there.
 
-:func:`calibrate` and :func:`blame` let Keras itself prepare state and batch, as ``train_on_batch``
-does, with a training function that looks, in the place of the compiled one, and gives the state
-back as it is.
-What was measured is kept with the model, and its training step is painted by it (``steps``).
+:func:`calibrate` and :func:`blame` call ``train_on_batch``, so that Keras prepares the state and
+the batch. They replace the compiled training function by one that measures and returns the state
+unchanged. The measurements are kept with the model, and ``steps`` paints its training step by them.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ R = TypeVar("R")
 
 
 def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Calibration:
-    """Measures what the values of a training step are, and paints the steps after by it.
+    """Measures the values of a training step; later steps are painted by the measurements.
 
-    The step of the compiled model runs in float32 on one batch, the loss scaled, operation by
-    operation; weights, optimizer and metrics stay as they are. Call it before ``fit``; again with
-    another batch to add to what was measured. It is not saved with the model: save the result, or
-    give it as ``Policy(calibration=...)`` when the optimizer is made again.
+    The step of the compiled model runs in float32 on one batch, with the loss scaled, operation by
+    operation. Weights, optimizer and metrics do not change. Call it before ``fit``. Further calls
+    with other batches add to the measurements. They are not saved with the model: save the result,
+    and pass it as ``Policy(calibration=...)`` when you make the optimizer again.
 
     Args:
         model: compiled with a wrapped optimizer, or made by ``duotone.keras.autocast``.
-        x: one batch, as for ``model.train_on_batch``.
-        y: likewise.
-        sample_weight: likewise.
+        x: the inputs of one batch, as for ``model.train_on_batch``.
+        y: the targets of the batch.
+        sample_weight: the sample weights of the batch.
 
     Returns:
-        What was measured on all batches so far; print it for a table.
+        The measurements on all batches so far; print it for a table.
 
     Raises:
         ArgumentTypeError: `model` is no Keras model.
         ArgumentError: its training step is not rewritten.
-        CalibrationError: the batch holds NaN.
+        CalibrationError: the batch contains NaN.
 
     Example:
         >>> import keras, numpy as np, duotone.keras
@@ -63,20 +62,20 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
     def measure(*call: Any) -> Calibration:
         return calibrations.measure(original(model, "train_step"), call, {})
 
-    return _in_place_of_training(model, measure, x, y, sample_weight)
+    return _instead_of_training(model, measure, x, y, sample_weight)
 
 
 def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame:
     """:func:`duotone.blame` for the training step of a compiled model.
 
-    The step runs once on one batch beside its float32 reference; weights, optimizer and metrics
-    stay as they are.
+    The step runs once on one batch together with its float32 reference. Weights, optimizer and
+    metrics do not change.
 
     Args:
         model: compiled with a wrapped optimizer, or made by ``duotone.keras.autocast``.
-        x: one batch, as for ``model.train_on_batch``.
-        y: likewise.
-        sample_weight: likewise.
+        x: the inputs of one batch, as for ``model.train_on_batch``.
+        y: the targets of the batch.
+        sample_weight: the sample weights of the batch.
 
     Returns:
         A record; print it.
@@ -99,27 +98,27 @@ def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame
     def train_step(state: Any, batch: Any) -> Any:
         return model.train_step(state, batch)
 
-    return _in_place_of_training(
+    return _instead_of_training(
         model, lambda *call: _blaming.blame(train_step, *call), x, y, sample_weight
     )
 
 
-def _in_place_of_training(
+def _instead_of_training(
     model: Any, look: Callable[..., R], x: Any, y: Any, sample_weight: Any
 ) -> R:
-    """Calls ``look(state, batch)`` where Keras would train on a batch, and returns its result."""
+    """Calls ``look(state, batch)`` instead of training on a batch, and returns its result."""
     found: list[R] = []
 
     def train_function(state: Any, batches: Iterator[Any]) -> tuple[dict[str, Any], Any]:
         found.append(look(*jax.tree.map(jnp.asarray, (state, next(batches)))))
         return {}, state
 
-    model.make_train_function()  # so that Keras finds one, which is replaced
+    model.make_train_function()  # so that Keras uses the replacement below
     model.train_function = train_function
     try:
         model.train_on_batch(x, y, sample_weight=sample_weight, return_dict=True)
     finally:
-        model.train_function = None  # made anew at the next step, and so painted anew
+        model.train_function = None  # the next step makes a new one, with a new painting
     return found[0]
 
 

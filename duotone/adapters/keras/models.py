@@ -1,9 +1,9 @@
 """One model in mixed precision, without hooks in Keras.
 
-:func:`autocast` gives the model a class of its own, a subclass of the class it had, whose step
-methods run the original ones as its plan says (``steps``). So ``fit``, ``evaluate`` and ``predict``
-find them in every mode of Keras, and no class of Keras is touched. To everything that asks for
-``model.__class__`` (saving, cloning, printing) the model is still of its old class.
+:func:`autocast` gives the model a new subclass of its class, whose step methods run the original
+ones by the model's plan (``steps``). So ``fit``, ``evaluate`` and ``predict`` find them in every
+mode of Keras, and no class of Keras changes. ``model.__class__`` still returns the old class, for
+saving, cloning and printing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound=keras.Model)
 def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -> Model:
     """Makes one Keras model train, evaluate and predict in mixed precision.
 
-    It rewrites, and does not scale the loss: for float16, compile the model with
+    This does not scale the loss. For float16, compile the model with
     ``keras.optimizers.LossScaleOptimizer``, or use
     ``duotone.enable_mixed_precision_graph_rewrite(optimizer)`` instead, which does both. bfloat16
     needs no loss scaling.
@@ -34,8 +34,8 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
     Args:
         model: a functional, sequential or subclassed model, compiled or not, built or not. It is
             changed in place.
-        dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. Where
-            none is, nothing is rewritten and one line is logged.
+        dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. If
+            there is none, nothing is rewritten and one line is logged.
         policy: what may be painted; the default policy if omitted.
 
     Returns:
@@ -76,7 +76,7 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
     own = type(kind)(kind.__name__, (kind,), members)
     for name, function in STEPS.items():
         setattr(own, name, _step(own, name))
-        setattr(model, function, None)  # Keras makes it anew, from the new step
+        setattr(model, function, None)  # Keras then makes a new one from the new step
     object.__setattr__(model, "__class__", own)
     return model
 

@@ -1,22 +1,22 @@
 """The wrapped optimizer: a ``keras.optimizers.LossScaleOptimizer`` with duotone's loss scale.
 
 It wraps another Keras optimizer, scales the loss before Keras differentiates it, unscales the
-gradients in float32, and leaves everything as it was where they are not finite. Creating one, in
-whatever way (by hand, ``from_config``, ``load_model``, unpickling), installs the hooks that rewrite
-the steps of models compiled with it (``hooks``).
+gradients in float32, and changes nothing if they are not finite. Creating one in any way (the
+constructor, ``from_config``, ``load_model``, unpickling) installs the hooks that rewrite the steps
+of models compiled with it (``hooks``).
 
-State is in Keras variables, the same ones for every loss scale and every half type, so a
-checkpoint moves between devices:
+The state is in Keras variables, which are the same for every loss scale and every half type, so
+that checkpoints are portable between devices:
 
 ====================  =======  =================================================================
-``dynamic_scale``     float32  the scale; not used (and kept as it is) where nothing is scaled
+``dynamic_scale``     float32  the scale; unused and constant if nothing is scaled
 ``step_counter``      int32    finite steps since it last changed or a step was skipped
-``skipped``           int32    skipped steps, all together
+``skipped``           int32    the total number of skipped steps
 ``last_finite``       bool     whether the last step was taken
-``stuck``             int32    skipped steps in a row with the scale at its floor
+``stuck``             int32    consecutive skipped steps with the scale at its floor
 ====================  =======  =================================================================
 
-No rule is written here: :mod:`duotone.scale` adjusts, unscales and checks.
+:mod:`duotone.scale` has the rules to adjust, unscale and check.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     Made by :func:`enable`, or by ``duotone.enable_mixed_precision_graph_rewrite``.
 
     Args:
-        inner_optimizer: any Keras optimizer; clipping, weight decay, moving averages, accumulation
-            and schedules are set on it and see unscaled gradients of steps that are taken.
+        inner_optimizer: any Keras optimizer. Set clipping, weight decay, moving averages,
+            accumulation and schedules on it; they get unscaled gradients of taken steps.
         loss_scale: as for :func:`enable`.
         dtype: as for :func:`enable`.
         policy: as for :func:`enable`.
         rewrite: whether models compiled with it are rewritten; else it only scales the loss.
-        name: of the optimizer.
+        name: the name of the optimizer.
 
     Raises:
         ArgumentTypeError, ArgumentError: as for :func:`enable`.
@@ -90,16 +90,16 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._mark = scaled.Mark()
         hooks.install()
 
-    # What the steps are rewritten with.
+    # The settings of the rewrite.
 
     @property
     def policy(self) -> Policy | None:
-        """The policy that was passed, with what was healed."""
+        """The user's policy, with healed operations added."""
         return self._policy
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Patterns of what is kept full: the policy's ``keep_full`` and what was healed."""
+        """Patterns of the operations kept full: the policy's ``keep_full`` and healed ones."""
         return () if self._policy is None else self._policy.keep_full
 
     def _repaint(self, policy: Policy) -> None:
@@ -107,7 +107,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     @property
     def half(self) -> str | None:
-        """``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are."""
+        """``"float16"``, ``"bfloat16"``, or ``None`` if programs are not rewritten."""
         if not self._rewrite:
             return None
         if self._half is None:
@@ -123,7 +123,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     # State.
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Creates the variables of the loss scale and, unless it has its own, of the optimizer."""
+        """Creates the variables of the loss scale, and of the inner optimizer if it has none."""
         state = settings.loss_scale_of(self._chosen, "float16")
         self.step_counter = self._scalar("step_counter", "int", getattr(state, "good_steps", 0))
         self.dynamic_scale = self._scalar("dynamic_scale", "float32", state.value)
@@ -132,7 +132,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self.stuck = self._scalar("stuck", "int", 0)
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(var_list)
-        # Past Keras' LossScaleOptimizer, which would create its own variables.
+        # Skips the `build` of Keras' LossScaleOptimizer, which would create its own variables.
         super(keras.optimizers.LossScaleOptimizer, self).build(var_list)
 
     def _scalar(self, name: str, dtype: str, value: Any) -> Any:
@@ -140,10 +140,10 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return self.add_variable((), initial, dtype, name=name)
 
     def state(self) -> MixedPrecisionState:
-        """The loss scale with the values that the variables have now, also in a stateless scope.
+        """The loss scale with the current values of the variables, also in a stateless scope.
 
         Returns:
-            What the wrapped Optax optimizers carry; its ``full_readers`` is empty.
+            The same state that wrapped Optax optimizers carry, with ``inner`` None.
         """
         loss_scale = settings.loss_scale_of(self._chosen, self.half)
         if not self.built:
@@ -160,18 +160,18 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return MixedPrecisionState(None, loss_scale, self.last_finite.value, self.stuck.value)
 
     def mixed_precision_state(self) -> MixedPrecisionState:
-        """:meth:`state`, under the name by which a ``LossScaleMonitor`` asks any optimizer."""
+        """:meth:`state`, under the name that a ``LossScaleMonitor`` calls on any optimizer."""
         return self.state()
 
     def metrics(self) -> dict[str, float | int | bool | str]:
         """The state of the loss scale as Python numbers.
 
-        Warns once (logger ``"duotone"``) when many steps in a row were skipped at the smallest
+        Warns once (logger ``"duotone"``) if many consecutive steps were skipped at the smallest
         scale.
 
         Returns:
-            ``loss_scale`` (the one in use: 1 where nothing is scaled), ``good_steps``,
-            ``skipped_steps``, ``last_finite``, and ``dtype``: the half type, or ``"float32"`` where
+            ``loss_scale`` (the one in use: 1 if nothing is scaled), ``good_steps``,
+            ``skipped_steps``, ``last_finite``, and ``dtype``: the half type, or ``"float32"`` if
             models are not rewritten.
         """
         reading = read(self.state(), "metrics")
@@ -180,7 +180,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     @property
     def steps(self) -> int:
-        """Steps so far, taken or skipped; with accumulation each batch is one."""
+        """The number of steps so far, taken or skipped; with accumulation, of batches."""
         return (
             int(self.inner_optimizer.variables[0].value) + read(self.state(), "steps").skipped_steps
         )
@@ -190,8 +190,8 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale, in float32; differentiate the result.
 
-        In a ``train_step`` or a compiled loop of your own, call it in a ``keras.StatelessScope``
-        that maps the optimizer's variables to their values in this step, as Keras' own step does.
+        In your own ``train_step`` or compiled loop, call it in a ``keras.StatelessScope`` that maps
+        the optimizer's variables to their values in this step, as Keras' own step does.
 
         Args:
             loss: a floating scalar.
@@ -214,11 +214,11 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return general(optimizer_variables, grads, trainable_variables)
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """Takes a step with scaled gradients, or skips it where one of them is not finite.
+        """Takes a step with scaled gradients, or skips it if one of them is not finite.
 
         Args:
-            grads: gradients of the scaled loss, one for each variable; None where there is none.
-            trainable_variables: Keras variables; those that the optimizer was built with, or some.
+            grads: gradients of the scaled loss, one for each variable; None for no gradient.
+            trainable_variables: Keras variables that the optimizer was built with; all if omitted.
 
         Raises:
             ArgumentError: the gradients are not those of a loss that :meth:`scale_loss` scaled.
@@ -232,7 +232,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         loss_scale = self.state()
         scaled.check_scaled(self.name, loss_scale.loss_scale, self._mark)
         unscaled = [
-            # Not a gradient: Keras stores it as the variable's new value (float8 scales).
+            # This is not a gradient: Keras stores it as the variable's new value (float8 scales).
             grad
             if self._overwrite_variable_with_gradient(variable)
             else loss_scale.loss_scale.unscale(grad)
@@ -249,7 +249,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._set(advance(loss_scale, None, finite))
 
     def _set(self, state: MixedPrecisionState) -> None:
-        """Puts the state after a step into the variables."""
+        """Assigns the state after a step to the variables."""
         loss_scale: Any = state.loss_scale
         self.last_finite.assign(state.last_finite)
         self.stuck.assign(state.stuck)
@@ -261,7 +261,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     # Saving and loading.
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads the state, if the scale in it can be one.
+        """Loads the state, and refuses an invalid scale.
 
         Raises:
             ArgumentError: the saved scale is NaN, infinite, 0 or below the floor.
@@ -271,7 +271,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
             saved, smallest = store[str(position)], settings.smallest_scale(self._chosen)
             if saved.shape == () and not settings.finite_scale(saved[()], smallest):
                 raise ArgumentError(
-                    f"the checkpoint of optimizer {self.name!r} holds the loss scale "
+                    f"the checkpoint of optimizer {self.name!r} has the loss scale "
                     f"{float(saved[()])!r}, which must be finite and at least {smallest:g}: "
                     "it was damaged, or written by an optimizer without a floor. Load the model "
                     "with compile=False and compile it again with a new optimizer."
@@ -281,7 +281,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
             self.dynamic_scale.assign(self._chosen.value)
 
     def get_config(self) -> dict[str, Any]:
-        """Plain data, from which :meth:`from_config` makes an optimizer that behaves alike."""
+        """Plain data from which :meth:`from_config` makes an equal optimizer."""
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
@@ -312,16 +312,16 @@ def enable(
     """Wraps a Keras optimizer, so that models compiled with it run in mixed precision.
 
     ``fit``, ``evaluate``, ``predict`` and their ``…_on_batch`` forms are rewritten inside the
-    functions that Keras compiles. Other models are left alone.
+    functions that Keras compiles. Other models do not change.
 
     Args:
         optimizer: a Keras optimizer that does not scale the loss yet.
-        loss_scale: ``"dynamic"`` (for float16; no scaling where the half type is bfloat16 or
-            nothing is rewritten), a positive number for a fixed scale, ``None`` for no scaling, or
-            a :class:`~duotone.DynamicLossScale`, :class:`~duotone.FixedLossScale` or
+        loss_scale: ``"dynamic"`` (for float16; no scaling if the half type is bfloat16 or nothing
+            is rewritten), a positive number for a fixed scale, ``None`` for no scaling, or a
+            :class:`~duotone.DynamicLossScale`, :class:`~duotone.FixedLossScale` or
             :class:`~duotone.NoLossScale`.
-        dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. Where
-            none is, nothing is rewritten and one line is logged.
+        dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. If
+            there is none, nothing is rewritten and one line is logged.
         policy: what may be painted; the default policy if omitted.
         rewrite: whether models compiled with it are rewritten; else it only scales the loss.
 

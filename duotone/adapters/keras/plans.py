@@ -1,7 +1,7 @@
 """Plans: whether and how the steps of a model are rewritten.
 
-A model has a plan if it is an ``autocast`` model (``models``), if it holds a wrapped optimizer, or
-if every model is rewritten (``everywhere``); asked in this order by ``hooks`` and ``steps``.
+A model has a plan if it is an ``autocast`` model (``models``), else if it has a wrapped optimizer,
+else if every model is rewritten (``everywhere``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from duotone.policy.arguments import without_heal
 from duotone.policy.policy import Policy
 
 PLAN = "_duotone_plan"
-"""Attribute of the class of an ``autocast`` model: makes its plan."""
+"""The class attribute of an ``autocast`` model that makes its plan."""
 
 
 class Wrapped(abc.ABC):
-    """Base of the wrapped optimizer: how the models that hold it are rewritten."""
+    """Base of the wrapped optimizer: how the models that have it are rewritten."""
 
     last_finite: Any
     """Keras variable, ``bool[]``: whether the last step was taken."""
@@ -31,7 +31,7 @@ class Wrapped(abc.ABC):
     @property
     @abc.abstractmethod
     def half(self) -> str | None:
-        """``"float16"``, ``"bfloat16"``, or ``None`` where programs stay as they are."""
+        """``"float16"``, ``"bfloat16"``, or ``None`` if programs are not rewritten."""
 
     @property
     @abc.abstractmethod
@@ -44,7 +44,7 @@ class Wrapped(abc.ABC):
     @property
     @abc.abstractmethod
     def policy(self) -> Policy | None:
-        """The policy that was passed, with what was healed."""
+        """The user's policy, with healed operations added."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class Plan:
     """How the steps of one model are treated.
 
     Attributes:
-        half: ``"float16"``, ``"bfloat16"``, or ``None`` to leave programs as they are.
+        half: ``"float16"``, ``"bfloat16"``, or ``None`` to rewrite nothing.
         policy: what may be painted.
-        skips: the wrapped optimizer that says whether a step was skipped, if the model was
+        skips: the wrapped optimizer that knows whether a step was skipped, if the model was
             compiled with one.
-        asks_device: whether ``half`` is the device's choice: what does not gain there then stays
-            full.
+        asks_device: whether ``half`` is the device's choice; operations that do not gain on the
+            device then stay full.
     """
 
     half: str | None
@@ -67,7 +67,7 @@ class Plan:
 
 
 def no_plan(model: Any) -> Plan | None:
-    """The plan of a model that asks for none, unless ``everywhere`` is on."""
+    """The plan of a model that has none of its own, unless ``everywhere`` is on."""
     del model
     return None
 
@@ -76,16 +76,16 @@ _default: Callable[[Any], Plan | None] = no_plan
 
 
 def set_default(default: Callable[[Any], Plan | None]) -> None:
-    """Sets what gives a plan to models that do not ask for one themselves."""
+    """Sets the function that gives a plan to models that have none of their own."""
     global _default
     _default = default
 
 
 def plan_of(model: Any) -> Plan | None:
-    """The plan of a model, or ``None`` where it is left alone.
+    """The plan of a model, or ``None`` if it is not rewritten.
 
     Raises:
-        ArgumentError: it holds wrapped optimizers that ask for different plans.
+        ArgumentError: it has wrapped optimizers that ask for different plans.
     """
     optimizers = list(wrapped_optimizers(model))
     own = getattr(type(model), PLAN, None)
@@ -97,7 +97,7 @@ def plan_of(model: Any) -> Plan | None:
     if len(chosen) > 1:
         names = ", ".join(repr(optimizer.name) for optimizer in optimizers)
         raise ArgumentError(
-            f"model {model.name!r} holds optimizers that were wrapped with different dtypes or "
+            f"model {model.name!r} has optimizers that were wrapped with different dtypes or "
             f"policies: {names}. Its step is one program: wrap them with the same dtype and policy."
         )
     half, policy = chosen.pop()
@@ -105,10 +105,9 @@ def plan_of(model: Any) -> Plan | None:
     skips = _skips(model, optimizers)
     if skips is None and policy is not None and policy.heal:
         raise ArgumentError(
-            f"model {model.name!r}: Policy(heal={policy.heal}) watches the one optimizer that a "
-            f"model was compiled with, and this model holds {len(optimizers)} and is not compiled "
-            "with one alone. Leave heal out; duotone.keras.blame(model, x, y) prints what to keep "
-            "full."
+            f"model {model.name!r}: Policy(heal={policy.heal}) needs exactly one wrapped "
+            f"optimizer, with which the model was compiled; this model has {len(optimizers)}. "
+            "Leave heal out; duotone.keras.blame(model, x, y) prints what to keep full."
         )
     return Plan(half, without_heal(policy), skips, asks_device)
 
@@ -131,9 +130,9 @@ def wrapped_optimizers(model: Any) -> Iterator[Any]:
 
 def optimizers_of(model: Any) -> Iterator[Any]:
     """All Keras optimizers in attributes of a model, also in lists and dicts there."""
-    for held in list(vars(model).values()):
-        if isinstance(held, keras.optimizers.Optimizer):
-            yield held
-        elif isinstance(held, (list, tuple, dict)):
-            inside = held.values() if isinstance(held, dict) else held
+    for attribute in list(vars(model).values()):
+        if isinstance(attribute, keras.optimizers.Optimizer):
+            yield attribute
+        elif isinstance(attribute, (list, tuple, dict)):
+            inside = attribute.values() if isinstance(attribute, dict) else attribute
             yield from (one for one in inside if isinstance(one, keras.optimizers.Optimizer))

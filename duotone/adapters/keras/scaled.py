@@ -1,15 +1,15 @@
-"""The scaled loss: the scale that multiplies it, and a mark that notes its derivative.
+"""The scaled loss: its scale, and a mark that records whether JAX differentiated it.
 
-An optimizer divides the gradients that it receives by its loss scale. That is right only if the
-loss that was differentiated was multiplied by the same scale::
+An optimizer divides the gradients that it receives by its loss scale. This is correct only if the
+differentiated loss was multiplied by the same scale::
 
     scale_loss    reads the scale from the state of this step, multiplies, and marks the result
-    the mark      an identity whose derivative notes that it was taken
-    apply         refuses gradients if nobody ever differentiated a marked loss
+    the mark      an identity whose derivative rule records that JAX called it
+    apply         refuses gradients if JAX never differentiated a marked loss
 
-JAX calls the rule of a derivative wherever it differentiates, also inside ``jit``, ``scan`` and
-``checkpoint``, so the mark needs no look into the program. The optimizer remembers it for good: JAX
-does not trace an inner ``jit`` again that it has traced before.
+JAX calls a derivative rule wherever it differentiates, also inside ``jit``, ``scan`` and
+``checkpoint``, so this needs no search in the program. The optimizer never clears the mark, because
+JAX does not retrace an inner ``jit``.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Mark:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def marked(mark: Mark, loss: Any) -> Any:
-    """A scaled loss as it is; the mark is set if JAX differentiates it.
+    """Returns a scaled loss; sets the mark if JAX differentiates it.
 
     Args:
-        mark: of the optimizer that scaled it.
+        mark: the mark of the optimizer that scaled it.
         loss: any pytree.
     """
     del mark
@@ -61,12 +61,12 @@ def check_scaled(name: str, loss_scale: LossScale, mark: Mark) -> None:
     """Refuses gradients of a loss that was not scaled.
 
     Args:
-        name: of the optimizer.
-        loss_scale: divides the gradients.
-        mark: of the optimizer.
+        name: the name of the optimizer.
+        loss_scale: the loss scale that divides the gradients.
+        mark: the mark of the optimizer.
 
     Raises:
-        ArgumentError: nobody differentiated a loss that the optimizer scaled.
+        ArgumentError: JAX never differentiated a loss that the optimizer scaled.
     """
     divides = not isinstance(loss_scale, NoLossScale) and getattr(loss_scale, "constant", 0.0) != 1
     if divides and not mark.differentiated:
@@ -79,15 +79,15 @@ def check_scaled(name: str, loss_scale: LossScale, mark: Mark) -> None:
 
 
 def value_of_step(name: str, scale: Any) -> Any:
-    """The value of a dynamic loss scale in the step that runs or is traced.
+    """The value of a dynamic loss scale in the current or traced step.
 
     Args:
-        name: of the optimizer.
-        scale: the Keras variable that holds it.
+        name: the name of the optimizer.
+        scale: the Keras variable of the loss scale.
 
     Raises:
-        ArgumentError: the value would be a constant of the program that is traced, or Keras has
-            moved it into the state of the step.
+        ArgumentError: the value would be a constant of the traced program, or Keras has moved it
+            into the state of the step.
     """
     try:
         value = scale.value

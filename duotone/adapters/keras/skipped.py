@@ -1,22 +1,22 @@
-"""Skipped training steps, which leave nothing in a model but a random seed that moved on.
+"""Skipped training steps: restores the state of a model, except random seeds.
 
-The optimizer leaves trainable variables and its own state as they were. Here the rest of the state
-that ``train_step`` returns is settled:
+The optimizer does not change trainable variables and its own state in a skipped step. This module
+restores the rest of the state that ``train_step`` returns:
 
-- *Non-trainable variables* (moving statistics of BatchNormalization, codebooks, counters) stay as
-  they were: one infinite activation would poison a running mean for good. Random seeds advance.
-- *Metrics* are updated as Keras does, unless one would become infinite or NaN that is not so in an
-  empty metric (a minimum begins at infinity): then no metric counts this batch. If no batch of the
-  epoch has counted yet, the NaN is kept until one does, so an epoch of bad batches shows NaN and
-  not the 0 of an empty mean.
+- *Non-trainable variables* (moving statistics of BatchNormalization, codebooks, counters) keep
+  their values: one infinite activation would ruin a running mean permanently. Random seeds advance.
+- *Metrics* are updated as Keras does, unless one would become infinite or NaN that is finite in an
+  empty metric (a minimum starts at infinity). Then no metric counts this batch. If no batch of the
+  epoch has counted yet, the NaN is kept until one does, so an epoch of bad batches shows NaN
+  instead of the 0 of an empty mean.
 
-The first loss scale is fitted to the first loss (``DynamicLossScale.fitted_to``), which the
-optimizer does not see.
+It also fits the first loss scale to the first loss (``DynamicLossScale.fitted_to``), because Keras
+does not pass the loss to the optimizer.
 
-The logs of the batch itself are what the step computed, so ``TerminateOnNaN`` sees them.
+The logs of the batch are those of the step, so ``TerminateOnNaN`` sees them.
 
-Called by ``steps`` around the (rewritten) step, inside Keras' ``jit``. A custom ``train_step``
-whose state has another form than Keras' own settles its own state.
+This runs around the (rewritten) step, inside Keras' ``jit``. A custom ``train_step`` whose state
+has another form than Keras' own must restore its own state.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from duotone.scale import DynamicLossScale, select_tree
 from duotone.scale.optimizer_state import MixedPrecisionState
 
 
-def settled(
+def run_step(
     model: Any, optimizer: Any, step: Callable[..., Any], state: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls a training step and settles the state that it returns.
+    """Calls a training step and restores the state if the step is skipped.
 
     Args:
         model: the model.
         optimizer: the wrapped optimizer it was compiled with.
-        step: takes state and data, gives logs and state.
+        step: takes state and data, returns logs and state.
         state: trainable, non-trainable, optimizer and metrics variables.
         *args: the data.
         **kwargs: further arguments of a custom step.
@@ -57,7 +57,7 @@ def settled(
         return step(state, *args, **kwargs)
     trainable, others, slots, metrics = state
     empty = _empty_metrics(model, metrics)
-    # NaN that a skipped step left in metrics without a batch: begin again.
+    # Resets metrics that have NaN from a skipped step and no counted batch.
     kept = slots[position] | _sound(metrics, empty)
     metrics = select_tree(kept, metrics, empty)
     given = (trainable, others, slots, metrics), *args
@@ -85,10 +85,7 @@ def settled(
 def _fitted(
     optimizer: Any, before: MixedPrecisionState, new_slots: list[Any], loss: Any, taken: Any
 ) -> list[Any]:
-    """The optimizer's variables after a step, its first scale fitted to a large loss.
-
-    The optimizer is not told the loss; it is known here.
-    """
+    """The optimizer's variables after a step, with its first scale fitted to a large loss."""
     loss_scale = before.loss_scale
     if not isinstance(loss_scale, DynamicLossScale):
         return new_slots
@@ -118,8 +115,8 @@ def _position(optimizer: Any) -> int | None:
 
 
 def _restored(model: Any) -> list[bool]:
-    """For each non-trainable variable, True if a skipped step leaves it as it was."""
-    # Optimizers that a custom step keeps in the model decide for themselves.
+    """For each non-trainable variable, True if a skipped step restores it."""
+    # Other optimizers in the model (of a custom step) restore their own variables.
     of_optimizers = {id(v) for optimizer in optimizers_of(model) for v in optimizer.variables}
     return [
         variable.name != "seed_generator_state" and id(variable) not in of_optimizers
@@ -137,7 +134,7 @@ def _empty_metrics(model: Any, metrics: list[Any]) -> list[Any]:
 
 
 def _sound(metrics: list[Any], empty: list[Any]) -> Any:
-    """True if all is finite, or as it is before the first batch: a minimum begins at infinity."""
+    """True if every metric is finite, or equals an empty one: a minimum starts at infinity."""
     return _all(
         jnp.isfinite(a) | _equal(a, b)
         for a, b in zip(metrics, empty, strict=True)
@@ -151,7 +148,7 @@ def _same(left: list[Any], right: list[Any]) -> Any:
 
 
 def _equal(a: Any, b: Any) -> Any:
-    return (a == b) | ((a != a) & (b != b))  # NaN is as NaN
+    return (a == b) | ((a != a) & (b != b))  # NaN equals NaN
 
 
 def _all(flags: Iterable[Any]) -> Any:

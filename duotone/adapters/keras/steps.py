@@ -1,18 +1,16 @@
 """Steps: ``train_step``, ``test_step`` and ``predict_step`` of a model with a plan, rewritten.
 
-A step method of a class is wrapped once. The wrapper looks at the model it is called with:
+A step method of a class is wrapped once. The wrapper depends on the model:
 
-1. a model without a plan, or one whose step is running already (``super().train_step``, a
-   ``train_step`` that calls ``test_step``): the original method, nothing else;
-2. otherwise the method runs through :func:`duotone.autocast`, inside the ``jit`` that Keras makes
-   around it (donation, shardings and ``steps_per_execution`` are Keras' own), and a skipped
-   training step is settled (``skipped``).
+1. If the model has no plan, or its step is running already (``super().train_step``, a
+   ``train_step`` that calls ``test_step``), the original method runs.
+2. Otherwise the method runs through :func:`duotone.autocast`, inside Keras' own ``jit`` (with its
+   donation, shardings and ``steps_per_execution``), and ``skipped`` restores the state after a
+   skipped training step.
 
 With ``jit_compile=False`` Keras calls the step with concrete arrays at every batch. The rewritten
-program is then kept, by signature, for as long as Keras keeps the function that it made from the
-step; ``compile`` makes it anew. Inside ``jit`` nothing is kept: Keras traces when it must.
-
-Called by ``hooks`` and ``models``.
+program is then cached, by signature, as long as Keras keeps the function that it made from the
+step; ``compile`` makes a new one. Inside ``jit`` nothing is cached: Keras decides when to trace.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ STEPS = {
 _WRAPPED = "__duotone_step__"
 
 Bind = Callable[[Any], Callable[..., Any]]
-"""Takes a model and gives its original step method, bound."""
+"""Takes a model and returns its original step method, bound."""
 
 
 class _Running(threading.local):
@@ -68,19 +66,19 @@ class _Running(threading.local):
 
 
 _running = _Running()
-# Of each model, by step: the function of Keras that the program belongs to, the plan it is
-# painted by, and the program.
+# For each model, by step: the Keras function that the program belongs to, the plan it was painted
+# by, and the program.
 _kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Any, Callable[..., Any]]]] = (
     weakref.WeakKeyDictionary()
 )
 MEASURED: weakref.WeakKeyDictionary[Any, Calibrations] = weakref.WeakKeyDictionary()
 """By model, the measurements of its training step; see ``measured``."""
 _warned_eager: weakref.WeakSet[Any] = weakref.WeakSet()
-_said: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_logged: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def wrap_steps(kind: type) -> None:
-    """Wraps the step methods that a class itself defines, each once."""
+    """Wraps the step methods that a class itself defines; each only once."""
     for name in STEPS:
         method = vars(kind).get(name)
         if method is not None and not hasattr(method, _WRAPPED):
@@ -100,12 +98,12 @@ def stepping(
     plan_of: Callable[[Any], Plan | None],
     named: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """A method that runs a step as the plan of its model says.
+    """A method that runs a step by the plan of its model.
 
     Args:
-        name: of the step method.
-        bind: gives the original method.
-        plan_of: gives the plan.
+        name: the name of the step method.
+        bind: returns the original method.
+        plan_of: returns the plan.
         named: gives the new method its name.
     """
 
@@ -115,58 +113,58 @@ def stepping(
         if plan is None:
             return bind(self)(*args, **kwargs)
         with _running.entered(self):
-            run = _heard(self, _program(plan, self, name, bind, (args, kwargs)))
+            run = _with_logged_line(self, _program(plan, self, name, bind, (args, kwargs)))
             if name != "train_step" or plan.skips is None:
                 return run(*args, **kwargs)
-            return skipped.settled(self, plan.skips, run, *args, **kwargs)
+            return skipped.run_step(self, plan.skips, run, *args, **kwargs)
 
     setattr(step, _WRAPPED, True)
     return step
 
 
 def _program(plan: Plan, model: Any, name: str, bind: Bind, call: Any) -> Callable[..., Any]:
-    """The step as it is to run: the original, or rewritten; outside a trace the one kept."""
+    """The step to run: the original, or the rewritten one; cached outside of a trace."""
     if plan.half is None:
         return bind(model)
     if model.run_eagerly:
-        _say_eager(model)
+        _warn_of_eager(model)
         return bind(model)
     function = getattr(model, STEPS[name], None)
     if function is None or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(call)):
         return _rewritten(plan, model, name, bind)
     programs = _kept.setdefault(model, {})
-    owner, kept, program = programs.get(name, (_nobody, None, bind(model)))
+    owner, kept, program = programs.get(name, (_no_owner, None, bind(model)))
     if owner() is not function or kept != plan:
         program = _rewritten(plan, model, name, bind)
         programs[name] = (weakref.ref(function), plan, program)
     return program
 
 
-def said_of(model: Any) -> str:
-    """The line that was said when the training step of a model was first rewritten, or nothing."""
-    return _said.get(model, "")
+def logged_line_of(model: Any) -> str:
+    """The line that was logged when the training step of a model was first rewritten, or empty."""
+    return _logged.get(model, "")
 
 
-def _heard(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps what is said of a step while it runs; the first, which is that of the training."""
+def _with_logged_line(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run``, and keeps the first line that duotone logs about the model's steps."""
 
     def keep(line: str) -> None:
-        _said.setdefault(model, line)
+        _logged.setdefault(model, line)
 
-    def hearing(*args: Any, **kwargs: Any) -> Any:
+    def observed(*args: Any, **kwargs: Any) -> Any:
         with heard_by(keep):
             return run(*args, **kwargs)
 
-    return hearing
+    return observed
 
 
-def _nobody() -> None:
-    """Stands where a program has no owner yet."""
+def _no_owner() -> None:
+    """The owner of a program that is not cached yet."""
 
 
 def _rewritten(plan: Plan, model: Any, name: str, bind: Bind) -> Callable[..., Any]:
     refusals.check_model(model)
-    reference: Any = weakref.ref(model)  # a kept program must not keep its model
+    reference: Any = weakref.ref(model)  # a cached program must not keep its model alive
 
     def step(*args: Any, **kwargs: Any) -> Any:
         return bind(reference())(*args, **kwargs)
@@ -179,7 +177,7 @@ def _rewritten(plan: Plan, model: Any, name: str, bind: Bind) -> Callable[..., A
 
 
 def original(model: Any, name: str) -> Callable[..., Any]:
-    """The step method of a model as it was written, without being rewritten."""
+    """The step method of a model, not rewritten."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
         with _running.entered(model):
@@ -194,7 +192,7 @@ def _named(step: Callable[..., Any], model: Any, name: str) -> Callable[..., Any
     return step
 
 
-def _say_eager(model: Any) -> None:
+def _warn_of_eager(model: Any) -> None:
     if model not in _warned_eager:
         _warned_eager.add(model)
         logger.warning(

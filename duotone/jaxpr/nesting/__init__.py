@@ -1,1 +1,1 @@
-"""How equations with programs inside are built anew: loops, branches, calls, derivative rules."""
+"""How equations with nested programs are rebuilt: loops, branches, calls, derivative rules."""

@@ -1,15 +1,13 @@
-"""How painted functions with derivative rules of their own are built anew.
+"""How painted functions with custom derivative rules are rebuilt.
 
-Inlining such a function would lose its rule (and with it a gradient that is finite where the naive
-one is not). The rewritten function is a new ``jax.custom_jvp`` or ``jax.custom_vjp`` whose rules
+Inlining such a function would lose its rule, and with it a gradient that is finite where the naive
+one is not. The rewritten function is a new ``jax.custom_jvp`` or ``jax.custom_vjp``. Its rules
 are JAX's own derivatives of the *original* equation, traced in full precision and then painted like
-any
-program: their arguments arrive as the painting stores them, their results leave as it wants them,
-and what passes from a forward to a backward rule (residuals) stays as painted, half where it is
-half.
+any program. Their arguments arrive and their results leave in the precisions of the painting.
+Residuals pass from a forward to a backward rule in the precision in which they are stored.
 
-The rules are traced and painted when JAX asks for them, so a function that is never differentiated
-costs nothing more.
+JAX traces the rules when it needs them, so a function that is never differentiated costs nothing
+more.
 """
 
 from __future__ import annotations
@@ -122,7 +120,7 @@ class _Pullback:
 
 
 def _as_tuple(function: Callable[..., list[Any]], eqn: _jax.Eqn) -> Callable[..., Any]:
-    """``function`` with a tuple of results, under the name that the equation's function has."""
+    """``function`` with a tuple of results, and with the name of the equation's function."""
     name = _jax.function_name(eqn.params["call_jaxpr"]) or eqn.primitive.name
     return _jax.named(lambda *xs: tuple(function(*xs)), name)
 
@@ -135,7 +133,7 @@ def _run_painted(
     given: Sequence[Paint],
     wants: Sequence[Paint],
 ) -> list[Any]:
-    """Traces ``function`` in full precision, paints it, and runs it on arguments as stored."""
+    """Traces ``function`` in full precision, paints it, and runs it on stored arguments."""
     traced = jax.make_jaxpr(function)(*_full_types(arguments, given))
     leave = [_LEAVE[want] for want in wants]
     painted = r.repaint(traced, given, leave, _scopes_around(r, step))
@@ -143,9 +141,9 @@ def _run_painted(
 
 
 def _scopes_around(r: Rewriter, step: Step) -> tuple[str, ...]:
-    """The name scopes around a step, for its derivative rules: pins and regions hold there too.
+    """The name scopes around a step, so that pins and regions apply to its derivative rules.
 
-    Those of the equation itself are not among them: what is traced from it has them already.
+    The scopes of the equation itself are left out, because equations traced from it have them.
     """
     node = r.graph.nodes[step.nodes[0]]
     own = "/".join(without_regions(_jax.scope_names(step.eqn.source_info.name_stack)))
@@ -171,7 +169,7 @@ def _is_float(atom: Any) -> bool:
 
 
 def _differentiable(eqn: _jax.Eqn) -> list[int]:
-    """Positions of the operands that have a derivative: not those the function closed over."""
+    """Positions of the operands that have a derivative, without closed-over constants."""
     first = eqn.params.get("num_consts", 0)
     return [i for i, atom in enumerate(eqn.invars) if i >= first and _is_float(atom)]
 
@@ -192,21 +190,21 @@ def _of_moving(
 
 
 def _no_float0(tangent: Any) -> Any:
-    """A tangent that may leave a jaxpr: in place of an integer's stand zeros."""
+    """A tangent that a jaxpr may return: zeros instead of the tangent of an integer."""
     if tangent.dtype == jax.dtypes.float0:
         return jax.numpy.zeros(tangent.shape, bool)
     return tangent
 
 
 def _tangent(out: Any, tangent: Any) -> Any:
-    """The tangent that belongs to a result."""
+    """The tangent of a result: float0 for an integer result."""
     if jax.numpy.issubdtype(out.dtype, jax.numpy.inexact):
         return tangent
     return jax.numpy.zeros(out.shape, bool).astype(jax.dtypes.float0)
 
 
 def _cotangents(eqn: _jax.Eqn, real: Sequence[Any]) -> list[Any]:
-    """Cotangents of all results, those of integers filled in."""
+    """Cotangents of all results, with float0 zeros for integer results."""
     rest = iter(real)
     return [
         next(rest)

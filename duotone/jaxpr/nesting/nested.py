@@ -1,9 +1,9 @@
-"""How painted equations with nested programs are built anew.
+"""How painted equations with nested programs are rebuilt.
 
-The counterpart of :mod:`duotone.jaxpr.reading.scopes`: one function for each kind of step, which
-knows the order of ``Step.nodes`` written there. Loops are built through ``jax.lax``, so that values
-from outside (and their casts) are found as constants; the others are bound with a new sub-program,
-so that parameters such as a recomputation's policy stay.
+This is the counterpart of :mod:`duotone.jaxpr.reading.scopes`. It has one function for each kind of
+step, which knows the order of ``Step.nodes`` documented there. Loops are built through ``jax.lax``,
+so that JAX finds outer values (and their casts) as constants. The others are bound with a new
+sub-program, so that parameters such as a checkpoint policy stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def stored_function(
     wants: Sequence[Paint],
     avals: Sequence[Any],
 ) -> Callable[..., list[Any]]:
-    """The rewritten program as a function of operands as they are stored.
+    """The rewritten program as a function of stored operands.
 
     Args:
         r: the rewriter.
@@ -63,10 +63,10 @@ def _avals(eqn: _jax.Eqn) -> list[Any]:
 def transparent(
     r: Rewriter, step: Step, env: Env
 ) -> tuple[list[Paint], list[Any], Callable[..., list[Any]]]:
-    """For a nested program whose results are the equation's.
+    """The parts of an equation whose results are the results of its one nested program.
 
     Returns:
-        How each result is kept, the operands, and the program as a function of them.
+        The precision of each result, the operands, and the program as a function of them.
     """
     (program,) = step.bodies
     wants = [r.wanted(node, 0) for node in step.nodes]
@@ -75,9 +75,9 @@ def transparent(
 
 
 def _remat(r: Rewriter, step: Step, env: Env) -> Results:
-    """Bound directly: ``jax.checkpoint`` would lose that the region is differentiated already."""
+    """Binds the equation directly: ``jax.checkpoint`` would lose its ``differentiated`` flag."""
     wants, operands, function = transparent(r, step, env)
-    # An inner `jit` holds constants of its own; inlined, they are the region's, which holds none.
+    # A remat equation takes no constants, so constants of an inlined `jit` become arguments.
     new, consts = _jax.with_consts_as_arguments(jax.make_jaxpr(function)(*operands))
     params = {**step.eqn.params, "jaxpr": new}
     if isinstance(params["prevent_cse"], tuple):
@@ -88,15 +88,15 @@ def _remat(r: Rewriter, step: Step, env: Env) -> Results:
 def _jit(r: Rewriter, step: Step, env: Env) -> Results:
     """A nested ``jit`` with shardings."""
     wants, operands, function = transparent(r, step, env)
-    again = jax.jit(
+    jitted = jax.jit(
         _jax.named(lambda *xs: tuple(function(*xs)), step.eqn.params["name"]),
         **_jax.jit_options(step.eqn),
     )
-    return zip(wants, again(*operands), strict=True)
+    return zip(wants, jitted(*operands), strict=True)
 
 
 def _cond(r: Rewriter, step: Step, env: Env) -> Results:
-    """Each branch casts what it needs, and its results to what the joins decided."""
+    """Each branch casts its own operands, and casts its results to the precisions of the joins."""
     wants = [r.wanted(node, 0) for node in step.nodes]
     index = r.read(env, step.inputs[0], Paint.FULL)
     operands = _as_stored(r, step.inputs[1:], env)
@@ -109,7 +109,7 @@ def _cond(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def _scan(r: Rewriter, step: Step, env: Env) -> Results:
-    """Constants are found in the environment around the loop, cast before it."""
+    """The body finds constants in the outer environment, which casts them before the loop."""
     (program,) = step.bodies
     num_consts, num_carry = _jax.scan_layout(step.eqn)
     num_xs = len(step.inputs) - num_consts - num_carry
@@ -142,7 +142,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         inner = r.enter_loop(program.body, env)
         carried = iter(carry)
-        # A sum that is made behind the loop is read by additions that nothing reads.
+        # A sum that moves after the loop is zero here, and only dead additions read it.
         whole = [
             jax.numpy.zeros_like(array) if position in sums else next(carried)
             for position, array in enumerate(first)
@@ -179,7 +179,7 @@ def _scan(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def _while(r: Rewriter, step: Step, env: Env) -> Results:
-    """Condition and body see the carries in their one storage dtype."""
+    """Condition and body read each carry in its storage dtype."""
     cond, loop = step.bodies
     of_cond = step.eqn.params["cond_nconsts"]
     of_body = step.eqn.params["body_nconsts"]
@@ -217,18 +217,18 @@ def _while(r: Rewriter, step: Step, env: Env) -> Results:
 
 
 def is_mapped(eqn: _jax.Eqn) -> bool:
-    """True if a ``while`` has one condition for each element of a batch: ``vmap`` made it."""
+    """True if a ``while`` has one condition for each element of a batch, as ``vmap`` makes it."""
     (goes_on,) = _jax.open_jaxpr(eqn.params["cond_jaxpr"]).outvars
     return bool(goes_on.aval.shape)
 
 
 def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """The carries after a turn, of which those elements of a batch stay that have finished.
+    """The carries after an iteration, with the old values for batch elements that have finished.
 
     Args:
         goes_on: the condition of each element.
-        old: the carries before the turn; the dimensions of ``goes_on`` are their first ones.
-        new: likewise, as the body gives them.
+        old: the carries before the iteration; their first dimensions are those of ``goes_on``.
+        new: the carries that the body returned, with the same shapes.
     """
     axes = range(goes_on.ndim)
     return [
@@ -238,7 +238,7 @@ def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[
 
 
 def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
-    """Operands enter as their nodes decide; results leave likewise."""
+    """Operands enter and results leave in the precisions of their nodes."""
     (program,) = step.bodies
     enters, exits = step.nodes[: len(step.inputs)], step.nodes[len(step.inputs) :]
     wants = [r.wanted(node, 0) for node in exits]
@@ -248,10 +248,10 @@ def _shard_map(r: Rewriter, step: Step, env: Env) -> Results:
     ]
     local = [getattr(atom, "aval", None) for atom in program.jaxpr.outvars]
     function = stored_function(r, program, wants, local)
-    again = jax.shard_map(
+    sharded = jax.shard_map(
         lambda *shards: tuple(function(*shards)), **_jax.shard_map_arguments(step.eqn)
     )
-    return zip([r.kept(node, 0) for node in exits], again(*operands), strict=True)
+    return zip([r.kept(node, 0) for node in exits], sharded(*operands), strict=True)
 
 
 HANDLERS: Mapping[str, Handler] = {

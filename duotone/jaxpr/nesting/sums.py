@@ -1,6 +1,6 @@
-"""Sums of dots over the iterations of a loop, carried out behind it.
+"""Sums of dots over the iterations of a loop, computed by one dot after the loop.
 
-Which: :mod:`duotone.precision.optimize.loop_sums`.
+:mod:`duotone.precision.optimize.loop_sums` decides which sums.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jax import lax
 from duotone import _jax
 from duotone.graph.graph import FULL_DTYPE, Paint
 from duotone.jaxpr.rules.expressions import evaluate
-from duotone.jaxpr.rules.optimizations import made_again
+from duotone.jaxpr.rules.optimizations import bind_maker
 from duotone.jaxpr.running.rewrite import Env, Rewriter
 from duotone.precision.optimize.optimization import Optimization
 
@@ -37,12 +37,12 @@ def _operands(r: Rewriter, sums: Iterable[Optimization]) -> dict[Operand, None]:
 def stacked_operands(
     r: Rewriter, sums: Iterable[Optimization], env: Env, sliced: Mapping[int, int]
 ) -> list[Any]:
-    """The operands that one iteration stacks: those of the dots, but for slices of stacks.
+    """The operands of the dots that one iteration stacks; slices of a stack are left out.
 
     Args:
         r: the rewriter.
-        sums: of the loop.
-        env: of the iteration.
+        sums: the sums of the loop.
+        env: the environment of the iteration.
         sliced: the stack of each slice.
     """
     asked = _operands(r, sums)
@@ -58,14 +58,14 @@ def with_sums(
     stacks: Callable[[int, Paint], Any],
     sliced: Mapping[int, int],
 ) -> tuple[list[Any], list[Any]]:
-    """All carries behind a loop, and the stacks that are its own.
+    """All carries after a loop, and the stacks of the original loop.
 
     Args:
         r: the rewriter.
-        sums: by the position of the carry.
+        sums: the sums, by the position of the carry.
         first: the carries before the loop.
-        last: those carries behind it that are no such sums.
-        stacked: the loop's own stacks; behind them those of :func:`stacked_operands`.
+        last: the other carries, after the loop.
+        stacked: the stacks of the original loop, then those of :func:`stacked_operands`.
         stacks: reads a stack outside of the loop.
         sliced: the stack of each slice.
     """
@@ -85,7 +85,7 @@ def with_sums(
     after = [
         evaluate(
             sums[position].steps,
-            {"start": lambda start=start: start, "stacked": contracted, "made": made_again(r)},
+            {"start": lambda start=start: start, "stacked": contracted, "made": bind_maker(r)},
         )
         if position in sums
         else next(carried)
@@ -95,9 +95,9 @@ def with_sums(
 
 
 def _over_iterations(r: Rewriter, dot: int, lhs: Any, rhs: Any) -> Any:
-    """The dot of stacked operands, which contracts the leading axis too, in float32.
+    """The dot of stacked operands, which also contracts the leading axis, in float32.
 
-    Of devices that take dots of every layout: no other has the optimization.
+    Only devices that accept every dot layout use this optimization.
     """
     eqn = r.step_of(r.graph.nodes[dot].outputs[0]).eqn
     (left, right), (first, second) = (

@@ -1,1 +1,1 @@
-"""From a function to a graph: trace, build, and what each equation is."""
+"""From a function to a graph: traces it, builds the graph, and describes each equation."""

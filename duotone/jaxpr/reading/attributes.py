@@ -1,7 +1,8 @@
-"""Attributes: what the analysis of ranges must know of an equation besides its operands.
+"""Attributes: the parameters of an equation that the range analysis needs.
 
-The names are neutral (:class:`duotone.graph.graph.Node` lists them). Most primitives need none. To
-make a rule of :mod:`duotone.precision.ranges` see another parameter, add a line to ``_ATTRIBUTES``.
+Their names are independent of a framework (:class:`duotone.graph.graph.Node` lists them). Most
+primitives need none. To give a rule of :mod:`duotone.precision.ranges` another parameter, add a
+line to ``_ATTRIBUTES``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def attributes_of(eqn: _jax.Eqn, indices: np.ndarray | None = None) -> Mapping[s
 
     Args:
         eqn: the equation.
-        indices: of a scatter that adds, if they are known before any call.
+        indices: the indices of a ``scatter-add``, if they are known before any call.
     """
     if eqn.primitive.name == "scatter-add":
         return scatter_attributes(eqn, indices)
@@ -39,7 +40,7 @@ def _axes(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _places(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return {"places": tuple(map(int, eqn.params["broadcast_dimensions"]))}
+    return {"broadcast_dimensions": tuple(map(int, eqn.params["broadcast_dimensions"]))}
 
 
 def _permutation(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
@@ -63,7 +64,7 @@ def _dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
         **_sizes(eqn, eqn.params["dimension_numbers"]),
     }
     if _sharded(eqn) or eqn.params.get("out_sharding") is not None:
-        return terms  # whoever moves such arrays must name their shardings
+        return terms  # moving such arrays would need their shardings
     return {**terms, "labels": _labels(eqn)}
 
 
@@ -76,7 +77,7 @@ def _own_dot(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
-    """As of products of matrices: how many there are, rows, terms, columns."""
+    """The sizes of a batch of matrix products: batch, rows, terms, columns."""
     contracted, batch = numbers
     shapes = [atom.aval.shape for atom in eqn.invars[:2]]
     rows, columns = (
@@ -88,14 +89,14 @@ def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
 
 
 def _products(*dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
-    """No attribute where a dimension is symbolic."""
+    """The ``sizes`` attribute; no attribute if a dimension is symbolic."""
     if not all(isinstance(size, int) for sizes in dimensions for size in sizes):
         return NO_ATTRIBUTES
     return {"sizes": tuple(math.prod(sizes) for sizes in dimensions)}
 
 
 def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
-    """As in an Einstein sum; the left operand's axes are named by their positions."""
+    """Axis labels as in an einsum; the labels of the left operand are its axis positions."""
     contracted, batch = eqn.params["dimension_numbers"]
     left = range(eqn.invars[0].aval.ndim)
     right = [len(left) + axis for axis in range(eqn.invars[1].aval.ndim)]
@@ -107,15 +108,15 @@ def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
 
 
 def _convolution(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    """Each result adds up one product for each element of one filter."""
+    """The attributes of a convolution; each result sums one product per element of a filter."""
     shape = list(eqn.invars[1].aval.shape)
     numbers = eqn.params["dimension_numbers"]
     features, inside, *window = (shape[axis] for axis in numbers.rhs_spec)
-    image, _, *places = (eqn.outvars[0].aval.shape[axis] for axis in numbers.out_spec)
+    image, _, *positions = (eqn.outvars[0].aval.shape[axis] for axis in numbers.out_spec)
     groups = eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
     if isinstance(features, int):
         features //= groups
-    sizes = _products([groups], [image], places, window, [inside], [features])
+    sizes = _products([groups], [image], positions, window, [inside], [features])
     del shape[numbers.rhs_spec[0]]
     found = {**_terms(shape), **sizes}
     arrays = [var.aval.shape for var in (*eqn.invars, *eqn.outvars)]
@@ -133,7 +134,7 @@ def _window(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _terms(dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
-    """No attribute where a dimension is symbolic."""
+    """The ``terms`` attribute; no attribute if a dimension is symbolic."""
     if not all(isinstance(dimension, int) for dimension in dimensions):
         return NO_ATTRIBUTES
     return {"terms": float(math.prod(dimensions))}
@@ -154,7 +155,7 @@ def _gather(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _fill(eqn: _jax.Eqn) -> float | None:
-    """The number that a gather gives for places outside, as the operand's dtype holds it."""
+    """The number that a gather returns for indices out of bounds, in the operand's dtype."""
     fill, dtype = eqn.params.get("fill_value"), eqn.invars[0].aval.dtype
     if fill is None or np.iscomplexobj(fill):
         return None
@@ -179,4 +180,4 @@ _ATTRIBUTES: dict[str, Callable[[_jax.Eqn], Mapping[str, Attribute]]] = {
     "iota": _counter,
     "gather": _gather,
 }
-"""By primitive; called once for each equation, so they are kept cheap."""
+"""By primitive; called once for each equation, so these functions must be cheap."""

@@ -1,8 +1,8 @@
 """The builder: collects the nodes, values and bodies of a graph, equation by equation.
 
-A first-order equation becomes one node. An equation with nested programs is handed to the function
-that :mod:`duotone.jaxpr.reading.scopes` registered for it. What no function knows becomes a node of
-its own primitive's name: on no list, it is left alone.
+A first-order equation becomes one node. For an equation with nested programs, the builder calls the
+function that :mod:`duotone.jaxpr.reading.scopes` registered for its primitive. Any other equation
+becomes a node with the name of its primitive: it is on no list, so duotone does not change it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from duotone.policy.regions import region_of, without_regions
 from duotone.precision.ranges.intervals import DTYPE_RANGES, fits
 
 _LARGEST_CONSTANT = 2**22
-"""Elements up to which the magnitudes of a constant array are read (a 2048 x 2048 mask)."""
+"""The most elements of a constant array whose magnitudes are read (a 2048 x 2048 mask)."""
 
 
 class SourceLine:
-    """The user's source line of an equation, read only when somebody looks.
+    """The user's source line of an equation, computed when it is printed.
 
-    Where JAX knows none (inside of its own functions, traced once), that of the call around it.
+    If JAX has none (inside its own functions, which it traces once), the line of the outer call.
     """
 
     __slots__ = ("_call", "_eqn")
@@ -78,22 +78,22 @@ class Builder:
         self._types: dict[Any, tuple[int, tuple[Any, ...], str]] = {}
 
     def add_body(self, parent: int, kind: BodyKind, trips: int) -> int:
-        """A new body; ``trips`` is per run of its parent."""
+        """Adds a body; ``trips`` is per run of its parent. Returns its index."""
         total = trips * (self.bodies[parent].trips if parent >= 0 else 1)
         self.bodies.append(Body(len(self.bodies), parent, kind, total))
         return len(self.bodies) - 1
 
     @contextlib.contextmanager
     def called(self, eqn: _jax.Eqn) -> Iterator[None]:
-        """Inside stands what an equation calls."""
+        """A context for adding the nodes of a program that an equation calls."""
         outer, self._call = self._call, SourceLine(eqn, self._call)
         try:
             yield
         finally:
             self._call = outer
 
-    def goes_on(self, body: int, until: int) -> None:
-        """States the value by which a loop goes on or ends."""
+    def set_condition(self, body: int, until: int) -> None:
+        """Sets the value that decides whether a loop continues."""
         self.bodies[body] = dataclasses.replace(self.bodies[body], until=until)
 
     def value(
@@ -105,7 +105,7 @@ class Builder:
         constant: Magnitude | None = None,
         given: Paint = Paint.FULL,
     ) -> int:
-        """A new value; returns its index."""
+        """Adds a value; returns its index."""
         index = len(self.values)
         if (known := self._types.get(aval)) is None:
             known = size_of(aval), tuple(getattr(aval, "shape", ())), dtype_name(aval)
@@ -124,7 +124,7 @@ class Builder:
         scopes: tuple[str, ...],
         out_bodies: Sequence[int] | None = None,
     ) -> tuple[int, ...]:
-        """A structural node; returns its result values."""
+        """Adds a structural node; returns its result values."""
         half_in = tuple(self.values[v].dtype == FULL_DTYPE for v in inputs)
         half_out = tuple(dtype_name(aval) == FULL_DTYPE for aval in out_avals)
         return self._add(
@@ -182,7 +182,7 @@ class Builder:
     def scope(self, outer: tuple[str, ...], eqn: _jax.Eqn) -> tuple[str, str, tuple[str, ...]]:
         """The name scope of an equation, the region it is in, and all scope names."""
         key = (outer, eqn.source_info.name_stack)
-        found = self._scopes.get(key)  # once: the hash of a name stack takes its time
+        found = self._scopes.get(key)  # once: hashing a name stack is slow
         if found is None:
             names = (*outer, *_jax.scope_names(eqn.source_info.name_stack))
             found = "/".join(without_regions(names)), region_of(names), names
@@ -225,7 +225,7 @@ class Builder:
     def step(
         self, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
     ) -> Step:
-        """One equation: nested if a function knows it, else a leaf."""
+        """Adds one equation: a nested step if a function reads its primitive, else a leaf."""
         nested = self._nested.get(eqn.primitive.name)
         if nested is not None:
             step = nested(self, eqn, inputs, body, scopes)
@@ -237,7 +237,7 @@ class Builder:
         scattered = name == "scatter-add"
         indices = self._integers.find(inputs[1]) if scattered else None
         attributes = attributes_of(eqn, indices)
-        moves = attributes.get("small_constants") in (0.0, 1.0) and self._is_zero(inputs[0])
+        moves = attributes.get("updates") in (0.0, 1.0) and self._is_zero(inputs[0])
         outputs = self._add(
             eqn,
             name,
@@ -279,11 +279,11 @@ class Builder:
         length = attributes.get("length")
         if isinstance(length, float) and Trait.COUNTS in traits:
             counter = dataclasses.replace(Magnitude.of(max(length - 1.0, 0.0)), low=0.0)
-            return _as_held(eqn, counter)
+            return _in_result_dtype(eqn, counter)
         return None
 
 
-_KEEPS, _COMMUTES = Trait.KEEPS, Trait.COMMUTES  # bound once: this is hot
+_KEEPS, _COMMUTES = Trait.KEEPS, Trait.COMMUTES  # looked up once: this code is hot
 _CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS})
 
 
@@ -292,28 +292,28 @@ def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitud
     if constant is None:
         return None
     if Trait.CONVERTS in traits:
-        return _as_held(eqn, constant)
+        return _in_result_dtype(eqn, constant)
     if Trait.NEGATES not in traits:
         return constant
     low, high = -constant.high, -constant.low
     if Trait.FLIPS not in traits:
         low, high = max(constant.low, low, 0.0), max(constant.high, high)
-    return _as_held(eqn, dataclasses.replace(constant, low=low, high=high))
+    return _in_result_dtype(eqn, dataclasses.replace(constant, low=low, high=high))
 
 
-def _as_held(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
-    """The magnitudes of numbers in the result's dtype; ``None`` if they wrap around there."""
+def _in_result_dtype(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
+    """The magnitudes of a constant in the result's dtype; ``None`` if it wraps around there."""
     dtype = dtype_name(eqn.outvars[0].aval)
     if dtype in DTYPE_RANGES and not fits((constant.low, constant.high), dtype):
         return None
     whole = all(name in DTYPE_RANGES for name in (dtype, *(dtype_name(v.aval) for v in eqn.invars)))
     if whole or dtype in (FULL_DTYPE, "float64"):
         return constant
-    return Magnitude(constant.smallest, constant.largest)  # rounded
+    return Magnitude(constant.smallest, constant.largest)  # rounding moves low and high
 
 
 def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
-    """The magnitudes of what is chosen from constants; ``None`` if one operand is no constant."""
+    """The magnitudes of a choice between constants; ``None`` if one operand is no constant."""
     known = [magnitude for magnitude in magnitudes if magnitude is not None]
     if not known or len(known) < len(magnitudes):
         return None
@@ -327,7 +327,7 @@ def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
 
 def _array_magnitude(array: Any) -> Magnitude | None:
     """The magnitudes of a constant array, if it can be read and is not too large."""
-    # A jax.Ref has a dtype too, but it changes, and NumPy would read it without ever ending.
+    # A jax.Ref has a dtype too, but it is mutable, and NumPy would never stop reading it.
     if not isinstance(array, jax.Array | np.ndarray | np.generic):
         return None
     if array.dtype != np.float32 or array.size > _LARGEST_CONSTANT:
@@ -338,13 +338,13 @@ def _array_magnitude(array: Any) -> Magnitude | None:
     sizes = np.abs(elements)
     largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
     low, high = -np.inf, np.inf
-    if elements.size:  # NaN stands for "unknown" here, and fmin and fmax leave it out
+    if elements.size:  # NaN would mean "unknown" here; fmin and fmax ignore it
         low, high = float(np.fmin.reduce(elements, None)), float(np.fmax.reduce(elements, None))
     return Magnitude(largest or np.inf, largest, low, high)
 
 
 def _scalar_magnitude(number: Any) -> Magnitude | None:
-    """The magnitude of a literal; ``None`` for one that is no real number."""
+    """The magnitude of a literal; ``None`` if it is no real number."""
     try:
         number = float(number)
     except TypeError:
@@ -353,5 +353,5 @@ def _scalar_magnitude(number: Any) -> Magnitude | None:
 
 
 NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]
-"""Takes the builder, an equation, its operands, the body it is in and the name scopes around it;
-returns its step, or ``None`` to have it left alone."""
+"""Takes the builder, an equation, its operands, its body and the name scopes around it; returns its
+step, or ``None`` to make it a leaf that is not changed."""

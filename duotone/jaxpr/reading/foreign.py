@@ -1,12 +1,12 @@
 """Objects of neural network libraries that a plain trace would damage silently.
 
-duotone imports none of these libraries; it looks at what the user's program has loaded. Called by
-:mod:`duotone.jaxpr.reading.trace`, so at trace time only.
+duotone imports none of these libraries; it inspects the modules that the user's program has loaded,
+at trace time only.
 
-* Flax NNX objects are changed in place. JAX takes them apart and puts them together again as
-  copies, so the trace changes copies: a whole training step becomes one that does nothing.
-* Linen and Haiku modules make and change variables of the model around them while they run. Made
-  inside a trace, these stay behind as traced values: parameters from ``init`` that are no arrays.
+* User code changes Flax NNX objects in place. JAX flattens them and rebuilds copies, so a trace
+  would change only the copies, and a whole training step would do nothing.
+* Linen and Haiku modules create and change variables of the outer model while they run. In a trace,
+  these variables become traced values that outlive it: ``init`` would return no arrays.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from duotone.errors import ArgumentTypeError, LeakedTracerError
 from duotone.jaxpr.modules import nnx_classes, nnx_object_in
 
 _USE = (
-    "Use duotone.nnx.autocast(...) in place of duotone.autocast(...), duotone.nnx.explain(...) in "
-    "place of duotone.explain(...)"
+    "Use duotone.nnx.autocast(...) instead of duotone.autocast(...), duotone.nnx.explain(...) "
+    "instead of duotone.explain(...)"
 )
 
 
@@ -36,23 +36,23 @@ def refuse_nnx_objects(
 ) -> None:
     """Refuses NNX objects (modules, optimizers, metrics, Rngs, variables) among the arguments.
 
-    What ``nnx.split`` returns passes: functions of it are pure.
+    The results of ``nnx.split`` are accepted: functions of them are pure.
 
     Args:
-        name: the function, for the message.
-        function: the function itself; a module, or a method of one, holds its variables.
+        name: the name of the function, for the message.
+        function: the function itself; it is refused if it is a module or a method of one.
         call: ``(args, kwargs)``.
-        describe: says where in ``call`` a path points.
+        describe: describes the argument at a path in ``call``.
 
     Raises:
-        ArgumentTypeError: there is one.
+        ArgumentTypeError: there is an NNX object.
     """
     mutable = nnx_classes()
     owner = getattr(function, "__self__", function)
     if isinstance(owner, mutable):
         raise ArgumentTypeError(
             f"{name}: the function is {_of_nnx(owner)}: its parameters would be frozen into the "
-            f"program, and what it changes would be lost. {_USE}"
+            f"program, and its changes would be lost. {_USE}"
         )
     if (found := nnx_object_in(call)) is not None:
         path, leaf = found
@@ -68,18 +68,17 @@ def _of_nnx(thing: Any) -> str:
 
 @contextlib.contextmanager
 def traced_cleanly(name: str) -> Iterator[None]:
-    """Reports variables of Linen and Haiku models that a trace leaves behind as traced values.
+    """Reports variables of Linen and Haiku models that become traced values and outlive the trace.
 
-    Around the call of the user's function. A function that makes no variable of the model around
-    it, or only reads them, passes.
+    The user's function runs in this context. It may read the variables of the outer model.
 
     Args:
-        name: the function, for the message.
+        name: the name of the function, for the message.
 
     Raises:
-        LeakedTracerError: the function made or changed a variable of the model around it.
+        LeakedTracerError: the function created or changed a variable of the outer model.
     """
-    before = [leaf for _, leaf in _variables_around()]  # kept alive, so that an id stays its own
+    before = [leaf for _, leaf in _variables_around()]  # alive, so that no id is reused
     try:
         yield
     except Exception as error:
@@ -93,16 +92,16 @@ def traced_cleanly(name: str) -> Iterator[None]:
     ]
     if left:
         raise LeakedTracerError(
-            f"{name} runs inside a Linen or Haiku model and makes or changes variables of it "
-            f"({', '.join(left[:3])}{', ...' if len(left) > 3 else ''}), which would stay behind "
-            "as traced values. Call autocast outside the model: duotone.autocast(model.apply), and "
-            "init without it. To keep a part of the model in float32, use duotone.keep_full() "
-            "inside it or Policy(keep_full=[...])"
+            f"{name} runs inside a Linen or Haiku model and creates or changes variables of it "
+            f"({', '.join(left[:3])}{', ...' if len(left) > 3 else ''}), which would outlive the "
+            "trace as traced values. Call autocast outside the model: "
+            "duotone.autocast(model.apply), and init without it. To keep a part of the model in "
+            "float32, use duotone.keep_full() inside it or Policy(keep_full=[...])"
         )
 
 
 def _variables_around() -> list[tuple[Any, Any]]:
-    """Paths and leaves of the variables of the Linen and Haiku models that now run."""
+    """Paths and leaves of the variables of the Linen and Haiku models that are running."""
     trees: list[Any] = []
     linen = sys.modules.get("flax.linen.module")
     stack = getattr(getattr(linen, "_context", None), "module_stack", None) or [None]
@@ -111,7 +110,7 @@ def _variables_around() -> list[tuple[Any, Any]]:
         trees.append(scope.root.variables())
     haiku = sys.modules.get("haiku")
     if haiku is not None and hasattr(haiku, "get_current_state"):
-        with contextlib.suppress(ValueError):  # no model runs now
+        with contextlib.suppress(ValueError):  # no model is running
             trees += [haiku.get_params(), haiku.get_current_state(), haiku.get_initial_state()]
     return [pair for tree in trees for pair in jax.tree_util.tree_leaves_with_path(tree)]
 

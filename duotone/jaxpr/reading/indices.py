@@ -1,9 +1,9 @@
-"""Indices that are known before any call, and how many updates of a scatter go to one place.
+"""Indices that are known before any call, and how many updates of a scatter go to one element.
 
-``x[rows, columns]`` with index arrays that stand in the program as constants is a gather; its
-derivative is a ``scatter-add``, to a painter a sum of unknown length. Where the indices follow from
-constants by arithmetic on integers, they are worked out here, and counted: a scatter of which no
-place gets more than one update adds up nothing.
+``x[rows, columns]`` with constant index arrays is a gather. Its derivative is a ``scatter-add``,
+which a painter must treat as a sum of unknown length. If the indices follow from constants by
+integer arithmetic, this module computes them and counts the updates of each element. A scatter with
+at most one update for each element is no sum.
 
 Unknown is ``None``, never a guess.
 """
@@ -20,13 +20,13 @@ from jax.lax import GatherScatterMode
 from duotone import _jax
 
 _LARGEST = 2**20
-"""Elements up to which indices are worked out."""
+"""The most elements of an index array that are computed."""
 _DEEPEST = 100
-"""Operations, one behind the other, through which they are."""
+"""The longest chain of operations that is followed."""
 
 
 class Integers:
-    """Integers of a program, worked out when somebody asks."""
+    """The integers of a program, computed on demand."""
 
     def __init__(self) -> None:
         self._constants: dict[int, Any] = {}
@@ -34,21 +34,21 @@ class Integers:
         self._found: dict[int, np.ndarray | None] = {}
 
     def constant(self, value: int, array: Any) -> None:
-        """States a constant or a literal."""
+        """Adds a constant or a literal."""
         self._constants[value] = array
 
     def made(self, eqn: _jax.Eqn, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        """States what a first-order equation makes."""
+        """Adds a first-order equation with its operands and results."""
         if len(outputs) == 1 and eqn.primitive.name in _FOLDING_RULES:
             self._made[outputs[0]] = eqn, inputs
 
     def find(self, value: int, depth: int = 0) -> np.ndarray | None:
-        """The elements of a value, or ``None`` if they are unknown or follow from too much."""
+        """The elements of a value; ``None`` if they are unknown or beyond the limits above."""
         if value not in self._found:
-            self._found[value] = self._work_out(value, depth)
+            self._found[value] = self._compute(value, depth)
         return self._found[value]
 
-    def _work_out(self, value: int, depth: int) -> np.ndarray | None:
+    def _compute(self, value: int, depth: int) -> np.ndarray | None:
         if value in self._constants:
             return _host(self._constants[value])
         if value not in self._made or depth > _DEEPEST:
@@ -86,8 +86,8 @@ _FoldingRule = Callable[..., Any]
 
 def _broadcast(params: Mapping[str, Any], aval: Any, x: np.ndarray) -> np.ndarray:
     shape = [1] * len(aval.shape)
-    for axis, place in enumerate(params["broadcast_dimensions"]):
-        shape[place] = x.shape[axis]
+    for axis, result_axis in enumerate(params["broadcast_dimensions"]):
+        shape[result_axis] = x.shape[axis]
     return x.reshape(shape)
 
 
@@ -98,12 +98,12 @@ def _select(params: Mapping[str, Any], aval: Any, which: Any, *cases: Any) -> np
 
 def _counter(params: Mapping[str, Any], aval: Any) -> np.ndarray:
     axis = params["dimension"]
-    shape = [size if place == axis else 1 for place, size in enumerate(aval.shape)]
+    shape = [size if other == axis else 1 for other, size in enumerate(aval.shape)]
     return np.arange(aval.shape[axis]).reshape(shape)
 
 
 def _wrapped(function: Callable[..., Any]) -> _FoldingRule:
-    """Arithmetic that wraps around, as on devices."""
+    """A folding rule for arithmetic that wraps around, as on devices."""
 
     def rule(params: Mapping[str, Any], aval: Any, *operands: np.ndarray) -> Any:
         del params, aval
@@ -149,7 +149,7 @@ _FOLDING_RULES: dict[str, _FoldingRule] = {
 
 
 def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
-    """Where the windows of a scatter go.
+    """The target of each window of a scatter.
 
     Args:
         eqn: a scatter.
@@ -157,8 +157,8 @@ def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
 
     Returns:
         For each window the flat position along the scattered axes, in the order of the operand's
-        axes, or -1 where it is dropped. ``None`` where a window is smaller than what it lies in, so
-        that windows may overlap, and where there are batches.
+        axes, or -1 if the window is dropped. ``None`` if a window does not cover the other axes, so
+        that windows may overlap, or if there are batch dimensions.
     """
     numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
     scattered = numbers.scatter_dims_to_operand_dims
@@ -170,19 +170,19 @@ def targets(eqn: _jax.Eqn, indices: np.ndarray) -> np.ndarray | None:
     if window != [updates[axis] for axis in numbers.update_window_dims]:
         return None
     sizes = np.array([shape[axis] for axis in scattered])
-    places = indices.astype(np.int64)
+    starts = indices.astype(np.int64)
     if eqn.params["mode"] == GatherScatterMode.CLIP:
-        places = np.clip(places, 0, sizes - 1)
-    inside = np.all((places >= 0) & (places < sizes), axis=-1)
+        starts = np.clip(starts, 0, sizes - 1)
+    inside = np.all((starts >= 0) & (starts < sizes), axis=-1)
     order = np.argsort(scattered)
     found = np.zeros(inside.shape, np.int64)
     for position in order:
-        found = found * sizes[position] + places[..., position]
+        found = found * sizes[position] + starts[..., position]
     return np.where(inside, found, -1)
 
 
 def small_constants(eqn: _jax.Eqn, indices: np.ndarray) -> int | None:
-    """How many updates of a scatter one place gets at most, ``None`` if unknown."""
+    """The largest number of updates of a scatter to one element; ``None`` if unknown."""
     found = targets(eqn, indices)
     if found is None:
         return None

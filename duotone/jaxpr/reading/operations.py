@@ -1,8 +1,8 @@
 """Descriptions of equations for the painter: which slots may be half, and the cost.
 
-:func:`describe` is called once for each first-order equation. The default suits most primitives:
-every float32 operand and result may be half. Primitives that differ are in ``_DESCRIPTION_RULES``;
-primitives that have no half form say so in their row (:mod:`duotone.ops.jax`).
+The builder calls :func:`describe` once for each first-order equation. The default suits most
+primitives: every float32 operand and result may be half. ``_DESCRIPTION_RULES`` has the primitives
+that differ. The row of a primitive (:mod:`duotone.ops.jax`) tells if it has no half form.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Description:
     """The description of an equation for a painter.
 
     Attributes:
-        list_key: name under which the lists are searched.
+        list_key: the name by which the operation is on a list.
         half_inputs: for each operand, whether it may be half.
         half_outputs: for each result, whether it may be half.
         flops: floating point operations.
         fixed: why it cannot be half, or empty.
-        traits: of its row.
+        traits: the traits of its row.
     """
 
     list_key: str
@@ -46,7 +46,7 @@ class Description:
 
 
 OWN_DOT = "duotone_dot"
-"""The dot in derivatives of rewritten programs, see :mod:`duotone.jaxpr.rules.dots`."""
+"""duotone's own dot, in derivatives of rewritten programs: :mod:`duotone.jaxpr.rules.dots`."""
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def size_of(aval: Any) -> int:
 
 @functools.cache
 def _mixture(dtypes: frozenset[str]) -> str:
-    """Why an operation with these dtypes is left alone, or empty."""
+    """Why duotone does not change an operation with these dtypes, or empty."""
     if FULL_DTYPE not in dtypes:
         return ""
     for dtype in sorted(dtypes - {FULL_DTYPE, "float0"}):
@@ -93,7 +93,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
         fixed = _mixture(frozenset(ins + outs))
     return Description(
         list_key,
-        tuple([dtype == FULL_DTYPE for dtype in ins]),  # lists first: quicker, and this is hot
+        tuple([dtype == FULL_DTYPE for dtype in ins]),  # a list is faster, and this code is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),
         _flops(name, eqn, operands, traits),
         fixed,
@@ -101,7 +101,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     )
 
 
-_MOVES = Trait.MOVES  # bound once: this is hot
+_MOVES = Trait.MOVES  # looked up once: this code is hot
 
 
 def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) -> float:
@@ -130,7 +130,8 @@ def _known(dimension: Any) -> int:
 
 _DescriptionRule = Callable[[_jax.Eqn, Sequence[str], Sequence[str]], tuple[str, str]]
 _DESCRIPTION_RULES: dict[str, _DescriptionRule] = {}
-"""For each primitive that is not plain: its listed name and why it is fixed (or empty)."""
+"""By primitive: takes an equation and its operand and result dtypes; returns the name by which it
+is on a list and why it is fixed (or empty)."""
 
 
 def _description_rule(*names: str) -> Callable[[_DescriptionRule], _DescriptionRule]:
@@ -143,7 +144,7 @@ def _description_rule(*names: str) -> Callable[[_DescriptionRule], _DescriptionR
 
 @_description_rule("dot_general", "conv_general_dilated", "ragged_dot_general")
 def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
-    """A precision that the user asked for is kept; not every dot is a product of matrices."""
+    """Keeps a precision that the user asked for; a dot may have another row than matmul."""
     del ins, outs
     name = eqn.primitive.name
     list_key = (_meaning(eqn) if name == "dot_general" else "") or name
@@ -156,7 +157,7 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
 
 
 def _meaning(eqn: _jax.Eqn) -> str:
-    """The row of a dot that is no product of matrices; else empty."""
+    """The row of a dot that is not a matrix product; else empty."""
     contracted, batch = eqn.params["dimension_numbers"]
     free: list[list[Any]] = []
     for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):
@@ -169,7 +170,7 @@ def _meaning(eqn: _jax.Eqn) -> str:
 
 @_description_rule("call_hi_primitive")
 def _call(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
-    """One primitive for many: a root is a solve."""
+    """Tells ``custom_root``, which is a solve, from the other calls of this primitive."""
     del ins, outs
     if _jax.is_custom_root(eqn):
         return "custom_root", "linear algebra has no half form"
@@ -186,7 +187,7 @@ def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, s
 
 @_description_rule("eq")
 def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
-    """Where a value is the maximum of a row; not a comparison with a number."""
+    """Tells a comparison of two computed values (``x == max(x)``) from one with a literal."""
     del outs
     calculated = not any(_jax.is_literal(atom) for atom in eqn.invars)
     return ("eq_calculated" if calculated and "float" in ins[0] else "eq"), ""
@@ -214,7 +215,7 @@ def _scatter(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[st
     del ins, outs
     region = eqn.params["update_jaxpr"]
     if region is not None and _jax.open_jaxpr(region).eqns:
-        return "scatter", "applies a function of the user's, traced for float32"
+        return "scatter", "applies the user's function, which was traced for float32"
     return "scatter", ""
 
 
@@ -237,7 +238,7 @@ def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[st
 
 
 def _numpy(name: str) -> Any:
-    """The NumPy scalar type of a dtype name, ``object`` for those NumPy does not know."""
+    """The NumPy scalar type of a dtype name; ``object`` if NumPy does not know it."""
     try:
         return np.dtype(name).type
     except TypeError:

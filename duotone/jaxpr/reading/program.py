@@ -1,9 +1,8 @@
-"""A jaxpr with its place in the graph: what build makes and rewrite walks.
+"""Maps a jaxpr to the graph: the builder makes this, and the rewriter walks it.
 
-A :class:`Program` stands beside a jaxpr and a :class:`Step` beside each of its equations; they say
-which graph values and node belong to which variable and equation. The same jaxpr object may be
-called from several places; each call has a program of its own, since each may be painted
-differently.
+A :class:`Program` belongs to one call of a jaxpr, and a :class:`Step` to one of its equations. They
+map variables to graph values and equations to nodes. A program may call the same jaxpr object
+several times. Each call has its own :class:`Program`, since each may be painted differently.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ class Step:
     Attributes:
         eqn: the equation.
         kind: how it is rewritten: ``"leaf"`` (one node), ``"each"`` (one node for each operand), or
-            the name of a handler in :mod:`duotone.jaxpr.nesting.nested`.
+            the name of a handler in :mod:`duotone.jaxpr.nesting`.
         inputs: graph values of its operands.
         outputs: graph values of its results.
         nodes: its own nodes: one for a leaf, one for each operand (``each``) or one for each carry,
-            slice, stack, join or shard (nested programs; see there for the order).
+            slice, stack, join or shard (:mod:`duotone.jaxpr.reading.scopes` documents the order).
         first: index of the first node inside the equation.
         last: one past the index of the last node inside.
         bodies: its nested programs.
@@ -44,7 +43,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """One jaxpr, called from one place.
+    """One call of a jaxpr.
 
     Attributes:
         jaxpr: the (open) jaxpr.

@@ -1,10 +1,10 @@
 """How values enter and leave nested programs: one function for each primitive that has them.
 
-Each function adds the nodes of an equation's nested programs to the graph and returns its step,
-whose ``kind`` names the function of :mod:`duotone.jaxpr.nesting.nested` that rewrites it. The order
-of ``Step.nodes`` is written at each function; the two files are read side by side.
+Each function adds the nodes of an equation's nested programs to the graph and returns its step. The
+``kind`` of the step names the function of :mod:`duotone.jaxpr.nesting.nested` that rewrites it. The
+docstring of each function gives the order of ``Step.nodes``, so read the two files side by side.
 
-Who extends this: whoever teaches duotone another primitive with nested programs.
+To support another primitive with nested programs, add a function here and a handler there.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from duotone.jaxpr.reading.builder import Builder, NestedBuilder
 from duotone.jaxpr.reading.program import Program, Step
 
 MARKER = "duotone_autocast"
-"""Name of the ``jit`` around a rewritten program: what is inside is painted already. A number may
+"""The name of the ``jit`` around a rewritten program, whose inside is painted already. A number may
 follow, see :mod:`duotone.jaxpr.running.inside`."""
 
 
 def is_rewritten(eqn: _jax.Eqn) -> bool:
-    """Says of an equation that it is a program that duotone has rewritten."""
+    """True if an equation is a program that duotone has rewritten."""
     return eqn.primitive.name == "jit" and eqn.params["name"].partition(".")[0] == MARKER
 
 
 def _jit(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
-    """Inlined, unless it says where values live or how it is compiled."""
+    """Inlines a ``jit``, unless it has shardings, layouts or compiler options."""
     if is_rewritten(eqn):
         return None
     options = _jax.jit_options(eqn)
@@ -64,10 +64,10 @@ def _barrier(
     kind: str,
     jaxpr: _jax.ClosedJaxpr,
 ) -> Step:
-    """A nested program that runs once and takes its operands as they are stored.
+    """A nested program that runs once and takes its operands in their stored precisions.
 
-    Nodes: one for each result. It is a value of its own even where the program returns an operand:
-    a gradient clip is the identity, and its rule must not be lost.
+    Nodes: one for each result. The result is a new value even if the program returns an operand: a
+    gradient clip is the identity, and its derivative rule must stay.
     """
     first = len(b.nodes)
     names = b.scope(scopes, eqn)[2]
@@ -86,7 +86,7 @@ def _leave(
     bodies: tuple[int, int],
     scopes: tuple[str, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """One node for each result of a nested program, and the values outside."""
+    """Adds one node for each result of a nested program; returns the nodes and outer values."""
     start = len(b.nodes)
     inside, outside = bodies
     outputs: tuple[int, ...] = ()
@@ -118,7 +118,7 @@ def _custom_vjp(
 def _each(
     b: Builder, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
 ) -> Step | None:
-    """Operand by operand: each keeps its own precision."""
+    """Nodes: one for each operand, so that each operand keeps its own precision."""
     first = len(b.nodes)
     outputs: tuple[int, ...] = ()
     for value, var in zip(inputs, eqn.outvars, strict=True):
@@ -187,7 +187,7 @@ def _while(
     cond = b.program(eqn.params["cond_jaxpr"], (*cond_consts, *inside), body=inner, scopes=names)
     loop = b.program(eqn.params["body_jaxpr"], (*body_consts, *inside), body=inner, scopes=names)
     _close(b, nodes, loop.outputs)
-    b.goes_on(inner, cond.outputs[0])
+    b.set_condition(inner, cond.outputs[0])
     outputs = tuple(after for _, after in carried)
     return Step(eqn, "while", inputs, outputs, tuple(nodes), first, len(b.nodes), (cond, loop))
 
@@ -201,7 +201,11 @@ def _carries(
     bodies: tuple[int, int],
     scopes: tuple[str, ...],
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Carry nodes, without the body's result yet: (value inside, value after) and indices."""
+    """Adds carry nodes without the body's results.
+
+    Returns:
+        For each carry the value inside the loop and the value after it, and the node indices.
+    """
     carried, nodes = [], []
     outside, inside = bodies
     for value, var, sums in zip(initial, outvars, summing, strict=True):
@@ -221,7 +225,7 @@ def _carries(
 
 
 def _close(b: Builder, nodes: Sequence[int], results: Sequence[int]) -> None:
-    """Joins the body's results to the carry nodes made before the body was known."""
+    """Adds the body's results as operands of the carry nodes, which exist before the body."""
     for index, result in zip(nodes, results, strict=True):
         node = b.nodes[index]
         b.nodes[index] = dataclasses.replace(
@@ -232,10 +236,10 @@ def _close(b: Builder, nodes: Sequence[int], results: Sequence[int]) -> None:
 
 
 def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list[bool]:
-    """Which carries do nothing in the body but have something added to them.
+    """Finds the carries that the body only adds to; returns a flag for each carry.
 
-    Such a carry is a sum over the iterations (gradient accumulation). One that is read by anything
-    else as well (a residual stream) is not.
+    Such a carry is a sum over the iterations (gradient accumulation). A carry with other readers (a
+    residual stream) is not.
     """
     readers: dict[Any, list[Any]] = {}
     for eqn in jaxpr.eqns:
@@ -250,8 +254,8 @@ def _summing(jaxpr: Any, carries: Sequence[Any], results: Sequence[Any]) -> list
             if len(eqns) != 1 or value in jaxpr.outvars:
                 return False
             (eqn,) = eqns
-            taken_from = eqn.primitive.name == "sub" and eqn.invars[0] is value
-            if not taken_from and eqn.primitive.name not in ("add", "add_any"):
+            subtracts = eqn.primitive.name == "sub" and eqn.invars[0] is value
+            if not subtracts and eqn.primitive.name not in ("add", "add_any"):
                 return False
             value = eqn.outvars[0]
         return carry is not result

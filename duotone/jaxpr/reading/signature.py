@@ -1,9 +1,9 @@
-"""Signatures: what of a call's arguments is traced, and what is part of the program.
+"""Signatures: which arguments of a call are traced, and which are part of the program.
 
-Arrays are traced, and so are the other operands that JAX traces: mutable arrays (``jax.Ref``),
-tokens, values of types that are registered with JAX. Everything else (Python numbers, strings,
-functions, whole objects that JAX does not take apart) stays as it is, so that user code may branch
-on it; it is part of the key under which the rewritten program is kept. Results are treated alike.
+duotone traces arrays and the other operands that JAX traces: mutable arrays (``jax.Ref``), tokens,
+and values of types that are registered with JAX. User code may branch on any other argument (Python
+numbers, strings, functions, objects that JAX does not flatten). These are part of the cache key of
+the rewritten program. The same division applies to results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMERIC_KINDS = "biufcV"
 
 
 class Static:
-    """A leaf that is not traced; equal to another if it would give the same program."""
+    """A leaf that is not traced; two are equal if they give the same program."""
 
     __slots__ = ("_key", "value")
 
@@ -43,7 +43,7 @@ class Static:
                 hash(value)
                 self._key = (kind, value)
             except TypeError:
-                self._key = (kind, id(value))  # ``value`` is kept alive, so the id stays its own
+                self._key = (kind, id(value))  # ``value`` stays alive, so its id is not reused
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -56,7 +56,7 @@ class Static:
 
 
 class _NoDerivative:
-    """A float0 array, by shape: it holds nothing and no compiled program takes it."""
+    """The shape of a float0 array, which has no data and which no compiled program accepts."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -68,7 +68,7 @@ class _NoDerivative:
         return isinstance(other, _NoDerivative) and self.shape == other.shape
 
     def array(self) -> np.ndarray:
-        """The array again."""
+        """A float0 array of this shape."""
         return np.zeros(self.shape, jax.dtypes.float0)
 
 
@@ -85,7 +85,7 @@ class Signature:
     statics: tuple[tuple[int, Static], ...]
 
     def restore(self, leaves: Any) -> tuple[Any, Any]:
-        """``(args, kwargs)`` with ``leaves`` in place of the arrays."""
+        """``(args, kwargs)`` with ``leaves`` instead of the arrays."""
         return jax.tree.unflatten(self.tree, merge(self.statics, leaves))
 
 
@@ -109,7 +109,7 @@ def split(leaves: list[Any]) -> tuple[list[Any], tuple[tuple[int, Static], ...],
         neither (-1 if there is none).
     """
     if _jax.ARRAY_TYPES.issuperset(map(type, leaves)):
-        return leaves, (), -1  # nearly every call; no loop in Python
+        return leaves, (), -1  # the usual case; no loop in Python
     arrays: list[Any] = []
     statics: list[tuple[int, Static]] = []
     for position, leaf in enumerate(leaves):
@@ -137,7 +137,7 @@ def flatten_call(
     """The arrays of a call, and its signature.
 
     Raises:
-        ArgumentTypeError: an argument holds an object that is an array only by conversion.
+        ArgumentTypeError: an argument contains an object that only converts to an array.
     """
     leaves, tree = _jax.argument_registry.flatten((args, kwargs))
     arrays, statics, bad = split(leaves)
@@ -152,9 +152,9 @@ def flatten_call(
 
 
 def for_another_run(operands: Sequence[Any]) -> list[Any]:
-    """The operands of a call for one more run of it, as they are now.
+    """Copies the operands of a call for another run with the same contents.
 
-    What may be written to, a Ref or an array of NumPy, is copied: the run does not change the
+    Only mutable operands (a Ref, a NumPy array) are copied, so that the run does not change the
     caller's.
     """
     copies = list(operands)
@@ -181,17 +181,17 @@ def argument_names(function: Callable[..., Any], signature: Signature) -> tuple[
     """The name of each traced leaf of a call: ``x``, ``params/dense/kernel``.
 
     Args:
-        function: the user's, whose parameters name its arguments; where it does not tell, an
-            argument by position is called by its number.
-        signature: of the call.
+        function: the user's function, whose parameters name its arguments. If its signature is
+            unknown, the name of a positional argument is its number.
+        signature: the signature of the call.
     """
     count = signature.tree.num_leaves
-    places = {position for position, _ in signature.statics}
+    untraced = {position for position, _ in signature.statics}
     counted = jax.tree.unflatten(signature.tree, range(count))
     paths = _jax.argument_registry.flatten_with_path(counted)[0]
     parameters = _parameter_names(function)
     return tuple(
-        _leaf_name(path, parameters) for i, (path, _) in enumerate(paths) if i not in places
+        _leaf_name(path, parameters) for i, (path, _) in enumerate(paths) if i not in untraced
     )
 
 
@@ -205,7 +205,7 @@ def _leaf_name(path: Any, parameters: list[str]) -> str:
 
 
 def _parameter_names(function: Callable[..., Any]) -> list[str]:
-    """The names of the parameters that take one argument by position."""
+    """The names of the positional parameters."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -231,8 +231,8 @@ def flatten_results(name: str, results: Any) -> tuple[list[Any], Results]:
 
     Raises:
         OutputError: a result runs only after the function has returned (a generator, a coroutine),
-            or is an array only by conversion.
-        LeakedTracerError: an object that JAX does not take apart holds a traced value.
+            or only converts to an array.
+        LeakedTracerError: an object that JAX does not flatten contains a traced value.
     """
     leaves, tree = jax.tree.flatten(results, is_leaf=_runs_later)
     arrays, statics, bad = split(leaves)
@@ -257,7 +257,7 @@ def _check_result(name: str, leaf: Any) -> None:
         )
     if any(isinstance(x, Tracer) for x in _inside(leaf)):
         raise LeakedTracerError(
-            f"{name} returned a {kind} that holds a traced value and that JAX does not take apart; "
+            f"{name} returned a {kind} that contains a traced value and that JAX does not flatten; "
             f"return the arrays, or register {kind} with jax.tree_util.register_dataclass"
         )
 
@@ -268,7 +268,7 @@ def _runs_later(leaf: Any) -> bool:
 
 
 def _inside(leaf: Any) -> Iterator[Any]:
-    """The objects inside an object that is no pytree, one level deep."""
+    """The objects inside an object that is not a pytree, one level deep."""
     if isinstance(leaf, (set, frozenset)):
         yield from leaf
     yield from getattr(leaf, "__dict__", {}).values()
@@ -286,6 +286,6 @@ def _inside(leaf: Any) -> Iterator[Any]:
 
 
 def describe_callable(function: Callable[..., Any], by: str = "autocast") -> str:
-    """A name for error messages: ``autocast(loss)``, or of another function ``by`` name."""
+    """A name for error messages: ``autocast(loss)``, or with ``by`` instead of ``autocast``."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return f"{by}({name})"

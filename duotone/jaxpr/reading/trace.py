@@ -24,13 +24,13 @@ from duotone.jaxpr.reading.signature import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traced:
-    """A function, traced.
+    """A traced function.
 
     Attributes:
         jaxpr: takes and returns arrays only.
-        results: what the function returns besides arrays, and in what structure.
-        function: the user's.
-        signature: of the call.
+        results: the structure of the function's results, and the results that are not arrays.
+        function: the user's function.
+        signature: the signature of the call.
     """
 
     jaxpr: _jax.ClosedJaxpr
@@ -48,16 +48,16 @@ _LEAK = "Encountered an unexpected tracer"
 
 
 def is_leak(error: jax.errors.UnexpectedTracerError) -> bool:
-    """True for a traced value that outlived its trace.
+    """True if an error is about a traced value that outlived its trace.
 
-    JAX raises the class for other mistakes too, such as a traced value in ``nondiff_argnums``; each
-    message names its own remedy.
+    JAX raises this class for other mistakes too, such as a traced value in ``nondiff_argnums``.
+    Those messages name their own remedies.
     """
     return not isinstance(error, DuotoneError) and str(error).startswith(_LEAK)
 
 
 def leak_inside(name: str) -> str:
-    """The message for a user whose function uses a traced value of another call."""
+    """The error message for a function that uses a traced value of another call."""
     return (
         f"{name} uses a traced value that an earlier trace left behind (in a global, an attribute "
         "or a closure); pass it as an argument and return it as a result instead"
@@ -73,17 +73,17 @@ def trace(
     """Traces ``function`` on one signature.
 
     Args:
-        function: the user's.
-        signature: of the call.
+        function: the user's function.
+        signature: the signature of the call.
         arrays: arrays, tracers or ``jax.ShapeDtypeStruct``.
-        name: of the function, in messages.
+        name: the name of the function in messages.
 
     Returns:
         The traced function. Errors inside it pass through with the user's own traceback.
 
     Raises:
-        LeakedTracerError: the function uses a traced value of another call, or leaves one behind
-            in the Linen or Haiku model around it.
+        LeakedTracerError: the function uses a traced value of another call, or stores one in the
+            outer Linen or Haiku model.
         ArgumentTypeError: an argument is a Flax NNX object.
     """
     name = name or describe_callable(function)

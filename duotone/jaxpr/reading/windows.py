@@ -1,17 +1,18 @@
-"""Windows: convolutions whose windows tile the image, which are dots.
+"""Finds convolutions whose windows tile the image: they are dots.
 
 ::
 
     out[n, o, d] = sum over k, c of x[n, o * stride + k * dilation, c] * w[k, c, d]
 
-Where windows neither overlap nor leave anything out, each axis of the image is that of the windows,
-that of the places in a result, or one of both (``stride == size of a window``: patches; their
-weight's gradient has ``dilation == places``). A dot then contracts the first and keeps the second::
+If windows neither overlap nor leave gaps, each axis of the image is a window axis, an axis of
+output positions, or a product of both. With ``stride == window size`` the windows are patches; the
+gradient of their weight has ``dilation == number of positions``. A dot then contracts the window
+axes and keeps the position axes::
 
-    x of n, places, window, c    by    w of window, c, d    =    n, places, d
+    x of n, positions, window, c    by    w of window, c, d    =    n, positions, d
 
-So are a convolution of windows of one place (1 × 1), what cuts an image into patches, and the
-gradients of both but that of an image cut into patches.
+Such convolutions are a 1 × 1 convolution, a patch embedding, and their gradients, except the
+gradient of a patch embedding with respect to the image.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from typing import Any
 class Axis(enum.Enum):
     """An axis of an image, in a convolution whose windows tile it."""
 
-    PLACES = "places"
-    """Each window is one place."""
+    POSITIONS = "positions"
+    """Each window has size 1."""
     WINDOW = "window"
-    """There is one window."""
-    PLACES_WINDOW = "places, window"
-    """Places first: window after window lies in memory."""
-    WINDOW_PLACES = "window, places"
-    """The first places of all windows lie together, then the second ones."""
+    """There is one output position."""
+    POSITIONS_WINDOW = "positions, window"
+    """Positions first: each window is contiguous in memory."""
+    WINDOW_POSITIONS = "window, positions"
+    """Window elements first: the first elements of all windows are contiguous, then the second."""
 
 
 def tiling(
     params: Mapping[str, Any], image: Sequence[Any], filters: Sequence[Any], result: Sequence[Any]
 ) -> list[Axis] | None:
-    """The axes of an image that the windows of a convolution tile, in the order of its numbers.
+    """The kind of each spatial axis, in the order of the convolution's dimension numbers.
 
     Args:
-        params: of ``conv_general_dilated``.
+        params: parameters of ``conv_general_dilated``.
         image: the shape of the left operand.
-        filters: that of the right one.
-        result: likewise.
+        filters: the shape of the right operand.
+        result: the shape of the result.
 
     Returns:
-        ``None`` where windows overlap, leave something out or reach beyond the image; with groups;
-        and with symbolic dimensions.
+        ``None`` if windows overlap, leave gaps or reach beyond the image, if there are groups, or
+        if a dimension is symbolic.
     """
     if not all(isinstance(size, int) for size in (*image, *filters, *result)):
         return None
@@ -61,21 +62,23 @@ def tiling(
     for axis, (mine, of_filters, of_result) in enumerate(
         zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
     ):
-        window, places = filters[of_filters], result[of_result]
-        kind = _axis(window, places, params["window_strides"][axis], params["rhs_dilation"][axis])
-        if kind is None or image[mine] != window * places or not image[mine]:
+        window, positions = filters[of_filters], result[of_result]
+        kind = _axis(
+            window, positions, params["window_strides"][axis], params["rhs_dilation"][axis]
+        )
+        if kind is None or image[mine] != window * positions or not image[mine]:
             return None
         found.append(kind)
     return found
 
 
-def _axis(window: int, places: int, stride: int, dilation: int) -> Axis | None:
+def _axis(window: int, positions: int, stride: int, dilation: int) -> Axis | None:
     if window == 1:
-        return Axis.PLACES
-    if places == 1:
+        return Axis.POSITIONS
+    if positions == 1:
         return Axis.WINDOW
     if stride == window and dilation == 1:
-        return Axis.PLACES_WINDOW
-    if stride == 1 and dilation == places:
-        return Axis.WINDOW_PLACES
+        return Axis.POSITIONS_WINDOW
+    if stride == 1 and dilation == positions:
+        return Axis.WINDOW_POSITIONS
     return None

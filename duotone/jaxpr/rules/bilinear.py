@@ -23,17 +23,18 @@ def bilinear(
 ) -> Any:
     """A primitive that is linear in each of its two operands.
 
-    JAX has functions with derivatives of one's own, but none whose *transpose* is one's own and
-    that ``vmap`` takes (``linear_call`` has no batching rule).
+    JAX has functions with custom derivatives, but none with a custom *transpose* that ``vmap``
+    accepts (``linear_call`` has no batching rule).
 
     Args:
-        name: of the primitive.
-        evaluate: ``evaluate(lhs, rhs, **params)``, what it calculates.
-        typed: the same of types: shape and dtype of the result.
+        name: the name of the primitive.
+        evaluate: ``evaluate(lhs, rhs, **params)`` computes the result.
+        typed: takes the avals of the operands; returns the shape and dtype of the result.
         transpose_lhs: ``(cotangent, lhs, rhs, **params)`` to the cotangent of ``lhs``, which is a
             placeholder there, see :func:`aval_of_linear`.
-        transpose_rhs: likewise for ``rhs``.
-        batch: ``(operands, places, **params)`` to the result and the place of its mapped dimension.
+        transpose_rhs: takes the same arguments, with ``rhs`` as the placeholder; returns the
+            cotangent of ``rhs``.
+        batch: ``(operands, dims, **params)`` to the result and its mapped dimension.
 
     Returns:
         The primitive; call its ``bind(lhs, rhs, **params)``.
@@ -57,5 +58,5 @@ def bilinear(
 
 
 def aval_of_linear(placeholder: Any) -> Any:
-    """Shape and dtype of the operand of which a transpose is taken."""
+    """Shape and dtype of the operand with respect to which a transpose is taken."""
     return placeholder.aval

@@ -1,24 +1,25 @@
 """The forms of a dot with half operands: the same sums of products, bound so that they run fast.
 
 ============  ====================================================================================
-``plain``     the equation's own dot on half operands. GPUs and TPUs take every layout.
-``rows``      the dot as XLA's CPU backend has a bfloat16 kernel for: operands of two dimensions (or
-              three, the first a batch), the left one contracted on its last, stored row by row, a
-              float32 result
-``widened``   operands that were rounded to half, in float32 again. Always implemented; as fast as
-              float32. Nothing else changes: products of two bfloat16 numbers are exact in float32
+``plain``     The equation's own dot on half operands. GPUs and TPUs accept every layout.
+``rows``      The dot that XLA's CPU backend has a bfloat16 kernel for: operands of two dimensions
+              (or three, the first a batch), the left one contracted on its last dimension, stored
+              row by row, a float32 result.
+``widened``   Operands that were rounded to half, then widened to float32. Every backend implements
+              it, and it is as fast as float32. Products of two bfloat16 numbers are exact in
+              float32, so the result is the same.
 ============  ====================================================================================
 
-Why ``rows`` looks as it does (XLA of jaxlib 0.10 to 0.12): whether the bfloat16 kernel takes a dot
-is decided early, by shapes and by the layouts that they have *then*, and a transpose has the layout
-that costs nothing, not rows. A dot that does not pass is calculated in float32. What passes may
-still be changed later: a transpose folded into the dot, before or after it, gives a dot that fails
-when it runs (``UNIMPLEMENTED … DotThunk … BF16 x BF16 = F32``). So operands and result stand behind
-``optimization_barrier``, and a reshape after the barrier gives the dot an operand in rows. For a
-weight gradient, contracted on the rows of both operands, this costs one transposed copy of an
-operand in half precision and makes the dot about twice as fast.
+Why ``rows`` has this form (XLA of jaxlib 0.10 to 0.12): XLA decides early whether the bfloat16
+kernel takes a dot, by its shapes and by the layouts at *that* stage. A transpose then has the
+layout that costs nothing, not rows. XLA computes a rejected dot in float32. A later pass may still
+change an accepted dot: if it folds a transpose into the dot, the dot fails when it runs
+(``UNIMPLEMENTED … DotThunk … BF16 x BF16 = F32``). So operands and result pass through an
+``optimization_barrier``, and a reshape after the barrier gives the dot an operand in rows. A weight
+gradient contracts the rows of both operands. For it, this form costs one transposed copy of a half
+operand and makes the dot about twice as fast.
 
-Which form a device gets: ``devices/table.py``.
+``devices/table.py`` chooses the form for each device.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ Steps = tuple[Operation, ...]
 
 
 def precision(name: str) -> Any:
-    """JAX's ``precision`` of a name: an algorithm of dots, or a pair of equal precisions."""
+    """JAX's ``precision`` argument for a name: a dot algorithm, or a pair of equal precisions."""
     if name in lax.DotAlgorithmPreset.__members__:
         return lax.DotAlgorithmPreset[name]
     return (lax.Precision[name], lax.Precision[name])
 
 
 def takes_rows(*operands: Any) -> bool:
-    """True if ``rows`` can be made of these operands: reshaping them needs plain arrays.
+    """True if these operands can be reshaped to the form ``rows``.
 
-    False for a symbolic dimension, and where shardings are part of the type (explicit mesh axes,
-    inside ``shard_map``), which reshaping would have to name.
+    False for a symbolic dimension, and if shardings are part of the type (explicit mesh axes,
+    inside ``shard_map``), because a reshape would have to name them.
     """
     for operand in operands:
         aval = jax.typeof(operand)
@@ -70,14 +71,14 @@ def takes_rows(*operands: Any) -> bool:
 def in_steps(
     dot: Callable[[Any, Any, Dims], Any], lhs: Any, rhs: Any, numbers: Dims, steps: Steps
 ) -> Any:
-    """A dot by the steps of its optimization, or as it is if there are none.
+    """Evaluates the steps of a dot's optimization, or binds the dot if there are no steps.
 
     Args:
-        dot: binds one of other operands and dimension numbers.
+        dot: binds a dot with given operands and dimension numbers.
         lhs: left operand.
         rhs: right operand.
-        numbers: of the dot as it is.
-        steps: of the optimization.
+        numbers: dimension numbers of the dot in the program.
+        steps: steps of the optimization.
     """
     if not steps:
         return dot(lhs, rhs, numbers)
@@ -89,11 +90,11 @@ def _rows_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, steps: Steps) -> An
     """A dot in the form ``rows``, with derivatives in the same form.
 
     Args:
-        lhs: half.
-        rhs: half.
-        numbers: of the dot; hashable.
-        dtype: of the result: float32, or half to round the float32 sums.
-        steps: of its optimization; empty if it has none.
+        lhs: left operand, half.
+        rhs: right operand, half.
+        numbers: dimension numbers of the dot; hashable.
+        dtype: dtype of the result: float32, or half to round the float32 sums.
+        steps: steps of its optimization; empty if it has none.
     """
     return in_steps(functools.partial(_by_rows, dtype=dtype), lhs, rhs, numbers, steps)
 
@@ -114,23 +115,22 @@ def _rows_dot_derivative(
 
 
 def is_zero(tangent: Any) -> bool:
-    """True if nothing is differentiated by the operand of a tangent."""
+    """True if JAX does not differentiate with respect to the operand of a tangent."""
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
 def total(parts: Sequence[Any], result: Any) -> Any:
-    """The tangent of a result, from what each operand adds to it."""
+    """The tangent of a result: the sum of the contributions of its operands."""
     return sum(parts[1:], start=parts[0]) if parts else lax.full_like(result, 0)
 
 
-# Most dots of a network have the shapes of another one. A call that was traced before is read from
-# the cache of ``jit``, which takes a fifth of the time; inlined, it leaves no trace in what is
-# compiled.
+# Most dots of a network have the same shapes as another dot. For those, ``jit`` reads the traced
+# call from its cache, which takes a fifth of the time. ``inline`` leaves no call in the program.
 rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
-    """The dot of left rows with right rows or columns, whichever the right operand has."""
+    """The dot of left rows with right rows or columns, depending on the right operand's layout."""
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     lhs_kept, rhs_kept = (
         kept_axes(lhs, lhs_contracted, lhs_batch),
@@ -155,28 +155,28 @@ def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
 def _matmul(left: Any, right: Any, contracted: int) -> Any:
     """(batch, m, k) by (batch, k, n) or (batch, n, k) to float32 (batch, m, n)."""
     if left.shape[0] == 1:
-        left, right = (lax.reshape(_behind_barrier(x), x.shape[1:]) for x in (left, right))
+        left, right = (lax.reshape(_materialized(x), x.shape[1:]) for x in (left, right))
         numbers = (((1,), (contracted - 1,)), ((), ()))
     else:
         left, right = (
-            lax.reshape(_behind_barrier(lax.expand_dims(x, (0,))), x.shape) for x in (left, right)
+            lax.reshape(_materialized(lax.expand_dims(x, (0,))), x.shape) for x in (left, right)
         )
         numbers = (((2,), (contracted,)), ((0,), (0,)))
     product = lax.dot_general(left, right, numbers, preferred_element_type=FULL_DTYPE)
-    return _behind_barrier(product)
+    return _materialized(product)
 
 
-def _behind_barrier(array: Any) -> Any:
+def _materialized(array: Any) -> Any:
     return lax.optimization_barrier(array)
 
 
 def kept_axes(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
-    """The axes that a dot keeps of an operand beside the batch, in order."""
+    """The axes of an operand that are neither contracted nor batch axes, in order."""
     return [axis for axis in range(array.ndim) if axis not in (*contracted, *batch)]
 
 
 def result_shape(lhs: Any, rhs: Any, numbers: Dims) -> tuple[int, ...]:
-    """The shape of a dot: batch, what the left keeps, what the right keeps."""
+    """The shape of a dot: batch axes, then the kept axes of the left and of the right operand."""
     contracted, batch = numbers
     left = (*batch[0], *kept_axes(lhs, contracted[0], batch[0]))
     right = kept_axes(rhs, contracted[1], batch[1])
@@ -188,19 +188,19 @@ def _ordered(array: Any, axes: Sequence[int]) -> Any:
     return array if tuple(axes) == tuple(range(array.ndim)) else lax.transpose(array, tuple(axes))
 
 
-# The derivative of a dot is linear in each tangent. JAX would transpose it into dots in whatever
-# layout falls out, of cotangents of whatever type. A primitive of its own gives the backward dots
-# the form ``rows`` as well, half operands, and to a full operand its gradient in full.
+# The derivative of a dot is linear in each tangent. JAX would transpose it into dots of any layout
+# and any cotangent dtype. duotone's own primitive gives the backward dots the same form and half
+# operands, and gives a full operand a full gradient.
 
 
 def half_product(lhs: Any, rhs: Any, numbers: Dims, dtype: str, half: str, kind: str) -> Any:
-    """A dot in a form, linear in both operands, whose transposes have that form too.
+    """A dot in a form, linear in both operands, whose transposes have the same form.
 
     Args:
-        lhs: half, or full: then it is rounded to half, and its cotangent is full.
-        rhs: likewise.
-        numbers: of the dot; hashable.
-        dtype: of the result.
+        lhs: left operand, half or full. A full one is rounded to half, and its cotangent is full.
+        rhs: right operand, half or full, with the same treatment.
+        numbers: dimension numbers of the dot; hashable.
+        dtype: dtype of the result.
         half: the half type.
         kind: the form.
     """
@@ -215,13 +215,13 @@ def _product(lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: 
 
 
 def general_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, kind: str, **params: Any) -> Any:
-    """``dot_general`` of half operands in every form but ``rows``.
+    """``dot_general`` of half operands in every form except ``rows``.
 
     Args:
-        lhs: half.
-        rhs: half.
-        numbers: of the dot.
-        dtype: of the result.
+        lhs: left operand, half.
+        rhs: right operand, half.
+        numbers: dimension numbers of the dot.
+        dtype: dtype of the result.
         kind: the form.
         **params: ``precision`` and ``out_sharding`` of the program's dot.
     """
@@ -233,7 +233,7 @@ def general_dot(lhs: Any, rhs: Any, numbers: Dims, dtype: str, kind: str, **para
 def _transposed_lhs(
     cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
 ) -> Any:
-    """The cotangent of the left operand: cotangent by right operand."""
+    """The cotangent of the left operand: the dot of the cotangent and the right operand."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(lhs)
@@ -252,7 +252,7 @@ def _transposed_lhs(
 def _transposed_rhs(
     cotangent: Any, lhs: Any, rhs: Any, *, numbers: Dims, dtype: str, half: str, kind: str
 ) -> Any:
-    """The cotangent of the right operand: left operand, contracted on its rows, by cotangent."""
+    """The cotangent of the right operand: the dot of the left operand's rows and the cotangent."""
     del dtype
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     aval = aval_of_linear(rhs)
@@ -270,14 +270,14 @@ def _transposed_rhs(
 
 
 def _back(result: Any, axes: Sequence[int]) -> Any:
-    """``result``, whose dimensions are ``axes`` of the operand, in the operand's order."""
+    """Transposes ``result``, whose dimensions are ``axes`` of the operand, to its order."""
     return _ordered(result, sorted(range(len(axes)), key=axes.__getitem__))
 
 
 def _batched(
     operands: Sequence[Any], dims: Sequence[int | None], *, numbers: Dims, **params: str
 ) -> tuple[Any, int]:
-    """``vmap``: a mapped dimension is one more batch, or one more kept dimension, in front."""
+    """``vmap``: a mapped dimension becomes a leading batch or a leading kept dimension."""
     left, right = [
         x if dim is None else jax.numpy.moveaxis(x, dim, 0)
         for x, dim in zip(operands, dims, strict=True)

@@ -1,8 +1,8 @@
-"""Expressions, carried out: the steps of an optimization, one after the other.
+"""Evaluates expressions: the steps of an optimization, in order.
 
-What an operation is called is neutral (:mod:`duotone.precision.optimize.optimization`); what it is
-in JAX stands here. Steps that depend on a program (reads, the operation itself) are given by the
-caller.
+The names of operations are independent of a framework
+(:mod:`duotone.precision.optimize.optimization`); this module maps them to JAX. The caller gives the
+operations that depend on a program (reads, the optimized operation itself).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "widen": lambda x: _jax.convert(x, FULL_DTYPE),
     "instead": instead,
 }
-"""Those that depend on no program."""
+"""The operations that do not depend on a program."""
 
 
 def evaluate(steps: Sequence[Operation], given: Mapping[str, Callable[..., Any]]) -> Any:

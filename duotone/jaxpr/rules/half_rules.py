@@ -1,8 +1,8 @@
 """How first-order equations are bound in half.
 
-The default binds the primitive to half operands, with every parameter that names float32 as a dtype
-naming half instead. Primitives that need more are in ``_BINDING_RULES``: those that carry a
-sub-program built for one dtype (rebuilt through ``jax.lax``), and dots that keep their accumulator.
+The default binds the primitive to half operands and changes every dtype parameter from float32 to
+half. ``_BINDING_RULES`` has the other primitives: those with a sub-program that was built for one
+dtype (they are rebuilt through ``jax.lax``), and dots that keep their float32 accumulator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duotone.graph.forms import ROWS, WIDENED
 from duotone.graph.graph import FULL_DTYPE, SWITCHED_OFF, Paint
 from duotone.jaxpr.reading.program import Step
 from duotone.jaxpr.rules.dots import Dims, precision, rows_dot, takes_rows
-from duotone.jaxpr.rules.optimizations import carried_out
+from duotone.jaxpr.rules.optimizations import apply_optimization
 from duotone.jaxpr.rules.reductions import reduced
 from duotone.jaxpr.rules.weight_dots import DotForm, of_weight
 from duotone.jaxpr.rules.windows import window_dot
@@ -31,7 +31,7 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype", "dtype"
 
 
 def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
-    """One node."""
+    """Binds one node."""
     (node,) = step.nodes
 
     def own(operands: Sequence[Any]) -> list[Any]:
@@ -45,7 +45,9 @@ def _leaf(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
 
     optimization = r.optimizations.at(node)
     if optimization is not None:
-        results = [carried_out(r, step, env, optimization, lambda operands: own(operands)[0])]
+        results = [
+            apply_optimization(r, step, env, optimization, lambda operands: own(operands)[0])
+        ]
     else:
         operands = [
             r.read(r.source(env, node, value), value, r.wanted(node, slot))
@@ -80,13 +82,13 @@ def _in_half(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
     except (TypeError, ValueError, NotImplementedError) as error:
         raise RewriteError(
             f"{step.eqn.primitive.name} at {_jax.source_line(step.eqn)} was painted half and does "
-            f"not take {r.half.name} operands; take it off the list it is on, or keep it full with "
-            "`with duotone.keep_full():`"
+            f"not take {r.half.name} operands; remove it from its list in the policy, or keep it "
+            "full with `with duotone.keep_full():`"
         ) from error
 
 
 def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
-    """One node for each operand."""
+    """Binds an equation that has one node for each operand."""
     operands = [
         r.read(r.source(env, node, value), value, r.wanted(node, 0))
         for value, node in zip(step.inputs, step.nodes, strict=True)
@@ -97,7 +99,7 @@ def _each(r: Rewriter, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
 
 _BindingRule = Callable[[Rewriter, Step, Env, Sequence[Any]], list[Any]]
 _BINDING_RULES: dict[str, _BindingRule] = {}
-"""By primitive name: takes the operands as the node wants them, returns the results."""
+"""By primitive name: takes the operands in the node's precision, returns the results."""
 
 
 def _binding_rule(*names: str) -> Callable[[_BindingRule], _BindingRule]:
@@ -109,7 +111,7 @@ def _binding_rule(*names: str) -> Callable[[_BindingRule], _BindingRule]:
 
 
 def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
-    """``params`` with half where they name float32."""
+    """``params`` with half instead of float32."""
     changed = {
         name: r.half
         for name in _DTYPE_PARAMETERS
@@ -119,19 +121,19 @@ def _half_parameters(r: Rewriter, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bind(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """The default.
+    """Binds a primitive that has no rule of its own.
 
     Raises:
-        TypeError: the primitive carries a program that was traced for float32.
+        TypeError: the primitive has a nested program that was traced for float32.
     """
     if any(_jax.holds_jaxpr(param) for param in step.eqn.params.values()):
-        raise TypeError(f"{step.eqn.primitive.name} carries a program traced for {FULL_DTYPE}")
+        raise TypeError(f"{step.eqn.primitive.name} has a nested program traced for {FULL_DTYPE}")
     return _jax.bind(step.eqn, operands, _half_parameters(r, step.eqn.params))
 
 
 @_binding_rule("gather")
 def _gather(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """Binds a gather; a constant to fill with that is too large for half is saturated."""
+    """Binds a gather; saturates a fill value that is too large for half."""
     (node,) = step.nodes
     fill, limit = r.graph.nodes[node].attributes.get("fill"), r.largest
     params = dict(step.eqn.params)
@@ -152,12 +154,10 @@ def _convert(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list
 
 @_binding_rule("dot_general")
 def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """Half operands; the result half, or the float32 accumulator itself (rule ``wide``).
+    """Binds a dot of half operands; returns half, or the float32 accumulator (rule ``wide``).
 
-    Bound in the form that the device runs fast, see :mod:`duotone.jaxpr.rules.dots`.
-
-    One whose operand is a weight has a derivative of its own, see
-    :mod:`duotone.jaxpr.rules.weight_dots`.
+    The form is the one that the device runs fast, see :mod:`duotone.jaxpr.rules.dots`. A dot with a
+    weight has its own derivative, see :mod:`duotone.jaxpr.rules.weight_dots`.
     """
     (node,) = step.nodes
     arrays = takes_rows(*operands)
@@ -173,7 +173,7 @@ def _dot_general(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 
 @_binding_rule("conv_general_dilated")
 def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """Half operands; one whose windows tile the image as a dot, where the device gains from it."""
+    """Binds a convolution of half operands, as a dot if it has the optimization ``window_dots``."""
     (node,) = step.nodes
     if r.optimizations.at(node, Layer.BINDING) is None or not takes_rows(*operands):
         return _bind(r, step, env, operands)
@@ -195,7 +195,7 @@ def _convolution(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> 
 
 
 def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
-    """A dot; the derivative in the form ``rows`` is its own."""
+    """Binds a dot; in the form ``rows``, its derivative has that form too."""
     if how.kind == ROWS:
         return r.bound_once(rows_dot, operands, how.numbers, how.dtype, how.steps)
     lhs, rhs = operands
@@ -203,10 +203,9 @@ def _bound(r: Rewriter, how: DotForm, operands: Sequence[Any]) -> Any:
 
 
 def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
-    """How a dot is bound: as the device wants it, in the order of its optimization if it has one.
+    """The form in which a dot is bound: the device's, with the steps of the dot's optimization.
 
-    ``arrays`` says whether its operands may be moved
-    (:func:`~duotone.jaxpr.rules.dots.takes_rows`).
+    ``arrays`` is the result of :func:`~duotone.jaxpr.rules.dots.takes_rows` for its operands.
     """
     params = step.eqn.params
     movable = arrays and params.get("out_sharding") is None
@@ -223,7 +222,7 @@ def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
 
 
 def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
-    """The operand of a dot that is a weight: read in half, and full where it comes from."""
+    """The slot of a dot's weight: an operand that is read in half and was computed in full."""
     optimization = r.optimizations.at(step.nodes[0], Layer.DERIVATIVE)
     for candidate in () if optimization is None else optimization.steps:
         slot, root = candidate.to
@@ -233,12 +232,12 @@ def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
 
 
 def _takes_gradient(full: Any | None) -> bool:
-    """True if an array is one of float32 that may be differentiated by."""
+    """True for a float32 array with respect to which JAX may differentiate."""
     return full is not None and not is_host_array(full) and full.dtype == FULL_DTYPE
 
 
 def _full_weight(r: Rewriter, env: Env, value: int) -> Any:
-    """A weight in full, moved as ``value`` is."""
+    """The full weight from which ``value`` was cast, with the same moves applied."""
     full = env.find(value, Paint.FULL)
     if full is not None:
         return full
@@ -262,7 +261,7 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 
 @_binding_rule(*_SCATTERS)
 def _scatter(r: Rewriter, step: Step, env: Env, operands: Sequence[Any]) -> list[Any]:
-    """The region that combines old and new is built for one dtype: scatter again."""
+    """Binds a scatter through ``jax.lax``: its region is traced for one dtype."""
     del r
     params = step.eqn.params
     scatter = _SCATTERS[step.eqn.primitive.name]

@@ -1,7 +1,7 @@
 """One value with the derivative of another.
 
-A primitive, and no function with a derivative of one's own: of such a function JAX drops the
-derivative where it evaluates a loop in part, before it differentiates a second time.
+This is a primitive instead of a ``jax.custom_jvp``, because JAX drops the derivative rule of a
+``custom_jvp`` when it partially evaluates a loop before it differentiates a second time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from duotone import _jax
 
 
 def instead(plain: Any, result: Any) -> Any:
-    """``result``, with the derivative of ``plain``, which is calculated for that alone.
+    """``result`` with the derivative of ``plain``, which is computed only for its derivative.
 
     Args:
         plain: a value of the same shape; its derivative is cast to the type of ``result``.
@@ -33,7 +33,7 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, A
 
 
 def _transposed(cotangent: Any, plain: Any, result: Any) -> tuple[Any, None]:
-    """Where the values themselves are linear in something: all of it goes to ``plain``."""
+    """The transpose if the values are linear in an input: ``plain`` gets the whole cotangent."""
     del result
     if type(cotangent) is _jax.ad.Zero or not _jax.ad.is_undefined_primal(plain):
         return None, None

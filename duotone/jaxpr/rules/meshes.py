@@ -1,8 +1,8 @@
-"""The mesh in which an array is calculated with.
+"""The mesh in which operations on an array are bound.
 
-Where axes are explicit, JAX takes an operation only in the mesh of its operands' types. An equation
-that carries arrays from one to another (at the borders of ``jax.sharding.auto_axes``) stands in
-the mesh of its result, and so a cast of its operand needs a mesh of its own.
+With explicit axes, JAX accepts an operation only in the mesh of its operands' types. An equation
+that moves an array from one mesh to another (at the borders of ``jax.sharding.auto_axes``) is bound
+in the mesh of its result, so a cast of its operand needs the operand's mesh.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 
 
 def in_mesh_of(array: Any) -> contextlib.AbstractContextManager[Any]:
-    """Inside, operations on an array are bound in the mesh of its type; of none, in the present."""
+    """A context in which JAX binds operations on an array in the mesh of its type, if any."""
     aval = getattr(array, "aval", None)
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     if mesh is None or mesh.empty or mesh == jax.sharding.get_abstract_mesh():

@@ -1,6 +1,6 @@
-"""Optimizations, carried out: the one interpreter of their expressions in a program.
+"""Applies optimizations: the interpreter of their expressions.
 
-Which operations: :mod:`duotone.precision.optimize`.
+:mod:`duotone.precision.optimize` decides which operations have an optimization.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from duotone.jaxpr.running.rewrite import Env, Rewriter
 from duotone.precision.optimize.optimization import NOBODY, Optimization
 
 Own = Callable[[Sequence[Any]], Any]
-"""Carries an operation out, of other operands."""
+"""Binds the operation of a step to other operands."""
 
 
-def carried_out(r: Rewriter, step: Step, env: Env, optimization: Optimization, own: Own) -> Any:
+def apply_optimization(
+    r: Rewriter, step: Step, env: Env, optimization: Optimization, own: Own
+) -> Any:
     """The result of an operation in another form.
 
     Args:
         r: the rewriter.
-        step: of the operation.
-        env: where what it reads is.
+        step: the step of the operation.
+        env: the environment that has its operands.
         optimization: the other form.
-        own: the operation itself.
+        own: binds the operation itself.
     """
 
     def read(value: int, reader: int, paint: Paint | None) -> Any:
-        place = env if reader == NOBODY else r.source(env, reader, value)
-        return r.read(place, value, r.stored(value) if paint is None else paint)
+        source = env if reader == NOBODY else r.source(env, reader, value)
+        return r.read(source, value, r.stored(value) if paint is None else paint)
 
     eqn = step.eqn
     return evaluate(
@@ -45,7 +47,7 @@ def carried_out(r: Rewriter, step: Step, env: Env, optimization: Optimization, o
         {
             "read": read,
             "own": lambda *operands: own(operands),
-            "made": made_again(r),
+            "made": bind_maker(r),
             "take": functools.partial(taken, eqn),
             "one_hot": functools.partial(one_hot, eqn),
             "rounded": r.rounded,
@@ -53,8 +55,8 @@ def carried_out(r: Rewriter, step: Step, env: Env, optimization: Optimization, o
     )
 
 
-def made_again(r: Rewriter) -> Callable[..., Any]:
-    """Carries out the operation that makes a value, of other operands."""
+def bind_maker(r: Rewriter) -> Callable[..., Any]:
+    """A function that binds the operation that makes a value to other operands."""
 
     def made(*operands: Any) -> Any:
         *arrays, value = operands
@@ -66,14 +68,14 @@ def made_again(r: Rewriter) -> Callable[..., Any]:
 
 
 def taken(eqn: _jax.Eqn, array: Any, at: Any) -> Any:
-    """The gather of an operand that may have size 1 where the original one has more."""
+    """The gather of an operand whose axes may have size 1 instead of the original size."""
     shape = eqn.invars[0].aval.shape
-    there = [mine == size for mine, size in zip(jnp.shape(array), shape, strict=True)]
+    has_axis = [mine == size for mine, size in zip(jnp.shape(array), shape, strict=True)]
     params = dict(eqn.params)
     params["slice_sizes"] = tuple(
-        size if full else 1 for size, full in zip(params["slice_sizes"], there, strict=True)
+        size if full else 1 for size, full in zip(params["slice_sizes"], has_axis, strict=True)
     )
-    start = [there[axis] for axis in params["dimension_numbers"].start_index_map]
+    start = [has_axis[axis] for axis in params["dimension_numbers"].start_index_map]
     if not all(start):
         columns = [lax.slice_in_dim(at, i, i + 1, axis=at.ndim - 1) for i in range(len(start))]
         columns = [

@@ -1,6 +1,6 @@
-"""Sums over devices, carried out in the dtype that a policy names.
+"""Binds sums over devices in the dtype that a policy names.
 
-Which ones: :mod:`duotone.precision.casts.reductions`.
+:mod:`duotone.precision.casts.reductions` decides which sums.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def reduced(eqn: _jax.Eqn, operands: Sequence[Any], dtype: str) -> list[Any]:
 
     Args:
         eqn: the sum.
-        operands: its operands, one or several; what the program has in another type stays so.
-        dtype: in which to add up.
+        operands: its operands, one or several; only float32 operands are cast.
+        dtype: the dtype of the sum.
 
     Returns:
-        Results in ``dtype``; who keeps them casts them back.
+        Results in ``dtype``; the caller casts them back.
     """
     asked = np.dtype(dtype)
     pairs = zip(operands, eqn.invars, strict=True)

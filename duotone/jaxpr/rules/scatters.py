@@ -1,7 +1,7 @@
-"""Scatters that add no two updates, bound as a select.
+"""Scatters that add at most one update to each element, bound as a select.
 
-Which: :mod:`duotone.precision.optimize.scatters`, by the attributes that :func:`scatter_attributes`
-gives.
+:mod:`duotone.precision.optimize.scatters` decides which, by the attributes from
+:func:`scatter_attributes`.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from duotone.jaxpr.reading.indices import small_constants
 
 
 def scatter_attributes(eqn: _jax.Eqn, indices: np.ndarray | None) -> Mapping[str, Attribute]:
-    """Attributes that say what is known of the updates of a ``scatter-add``.
+    """The attributes of a ``scatter-add`` that describe its updates.
 
     Args:
         eqn: the equation.
-        indices: if they are known before any call.
+        indices: its indices, if they are known before any call.
     """
     found: dict[str, Attribute] = {}
     count = None if indices is None else small_constants(eqn, indices)
     if count is not None:
-        found["small_constants"] = float(count)
+        found["updates"] = float(count)
     if all(_is_plain(var) for var in eqn.invars) and _adds_once(eqn):
         found["once"] = 1.0
     return found
 
 
 def _adds_once(eqn: _jax.Eqn) -> bool:
-    """True if no element can get two updates, and each covers what it lies in."""
+    """True if no element can get two updates, and each update covers its whole window."""
     operand, indices, updates = (var.aval for var in eqn.invars)
     numbers = eqn.params["dimension_numbers"]
     scattered = numbers.scatter_dims_to_operand_dims
     batched = numbers.scatter_indices_batching_dims
     once = all(size == 1 for axis, size in enumerate(indices.shape[:-1]) if axis not in batched)
     whole = sorted(scattered) == sorted(numbers.inserted_window_dims)
-    # Places that indices have no numbers for: XLA then loses others as well, by overflow.
+    # If the index dtype cannot count all positions, XLA overflows and loses other updates too.
     last = np.iinfo(indices.dtype).max
     few = all(0 < operand.shape[axis] <= last for axis in scattered)
     sound = bool(scattered) and once and whole and few
@@ -63,8 +63,8 @@ def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
         if mode == GatherScatterMode.CLIP:
             bounds = np.array([0, operand.shape[axis] - 1], index.dtype)
             index = lax.clamp(bounds[0], index, bounds[1])
-        places = lax.broadcasted_iota(index.dtype, operand.shape, axis)
-        same = lax.eq(places, lax.broadcast_in_dim(index, operand.shape, range(operand.ndim)))
+        iota = lax.broadcasted_iota(index.dtype, operand.shape, axis)
+        same = lax.eq(iota, lax.broadcast_in_dim(index, operand.shape, range(operand.ndim)))
         hit = same if hit is None else lax.bitwise_and(hit, same)
     added = lax.add(operand, lax.broadcast_in_dim(update, operand.shape, range(operand.ndim)))
     return lax.select(hit, added, operand)
@@ -73,7 +73,7 @@ def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
 def _is_plain(var: Any) -> bool:
     """True if all sizes of a variable are known, and its type shards no axis.
 
-    For a sharded one, new arrays would have to name the mesh.
+    For a sharded variable, new arrays would have to name the mesh.
     """
     known = all(isinstance(size, int) for size in var.aval.shape)
     return known and all(axis is None for axis in var.aval.sharding.spec)
@@ -96,7 +96,7 @@ def _update_axes(
 
 
 def _aligned(array: Any, axes: dict[int, int], ndim: int) -> Any:
-    """``array`` with ``ndim`` axes: ``axes`` says which runs along which; the rest has size 1."""
+    """``array`` with ``ndim`` axes: ``axes`` maps new axes to its own; others have size 1."""
     order = [axes[axis] for axis in sorted(axes)]
     rest = [axis for axis in range(array.ndim) if axis not in order]
     moved = lax.squeeze(lax.transpose(array, (*rest, *order)), range(len(rest)))

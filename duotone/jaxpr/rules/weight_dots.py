@@ -1,9 +1,9 @@
 """Dots of a weight: half operands, and a gradient that is not rounded to half.
 
-Who differentiates a painted function has JAX transpose its dots. The cotangent of a half operand is
-half, so that the gradient of a weight would be rounded before it is cast to the weight's float32.
-Bound with the full weight beside the half one, a dot has a derivative of its own, in which the
-float32 sums of the products are the gradient, as they are in ``autocast(grad(f))`` by the rule
+When a user differentiates a painted function, JAX transposes its dots. The cotangent of a half
+operand is half, so the gradient of a weight would be rounded before it is cast to the weight's
+float32. :func:`of_weight` takes the full weight next to the half one and has its own derivative.
+There the gradient is the float32 sums of the products, as in ``autocast(grad(f))`` by the rule
 ``wide``.
 """
 
@@ -29,11 +29,11 @@ class DotForm:
     Attributes:
         kind: ``"plain"``, ``"rows"`` or ``"widened"``, see :mod:`duotone.jaxpr.rules.dots`.
         numbers: dimension numbers.
-        dtype: of the result: float32, or half to round the float32 sums.
-        half: of the operands.
-        steps: of the optimization by which it has another order; none for the order of the program.
-        precision: as the program has it; not of the form ``rows``.
-        out_sharding: likewise.
+        dtype: dtype of the result: float32, or half to round the float32 sums.
+        half: dtype of the operands.
+        steps: steps of the optimization that reorders the dot; empty for the program's order.
+        precision: ``precision`` of the program's dot; the form ``rows`` ignores it.
+        out_sharding: ``out_sharding`` of the program's dot; ``None`` in the form ``rows``.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class DotForm:
     out_sharding: Any = None
 
     def dot(self, lhs: Any, rhs: Any, dtype: str) -> Any:
-        """The dot in every form but ``rows``."""
+        """The dot in every form except ``rows``."""
         bound = functools.partial(
             general_dot,
             dtype=dtype,
@@ -56,16 +56,16 @@ class DotForm:
         return in_steps(bound, lhs, rhs, self.numbers, self.steps)
 
     def product(self, lhs: Any, rhs: Any) -> Any:
-        """The dot with transposes in the same form, of a full operand in full.
+        """The dot with transposes in the same form; the cotangent of a full operand is full.
 
-        Of both forms of operands, so neither order nor precision is the program's.
+        Its operands may be half or full, so it uses neither the steps nor the precision.
         """
         return half_product(lhs, rhs, self.numbers, self.dtype, self.half, self.kind)
 
 
-# The dot itself stands outside of what has a derivative of its own: the policies of
-# ``jax.checkpoint`` look for ``dot_general``. Its own derivative is used only where JAX drops the
-# other one: it evaluates a loop in part before it differentiates a second time.
+# The dot itself is bound outside of the ``custom_jvp``, because the policies of ``jax.checkpoint``
+# look for ``dot_general``. JAX uses the dot's own derivative only where it drops the ``custom_jvp``
+# rule: when it partially evaluates a loop before it differentiates a second time.
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
@@ -73,10 +73,10 @@ def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotFo
     """``result``, a dot of a weight, with the weight's gradient in float32.
 
     Args:
-        result: of the dot.
+        result: the result of the dot.
         lhs: its left operand, half.
         rhs: its right operand, half.
-        full: the weight, in float32. It takes all of the weight's derivative.
+        full: the weight, in float32. It gets the whole gradient of the weight.
         slot: which of the two operands is the weight.
         form: how the dot was bound.
     """
@@ -96,7 +96,7 @@ def _derivative_of_weight(slot: int, form: DotForm, primals: Any, tangents: Any)
 
 
 def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any:
-    """The share of a half operand's tangent in that of the result; its transpose is JAX's."""
+    """The contribution of a half operand's tangent to the result's; JAX transposes it."""
     lhs, rhs = _with(primals, side, tangent)
     if form.kind == ROWS:
         return form.product(lhs, rhs)
@@ -104,5 +104,5 @@ def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any
 
 
 def _with(pair: Sequence[Any], slot: int, operand: Any) -> tuple[Any, Any]:
-    """A pair with another operand in a slot."""
+    """The pair with the operand in a slot replaced."""
     return (pair[0], operand) if slot else (operand, pair[1])

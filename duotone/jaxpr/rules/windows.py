@@ -1,10 +1,10 @@
 """Convolutions whose windows tile the image, bound as dots (optimization ``window_dots``).
 
-XLA's CPU backend calculates convolutions in bfloat16 by widening all operands; a dot in the form
-``rows`` has a kernel for it. Reshaping the image puts places and windows apart, nothing is copied
-where features come last.
+XLA's CPU backend widens all operands of a bfloat16 convolution, but has a bfloat16 kernel for a dot
+in the form ``rows``. A reshape of the image separates output positions from window positions. It
+copies nothing if features are the last dimension.
 
-Which convolutions these are: :mod:`duotone.jaxpr.reading.windows`.
+:mod:`duotone.jaxpr.reading.windows` finds these convolutions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from duotone.jaxpr.reading.windows import Axis, tiling
 from duotone.jaxpr.rules.dots import Dims
 
 _PARTS = {
-    Axis.PLACES: ("position",),
+    Axis.POSITIONS: ("position",),
     Axis.WINDOW: ("window",),
-    Axis.PLACES_WINDOW: ("position", "window"),
-    Axis.WINDOW_PLACES: ("window", "position"),
+    Axis.POSITIONS_WINDOW: ("position", "window"),
+    Axis.WINDOW_POSITIONS: ("window", "position"),
 }
 """The axes that each axis of an image is reshaped to."""
 
@@ -36,14 +36,14 @@ def window_dot(
     """A convolution whose windows tile the image, as a dot.
 
     Args:
-        params: of ``conv_general_dilated``.
+        params: parameters of ``conv_general_dilated``.
         image: the left operand, half.
         filters: the right operand, half.
-        shape: of the result.
-        dot: binds a dot of reshaped operands, by dimension numbers.
+        shape: the shape of the result.
+        dot: binds a dot, given reshaped operands and dimension numbers.
     """
     kinds = tiling(params, image.shape, filters.shape, shape)
-    assert kinds is not None, "the optimization is of no other convolution"
+    assert kinds is not None, "only convolutions whose windows tile have this optimization"
     images, within, *axes = params["dimension_numbers"].lhs_spec
     parts = {images: [("image", 0)], within: [("inside", 0)]}
     for i, (axis, kind) in enumerate(zip(axes, kinds, strict=True)):

@@ -1,1 +1,1 @@
-"""Carrying a painting out, and calling what it gives."""
+"""Applies a painting to a program, and calls the rewritten program."""

@@ -1,17 +1,17 @@
 """Backward: the backward pass of a rewritten function, painted together with its forward pass.
 
 ``jax.grad(autocast(f))`` differentiates a program that is rewritten already. JAX would then choose
-what the forward pass keeps, and derive the backward pass from casts. Here the rewritten program
-has a derivative of its own instead::
+the residuals, and derive the backward pass from casts. Instead, this module gives the rewritten
+program its own derivative::
 
     f ─ differentiate ─► one program: arguments, cotangents ─► results, gradients
-      ─ rewrite, as that of any whole step ─► the same in half
-      ─ cut ─► forward: what the results need
-               backward: all the rest; it reads what forward made: the residuals
+      ─ rewrite, like any whole training step ─► the same program in half
+      ─ cut ─► forward: the equations that the results need
+               backward: all other equations; they read residuals that forward made
 
-It is a :class:`jax.custom_jvp` rule whose tangents are one linear equation, and the transpose of
-that equation is the backward pass. So ``jvp``, ``vmap``, ``checkpoint`` and ``hessian`` take the
-function as they take any other. Forward mode transposes the backward pass once more.
+The derivative is a :class:`jax.custom_jvp` rule whose tangents come from one linear equation. The
+transpose of that equation is the backward pass. So ``jvp``, ``vmap``, ``checkpoint`` and
+``hessian`` accept the function like any other. Forward mode transposes the backward pass once more.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ logger = logging.getLogger("duotone")
 Run = Callable[..., list[Any]]
 """Takes and returns arrays."""
 Rewrite = Callable[[_jax.ClosedJaxpr, int], Run]
-"""From a differentiated program and the number of its arguments that are cotangents, which come
-last, to the rewritten one."""
+"""Takes a differentiated program and the number of its cotangents, which are its last arguments;
+returns the rewritten program."""
 
 
 def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
@@ -44,11 +44,11 @@ def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
     Args:
         jaxpr: the program before it was rewritten.
         run: the rewritten program.
-        rewrite: rewrites the differentiated one.
+        rewrite: rewrites the differentiated program.
 
     Returns:
-        ``run``, with derivatives of its own; ``run`` itself if it has none, or for a reason of
-        :func:`leaves_backward`.
+        ``run`` with its own derivatives. ``run`` itself if no argument is floating-point, or if
+        :func:`leaves_backward` gives a reason.
     """
     opened = _jax.open_jaxpr(jaxpr)
     if leaves_backward(jaxpr) or not any(map(_is_float, opened.in_avals)):
@@ -96,7 +96,7 @@ def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
     if any(map(_jax.has_sharded_type, opened.in_avals)):
         return "its mesh has explicit or manual axes"
     if any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr)):
-        return "it reads values of a trace around it"
+        return "it reads values of an outer trace"
     return ""
 
 
@@ -106,11 +106,11 @@ class Passes:
 
     Attributes:
         forward: arguments to results and residuals.
-        backward: residuals and cotangents (of the results that are ``reached``) to the gradients
-            with respect to the arguments that are differentiated.
-        reached: for each result, whether it depends on one of those.
-        count: of the residuals.
-        types: of the tangents of the results that are ``reached``.
+        backward: residuals and cotangents (of the ``reached`` results) to the gradients with
+            respect to the differentiated arguments.
+        reached: for each result, whether it depends on a differentiated argument.
+        count: the number of residuals.
+        types: the types of the tangents of the ``reached`` results.
     """
 
     forward: Callable[..., tuple[list[Any], list[Any]]]
@@ -134,7 +134,7 @@ def _passes(
     moved: tuple[bool, ...],
     rewrite: Rewrite,
 ) -> Passes | None:
-    """The passes of a program; ``None`` where it has no backward pass that could be rewritten."""
+    """The passes of a program; ``None`` if it has no backward pass that can be rewritten."""
     types = list(_jax.open_jaxpr(jaxpr).in_avals)
     pairs = zip(leaves, types, moved, strict=True)
     if any(nonzero and jax.typeof(leaf).dtype != aval.dtype for leaf, aval, nonzero in pairs):
@@ -142,21 +142,21 @@ def _passes(
     try:
         whole = _differentiated(jaxpr, types, moved)
     except Exception:
-        return None  # JAX says what is wrong when it differentiates the rewritten program
+        return None  # JAX raises the same error when it differentiates the rewritten program
     outs = _jax.open_jaxpr(jaxpr).outvars
     before = len(types)
     floats = [_is_float(out.aval) for out in outs]
     used = _needed(_jax.open_jaxpr(whole), _jax.open_jaxpr(whole).outvars[len(outs) :])
     cotangents = _jax.open_jaxpr(whole).invars[before:]
-    place = iter(var in used for var in cotangents)
-    reached = tuple(is_float and next(place) for is_float in floats)
+    is_used = iter(var in used for var in cotangents)
+    reached = tuple(is_float and next(is_used) for is_float in floats)
     given = [jax.typeof(leaf) for leaf in leaves] + [var.aval for var in cotangents]
     try:
         rewritten = jax.make_jaxpr(rewrite(whole, len(cotangents)))(*given)
     except Exception as error:
         logger.warning(
             "%s: JAX derives its backward pass from its forward pass, since the two could not be "
-            "rewritten together (%s: %s); this is a fault of duotone, please report the program",
+            "rewritten together (%s: %s); this is a bug in duotone, please report the program",
             _jax.function_name(jaxpr) or "a function",
             type(error).__name__,
             error,
@@ -193,10 +193,10 @@ def _differentiated(
 def _cut(
     whole: _jax.ClosedJaxpr, count: int, floats: Sequence[bool], reached: tuple[bool, ...]
 ) -> Passes | None:
-    """Cuts a rewritten program in two: forward is what its results need and nothing else.
+    """Cuts a rewritten program in two: forward has only the equations that its results need.
 
     Returns:
-        ``None`` if it cannot be cut: something has effects, or makes both at once.
+        ``None`` if it cannot be cut: it has effects, or its results depend on cotangents.
     """
     opened = _jax.open_jaxpr(whole)
     leaves, cotangents = opened.invars[:count], opened.invars[count:]
@@ -216,8 +216,8 @@ def _cut(
     read = [atom for eqn in second for atom in eqn.invars] + list(gradients)
     made = {*leaves, *(out for eqn in first for out in eqn.outvars)}
     residuals = list(dict.fromkeys(v for v in read if not _jax.is_literal(v) and v in made))
-    asked = [place for place, is_float in enumerate(floats) if is_float]
-    positions = [i for i, place in enumerate(asked) if reached[place]]
+    float_results = [position for position, is_float in enumerate(floats) if is_float]
+    positions = [i for i, position in enumerate(float_results) if reached[position]]
 
     def forward(*arrays: Any) -> tuple[list[Any], list[Any]]:
         env = {**consts, **dict(zip(leaves, arrays, strict=True))}
@@ -231,7 +231,7 @@ def _cut(
         return _read(env, gradients)
 
     def cotangents_of(given: Sequence[Any]) -> list[Any]:
-        """Those of all floating-point results; zeros for results that depend on nothing moved."""
+        """Cotangents of all floating-point results; zeros for those that are not ``reached``."""
         zeros = [_no_tangent(var.aval) for var in cotangents]
         for position, cotangent in zip(positions, given, strict=True):
             zeros[position] = cotangent
@@ -243,12 +243,12 @@ def _cut(
 
 
 def _needed(jaxpr: _jax.OpenJaxpr, atoms: Iterable[Any], known: Iterable[Any] = ()) -> set[Any]:
-    """The variables that some atoms are calculated from, themselves included.
+    """The variables that some atoms are computed from, including the atoms.
 
     Args:
         jaxpr: the program.
-        atoms: some of its.
-        known: variables behind which nothing is looked for.
+        atoms: some atoms of the program.
+        known: variables whose own operands are not followed.
     """
     stop = set(known)
     found = {atom for atom in atoms if not _jax.is_literal(atom)}
@@ -259,7 +259,7 @@ def _needed(jaxpr: _jax.OpenJaxpr, atoms: Iterable[Any], known: Iterable[Any] = 
 
 
 def _evaluate(eqns: Iterable[_jax.Eqn], env: dict[Any, Any]) -> None:
-    """Binds equations again; ``env`` has what they read, and what they make afterwards."""
+    """Binds equations again; reads their operands from ``env`` and writes their results to it."""
     for eqn in eqns:
         env.update(zip(eqn.outvars, _jax.bind_again(eqn, _read(env, eqn.invars)), strict=True))
 
@@ -298,7 +298,7 @@ def _calculate(*operands: Any, passes: Passes) -> list[Any]:
 
 
 def _jvp(operands: Sequence[Any], tangents: Sequence[Any], passes: Passes) -> Any:
-    """Derivatives of tangents, which read residuals."""
+    """The derivative of the tangents, which depend on residuals."""
     pairs = zip(operands, tangents, strict=True)
     dense = [_no_tangent(jax.typeof(x)) if type(t) is _jax.ad.Zero else t for x, t in pairs]
     calculate = functools.partial(_calculate, passes=passes)
@@ -312,24 +312,24 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, passes: Passes) -> lis
     return [None] * passes.count + passes.backward(operands[: passes.count], given)
 
 
-def _batch(operands: Sequence[Any], places: Sequence[Any], passes: Passes) -> Any:
-    """Passes of many at once; what is not mapped has the sum of its gradients."""
-    mapped = tuple(None if type(place) is not int else place for place in places)
+def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
+    """The passes of a batch; an operand that is not mapped gets the sum of its gradients."""
+    mapped = tuple(None if type(dim) is not int else dim for dim in dims)
     size = next(x.shape[p] for x, p in zip(operands, mapped, strict=True) if p is not None)
     made = _LINEAR.bind(*operands, passes=_mapped(passes, mapped, size))
     return made, [0] * len(made)
 
 
-def _mapped(passes: Passes, places: tuple[int | None, ...], size: int) -> Passes:
+def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
     """The passes of a program that is mapped over dimensions of its operands."""
-    residuals, linear = places[: passes.count], places[passes.count :]
+    residuals, linear = dims[: passes.count], dims[passes.count :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         each = jax.vmap(passes.backward, (list(residuals), 0), 0, axis_size=size)
         made = each(list(kept), list(given))
         return [
-            x.sum(0) if place is None else jax.numpy.moveaxis(x, 0, place)
-            for x, place in zip(made, linear, strict=True)
+            x.sum(0) if dim is None else jax.numpy.moveaxis(x, 0, dim)
+            for x, dim in zip(made, linear, strict=True)
         ]
 
     types = tuple(aval.update(shape=(size, *aval.shape)) for aval in passes.types)

@@ -1,10 +1,10 @@
 """Large constants of a program (arrays that a function closes over), cast once.
 
-Written into the program, the cast of a constant runs at every call: no compiler works out what a
-large constant becomes. So it is cast while the function is rewritten, and the program holds the
-half alone. The same array in another program, or at another signature, is the same half.
+If the cast of a large constant were part of the program, it would run at every call: no compiler
+folds it. So duotone casts the constant while it rewrites the function, and the program contains
+only the half array. Other programs and other signatures reuse the same half array.
 
-What is small stays an operation of the program, which the compiler works out itself.
+The cast of a small constant stays in the program, and the compiler folds it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from duotone import _jax
 from duotone.jaxpr.running.inside import collection_now
 
 LARGE = 2**16
-"""Elements from which on a constant is cast once."""
+"""A constant with at least this many elements is cast once."""
 
 _HALVES: dict[tuple[int, str, float], tuple[Any, Any]] = {}
-"""Weak references to a constant and its half, by what was asked for."""
+"""Weak references to a constant and its half array, by (id, half type, largest number)."""
 
 
 def is_large_constant(array: Any) -> bool:
-    """True if an array is known while the program is traced, and worth casting then.
+    """True if an array is concrete while the program is traced, and large enough to cast then.
 
-    False where nothing is to run: while ``explain`` collects, and for a device that is not there.
+    False if nothing may run: while ``explain`` collects, and for a device that is not present.
     """
     return (
         isinstance(array, jax.Array)
@@ -41,12 +41,12 @@ def is_large_constant(array: Any) -> bool:
 
 
 def constant_in_half(array: Any, half: np.dtype, largest: float) -> Any:
-    """A constant in half, cast now, whatever trace is under way.
+    """A constant in half, cast now, outside of any current trace.
 
     Args:
         array: the constant.
         half: the half type.
-        largest: finite numbers beyond this are brought to it; infinity for none.
+        largest: finite numbers beyond this are clipped to it; infinity clips none.
     """
     key = (id(array), half.name, largest)
     known = _HALVES.get(key)

@@ -1,13 +1,13 @@
 """Rewritten programs inside of another program, and how each was painted.
 
-The rewrite happens while a function is traced; in the program around it stands a ``jit`` equation,
-which transformations copy, differentiate and map, but whose name they keep. So whoever wants to
-know what was painted (``explain``) traces the program once more and collects::
+The rewrite happens while a function is traced. The outer program then contains a ``jit`` equation.
+Transformations copy, differentiate and map that equation, but keep its name. So ``explain``, which
+shows how the program was painted, traces it once more and collects::
 
-    with collecting() as collection:       every `jit` cache misses: its key holds the collection
-        trace the program around           a Runner names each equation anew, duotone_autocast.3,
-                                           and puts down how it was painted under that name
-        of each equation: collection.find(equation)
+    with collecting() as collection:       every `jit` cache misses: its key contains the collection
+        trace the outer program            a Runner gives each equation a new name, such as
+                                           duotone_autocast.3, and stores its painting by that name
+        for each equation: collection.find(equation)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Entry:
     """One rewritten program.
 
     Attributes:
-        painted: what the road made of it; see :class:`duotone.jaxpr.painted.Painted`.
+        painted: the result of the pipeline; see :class:`duotone.jaxpr.painted.Painted`.
         jaxpr: the rewritten program.
     """
 
@@ -44,7 +44,7 @@ class Collection:
     """Rewritten programs by the name of their equation.
 
     Attributes:
-        latest: what was painted last, until it is put down.
+        latest: the last painted program, until :meth:`put` stores it.
         marked: the programs whose nodes are marked in name scopes, see :meth:`marker_of`.
     """
 
@@ -58,13 +58,13 @@ class Collection:
         self._numbers = itertools.count(1)
 
     def marker_of(self, painted: Any) -> Callable[[int], Any] | None:
-        """From a node to the name scope that marks what a rewriter makes of it.
+        """A function from a node to the name scope that marks the equations made from it.
 
         Args:
-            painted: the program of the node, which stands in :attr:`marked` from then on.
+            painted: the program of the node; it is appended to :attr:`marked`.
 
         Returns:
-            ``None`` if nothing is to be marked.
+            ``None`` if this collection does not mark nodes.
         """
         if not self._marks:
             return None
@@ -77,26 +77,26 @@ class Collection:
         return f"{MARKER}.{next(self._numbers)}"
 
     def once(self, owner: Any, key: Hashable, make: Callable[[], Any]) -> Any:
-        """``make()``, the first time for an object and a key; then what it gave."""
+        """The result of ``make()``, called once for each object and key."""
         found = self._compiled.get((id(owner), key))
         if found is None:
-            self._kept.append(owner)  # so that its id stays its own
+            self._kept.append(owner)  # so that Python does not reuse its id
             found = self._compiled[id(owner), key] = make()
         return found
 
     def put(self, name: str, jaxpr: _jax.ClosedJaxpr) -> None:
-        """Puts down what was painted last under the name of its equation."""
+        """Stores the program that was painted last, by the name of its equation."""
         if self.latest is not None:
             self._entries[name] = Entry(self.latest, jaxpr)
             self.latest = None
 
     def find(self, eqn: _jax.Eqn) -> Entry | None:
-        """How the program of an equation was painted; ``None`` if nobody put it down."""
+        """How the program of an equation was painted; ``None`` if this is not stored."""
         return self._entries.get(eqn.params["name"])
 
 
 class _Key:
-    """The mark of one collection in the keys of ``jit`` caches; light, since it stays there."""
+    """Represents a collection in the keys of ``jit`` caches, which keep it; so it holds nothing."""
 
 
 _COLLECTIONS: dict[_Key, Collection] = {}
@@ -107,8 +107,8 @@ def collecting(*, marks: bool = False) -> Iterator[Collection]:
     """Collects what is painted inside the block.
 
     Args:
-        marks: whether every equation of a rewritten program is to say in its name scopes which
-            node it was made from; :func:`node_marked` reads it.
+        marks: whether a name scope on every equation of a rewritten program names the node that
+            the equation was made from; :func:`node_marked` reads it.
     """
     key, collection = _Key(), Collection(marks=marks)
     _COLLECTIONS[key] = collection
@@ -120,7 +120,7 @@ def collecting(*, marks: bool = False) -> Iterator[Collection]:
 
 
 def node_marked(names: Iterable[str]) -> tuple[int, int] | None:
-    """The place in :attr:`Collection.marked` and the node that the innermost mark names.
+    """The index into :attr:`Collection.marked` and the node that the innermost mark names.
 
     Args:
         names: name scopes, outermost first.
@@ -138,13 +138,13 @@ def without_marks(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def collection_now() -> Collection | None:
-    """The collection under way, or ``None``."""
+    """The current collection, or ``None``."""
     key = _jax.collecting.value
     return None if key is None else _COLLECTIONS.get(key)
 
 
 def holds_rewritten(jaxpr: Any) -> bool:
-    """True if a program has rewritten ones inside, however deep."""
+    """True if a program contains a rewritten program, at any depth."""
     if isinstance(jaxpr, (tuple, list)):
         return any(map(holds_rewritten, jaxpr))
     for eqn in getattr(_jax.open_jaxpr(jaxpr), "eqns", ()):
@@ -156,7 +156,7 @@ def holds_rewritten(jaxpr: Any) -> bool:
 
 
 def rewritten_steps(program: Program) -> Iterator[Step]:
-    """The equations of a program that are rewritten programs, those of nested programs too."""
+    """The equations that are rewritten programs, in a program and its nested programs."""
     for step in program.steps:
         if step.kind == "leaf" and is_rewritten(step.eqn):
             yield step
@@ -167,7 +167,7 @@ def rewritten_steps(program: Program) -> Iterator[Step]:
 def same_program(one: Any, other: Any) -> bool:
     """True if two programs have the same equations with the same types, nested ones included.
 
-    A program that was differentiated, mapped or evaluated in part has not.
+    False for a program that was differentiated, mapped or evaluated in part.
     """
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(same_program, one, other))

@@ -1,7 +1,7 @@
-"""Puts CPython's work on memory off while a program is traced and rewritten.
+"""Postpones CPython's memory management while a program is traced and rewritten.
 
-Two habits of the interpreter cost tracing dearly, and both are put off for its time: garbage
-collection, and the pieces in which CPython keeps the frames of running functions.
+Two habits of CPython make tracing slow, and this module avoids both: garbage collection, and the
+small chunks in which CPython keeps the frames of running functions.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 _FROZEN_BY_PYTHON = 1_000
-"""Objects that Python itself freezes at most. Who calls ``gc.freeze`` freezes all there are, many
+"""The most objects that Python itself freezes. A user's ``gc.freeze()`` freezes all objects: many
 times as many once JAX is loaded."""
 
 _FRAME_WORDS = 2**15 + 1
-"""Size of the frame of :func:`with_long_stack`, in words of 8 bytes. CPython doubles a piece until
-the frame fits, so that one word above a power of two leaves as much again for the frames after it:
-256 KiB, 32 words for each of the 1000 calls that Python lets stand inside each other."""
+"""Size of the frame of :func:`with_long_stack`, in words of 8 bytes. CPython doubles a chunk until
+the frame fits. One word above a power of two therefore leaves the same size free for later frames:
+256 KiB, or 32 words for each of the 1000 nested calls that Python allows."""
 
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """Pauses garbage collection.
 
-    Tracing and rewriting make hundreds of thousands of small objects that live on, so that full
-    collections of all of JAX's heap fall into them: a third of the rewriting time of a GPT-2 step
-    (``benchmarks/rewrite_cost.py``). Afterwards they are handed to the oldest generation, where
-    the next two collections would bring them, having looked at them all and found nothing to free.
+    Tracing and rewriting make hundreds of thousands of small objects that stay alive. They trigger
+    full collections of JAX's heap, which take a third of the rewriting time of a GPT-2 step
+    (``benchmarks/rewrite_cost.py``). Afterwards this moves the objects to the oldest generation.
+    The next two collections would do the same after visiting them all and freeing none.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -38,21 +38,21 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if gc.get_freeze_count() < _FROZEN_BY_PYTHON:  # what a user froze stays so
+            if gc.get_freeze_count() < _FROZEN_BY_PYTHON:  # keeps what a user froze
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 def with_long_stack(function: Callable[[], _T]) -> _T:
-    """``function()``, with the frames of all that it calls in one piece of memory.
+    """Calls ``function()`` with the frames of all nested calls in one chunk of memory.
 
-    CPython keeps frames in pieces of 16 KiB (``DATA_STACK_CHUNK_SIZE`` in its ``pystate.c``, from
-    3.11 on). It takes a piece when the last one is full and gives it back as soon as it is empty.
-    Calls in a loop that stands at the edge of a piece therefore ask the operating system for memory
-    each time: tracing a GPT-2 step takes up to 1.6 times as long at one depth of the stack as at
-    another (``benchmarks/NOTES.md``). The frame of this function is larger than a piece; the one
-    that CPython takes for it has room for those that follow.
+    CPython keeps frames in chunks of 16 KiB (``DATA_STACK_CHUNK_SIZE`` in its ``pystate.c``, from
+    3.11 on). It allocates a chunk when the last one is full and frees it as soon as it is empty.
+    If a loop runs at the edge of a chunk, each of its calls asks the operating system for memory:
+    tracing a GPT-2 step takes up to 1.6 times as long at one stack depth as at another
+    (``benchmarks/NOTES.md``). The frame of this function is larger than a chunk, so CPython
+    allocates a chunk that also has room for the frames that follow.
     """
     return function()
 

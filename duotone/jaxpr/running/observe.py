@@ -1,9 +1,8 @@
 """Observe: runs a program in full precision, equation by equation, and shows every value it makes.
 
-Loops and branches run in Python, so that what is inside them is seen iteration by iteration, and
-only the branch that is taken. A program that is sharded by hand (``shard_map``) runs as one
-equation; what is inside is not seen. Each equation is compiled by itself, so this is for looking at
-values, not for speed.
+Loops and branches run in Python, so the values inside a loop are shown for each iteration, and
+only the taken branch is shown. A ``shard_map`` runs as one equation, and its inner values are not
+shown. Each equation is compiled on its own, so this is slow.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
 from duotone.jaxpr.reading.program import Built, Program, Step
 
 Show = Callable[[int, Any], None]
-"""Takes a graph value and its array; called each time that the value is made."""
+"""Takes a graph value and its array; called each time the value is computed."""
 
 
 def observe(built: Built, arguments: Sequence[Any], show: Show) -> list[Any]:
@@ -39,7 +38,7 @@ def observe(built: Built, arguments: Sequence[Any], show: Show) -> list[Any]:
 
 
 class _Observer:
-    """The arrays made so far, by graph value: what enters a body unchanged is the same value."""
+    """The arrays so far, by graph value; an array that enters a body unchanged is one value."""
 
     def __init__(self, show: Show) -> None:
         self.arrays: dict[int, Any] = {}
@@ -60,14 +59,14 @@ class _Observer:
         for step in program.steps:
             results = _HANDLERS.get(step.kind, _bound)(self, step)
             if step.kind == "inline":
-                continue  # its results are values of the program inside, shown already
+                continue  # its results are values of the nested program, which were shown
             for value, array in zip(step.outputs, results, strict=True):
                 self.write(value, array)
         return self.read(program.outputs)
 
 
 def _bound(o: _Observer, step: Step) -> list[Any]:
-    """One equation as it stands."""
+    """Binds one equation unchanged."""
     with _jax.EquationContext(step.eqn):
         return _jax.bind(step.eqn, o.read(step.inputs))
 
@@ -124,4 +123,4 @@ _HANDLERS: dict[str, Callable[[_Observer, Step], list[Any]]] = {
     "while": _while,
     "scan": _scan,
 }
-"""By kind of step; every other one is bound as it stands."""
+"""By kind of step; every other kind is bound unchanged."""

@@ -1,13 +1,13 @@
-"""Rewrite: carries a painting out on a jaxpr.
+"""Rewrite: applies a painting to a jaxpr.
 
-One loop over the program's steps with one environment (:class:`Env`), as ``jax.core.eval_jaxpr``
-has. A step in which nothing is half is bound again as it was, with its operands in full. A painted
-first-order equation is bound by :mod:`duotone.jaxpr.rules.half_rules`; a painted equation with
-nested programs is built anew by :mod:`duotone.jaxpr.nesting.nested` or
-:mod:`duotone.jaxpr.nesting.custom`.
+Like ``jax.core.eval_jaxpr``, this is one loop over the program's steps with one environment
+(:class:`Env`). A step in which nothing is half is bound unchanged, with full operands.
+:mod:`duotone.jaxpr.rules.half_rules` binds painted first-order equations.
+:mod:`duotone.jaxpr.nesting.nested` and :mod:`duotone.jaxpr.nesting.custom` rebuild painted
+equations with nested programs.
 
-Casts happen when a value is read in another precision than it is kept in; what was cast once is
-kept. Where the cast plan wants a cast before a loop, it is made before the loop.
+A value is cast when it is read in another precision than it is stored in. The environment keeps
+the cast for later readers. A cast that the cast plan hoists out of a loop is made before the loop.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from duotone.precision.casts.cast_plan import casting_inside
 class Env:
     """Arrays by value and precision.
 
-    An environment inside a loop sees those around it; inside any other nested program it holds only
-    what was handed in. One that shadows holds values calculated again: of such a value it does not
-    give the first calculation in another precision.
+    An environment inside a loop also sees its parents. Inside any other nested program it has only
+    the operands of that program. An environment that shadows contains recomputed values: for a
+    recomputed value, it never looks up the first computation in a parent.
 
     Attributes:
-        shadows: whether it holds values calculated again.
+        shadows: whether it contains recomputed values.
     """
 
     def __init__(self, parent: Env | None = None, *, shadows: bool = False) -> None:
         self._arrays: dict[tuple[int, Paint], Any] = {}
         self._parent = parent
-        self._again: dict[int, Env] = {}
+        self._recomputed: dict[int, Env] = {}
         self.shadows = shadows
 
     def find(self, value: int, paint: Paint) -> Any:
@@ -67,37 +67,38 @@ class Env:
         self._arrays[value, paint] = array
 
     def holds(self, value: int) -> bool:
-        """True if a value was written here, in any precision; one of an outer program is not."""
+        """True if a value was written to this environment, not to a parent, in any precision."""
         return any((value, paint) in self._arrays for paint in Paint)
 
-    def place(self, key: int) -> Env:
-        """The environment of what is calculated again at a place; it sees this one."""
-        if key not in self._again:
+    def recomputed_at(self, site: int) -> Env:
+        """The environment of the values that are recomputed at a site; this one is its parent."""
+        if site not in self._recomputed:
             # A cycle would keep every array of the program until the next garbage collection.
-            self._again[key] = Env(weakref.proxy(self), shadows=True)
-        return self._again[key]
+            self._recomputed[site] = Env(weakref.proxy(self), shadows=True)
+        return self._recomputed[site]
 
 
 Repaint = Callable[
     [_jax.ClosedJaxpr, Sequence[Paint], Sequence[Boundary], tuple[str, ...]], "Rewriter"
 ]
-"""From a jaxpr, how arguments arrive and results leave, and the scopes around it, to a rewriter."""
+"""Takes a jaxpr, how its arguments arrive and its results leave, and the scopes around it; returns
+a rewriter."""
 
 
 class Rewriter:
-    """One painting being carried out.
+    """Applies one painting.
 
     Attributes:
         graph: the graph.
         painting: its precisions.
         half: the half dtype.
-        largest: the largest number that it holds.
+        largest: the largest finite number of the half dtype.
         repaint: paints a derivative rule by the same policy.
-        optimizations: what is carried out in another form than it was written in.
+        optimizations: the nodes that are bound in another form than the user wrote.
         dots: the form in which dots with half operands are bound: :mod:`duotone.jaxpr.rules.dots`.
-        math: by operation, the algorithm or precision in which it calculates where it stays full.
-        mark: from a node to a name scope to carry it out in, if somebody asks.
-        bound_once: calls what many steps call with operands of the same types.
+        math: by operation, the algorithm or precision in which a node that stays full computes.
+        mark: from a node to the name scope to bind it in; ``None`` to mark nothing.
+        bound_once: traces a function once for all steps that call it with the same types.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Rewriter:
         self._handlers = handlers  # by Step.kind
         self.bound_once = _jax.BoundOnce()
         self._exact = {cast.value for cast in plan.casts if cast.exact}
-        self._held = {cast.value for cast in plan.casts if cast.held}
+        self._materialized = {cast.value for cast in plan.casts if cast.materialized}
         self.largest = float(jax.numpy.finfo(self.half).max)
         pairs = zip(painting.compute, painting.store, strict=True)
         apart = optimizations.nodes(self.graph) | casting_inside(plan, self.graph)
@@ -137,8 +138,8 @@ class Rewriter:
         """Runs the rewritten program.
 
         Args:
-            arguments: as ``graph.inputs`` say they are given.
-            wants: the precision of each result; ``None`` stands for "as stored".
+            arguments: in the precisions that ``graph.inputs`` give.
+            wants: the precision of each result; ``None`` means "as stored".
         """
         env = Env()
         for value, array in zip(self.program.inputs, arguments, strict=True):
@@ -151,16 +152,16 @@ class Rewriter:
         ]
 
     def stored(self, value: int) -> Paint:
-        """How a value is kept."""
+        """The precision in which a value is stored."""
         return self.graph.stored(self.painting.store, self.graph.values[value])
 
     def wanted(self, node: int, slot: int) -> Paint:
-        """How a node wants the operand in a slot."""
+        """The precision in which a node reads the operand in a slot."""
         half = self.graph.nodes[node].half_inputs[slot]
         return self.painting.compute[node] if half else Paint.FULL
 
     def kept(self, node: int, slot: int) -> Paint:
-        """How a node keeps the result in a slot."""
+        """The precision in which a node stores the result in a slot."""
         half = self.graph.nodes[node].half_outputs[slot]
         return self.painting.store[node] if half else Paint.FULL
 
@@ -190,10 +191,10 @@ class Rewriter:
         other = Paint.HALF if paint is Paint.FULL else Paint.FULL
         array = env.find(value, other)
         if array is None:
-            held = self.graph.values[value]
+            missing = self.graph.values[value]
             raise RewriteError(
-                f"value {value} ({held.dtype}{list(held.shape)}) is read before it is made; this "
-                "is a fault of duotone, please report the program"
+                f"value {value} ({missing.dtype}{list(missing.shape)}) is read before it is "
+                "computed; this is a bug in duotone, please report the program"
             )
         with in_mesh_of(array):
             array = (self._to_half if paint is Paint.HALF else self._to_full)(value, array)
@@ -201,22 +202,22 @@ class Rewriter:
         return array
 
     def _to_full(self, value: int, array: Any) -> Any:
-        """Float32 again, of a value that is kept in half."""
-        if value in self._held:
+        """Widens a value that is stored in half."""
+        if value in self._materialized:
             array = lax.optimization_barrier(array)
         array = self._cast(array, np.dtype(self.graph.values[value].dtype))
         return self.rounded(array) if value in self._exact else array
 
     def rounded(self, array: Any) -> Any:
-        """Float32 numbers that half holds; no compiler leaves this rounding out."""
+        """Rounds float32 numbers to half without changing the dtype; no compiler removes this."""
         info = jax.numpy.finfo(self.half)
         return jax.lax.reduce_precision(array, info.nexp, info.nmant)
 
     def _to_half(self, value: int, array: Any) -> Any:
-        """Rounds to half; a constant that half cannot hold becomes its largest finite number."""
+        """Rounds to half; a constant beyond the range of half becomes its largest finite number."""
         constant = self.graph.values[value].constant
         too_large = constant is not None and constant.largest > self.largest
-        if self.mark is not None:  # whoever marks nodes sees this rounding too
+        if self.mark is not None:  # makes the rounding an equation, so that it is marked too
             array = jax.numpy.asarray(array)
         elif is_host_array(array):
             host = np.asarray(array)
@@ -236,7 +237,7 @@ class Rewriter:
         return self.bound_once(_jax.convert, [array], dtype, weak_type)
 
     def run(self, program: Program, env: Env) -> None:
-        """Runs the steps of a program; its results stand in ``env`` afterwards."""
+        """Runs the steps of a program and writes their results to ``env``."""
         for value, array in program.constants:
             env.write(value, Paint.FULL, array)
         for step in program.steps:
@@ -245,17 +246,17 @@ class Rewriter:
                     self.run(step.bodies[0], env)
                 continue
             for node in step.nodes:
-                for place, value in self._places.get(node, ()):
-                    self._calculate_again(env.place(place), place, value)
+                for site, value in self._recomputed_reads.get(node, ()):
+                    self._recompute_value(env.recomputed_at(site), site, value)
             self._step(step, env)
 
     def _step(self, step: Step, env: Env) -> None:
-        """Carries out one step."""
+        """Runs one step."""
         with contextlib.nullcontext() if self.mark is None else self.mark(step.first):
             results = list(self._results(step, env))
         for value, (paint, array) in zip(step.outputs, results, strict=True):
-            firm = paint is Paint.HALF and value in self.recompute.firm
-            env.write(value, paint, lax.optimization_barrier(array) if firm else array)
+            rounded_once = paint is Paint.HALF and value in self.recompute.rounded_once
+            env.write(value, paint, lax.optimization_barrier(array) if rounded_once else array)
 
     def _results(self, step: Step, env: Env) -> Iterable[tuple[Paint, Any]]:
         """Each result of a step with its precision."""
@@ -268,66 +269,66 @@ class Rewriter:
         """The results of a step in which nothing is half."""
         operands = [env.find(value, Paint.FULL) for value in step.inputs]
         if any(operand is None for operand in operands):
-            with _jax.EquationContext(step.eqn):  # of the casts
+            with _jax.EquationContext(step.eqn):  # for the casts
                 operands = [self.read(env, value, Paint.FULL) for value in step.inputs]
         return _jax.bind_again(step.eqn, operands)
 
     def source(self, env: Env, node: int, value: int) -> Env:
-        """The environment from which a node reads a value: ``env``, or that of a place.
+        """The environment from which a node reads a value: ``env``, or that of a site.
 
-        What is calculated again reads what is calculated again beside it.
+        A recomputed value reads the values that are recomputed at the same site.
         """
-        place = self.recompute.reads.get((node, value))
-        return env if place is None or env.shadows else env.place(place)
+        site = self.recompute.reads.get((node, value))
+        return env if site is None or env.shadows else env.recomputed_at(site)
 
-    def _calculate_again(self, again: Env, place: int, value: int) -> None:
-        """Calculates a value again, with what it needs, unless that is done.
+    def _recompute_value(self, env: Env, site: int, value: int) -> None:
+        """Recomputes a value and its operands, unless the environment has it.
 
-        Outside of the context of the equation that reads it: that one may run on another device.
+        This runs outside of the context of the reader's equation, which may run on another device.
 
         Args:
-            again: the environment of the place.
-            place: its key.
-            value: what is read there; one that is neither to be calculated again nor a root is
-                found in the environment around.
+            env: the environment of the site.
+            site: its key.
+            value: the value that is read there. A value that is neither recomputed nor a root is
+                found in the parent environment.
         """
-        if again.holds(value):
+        if env.holds(value):
             return
-        if value in self.recompute.roots[place]:
+        if value in self.recompute.sites[site].roots:
             halved = value in self.recompute.halved
             paint = Paint.HALF if halved else self.stored(value)
-            again.write(value, paint, lax.optimization_barrier(self.read(again, value, paint)))
-        elif value in self.recompute.again[place] and value in self.recompute.products:
+            env.write(value, paint, lax.optimization_barrier(self.read(env, value, paint)))
+        elif value in self.recompute.sites[site].recomputed and value in self.recompute.products:
             made = self.recompute.products[value]
-            self._calculate_again(again, place, made.quotient)
-            quotient = self.read(again, made.quotient, Paint.FULL)
-            # A compiler knows a quotient of a value and its sum, and makes one kernel around it.
-            array = quotient / jax.numpy.sum(quotient, made.axes, keepdims=True)
+            self._recompute_value(env, site, made.normalized)
+            normalized = self.read(env, made.normalized, Paint.FULL)
+            # Compilers recognize a value divided by its sum, and build one kernel around it.
+            array = normalized / jax.numpy.sum(normalized, made.axes, keepdims=True)
             if made.divisor is not None:
-                self._calculate_again(again, place, made.divisor)
-                array = array * self.read(again, made.divisor, Paint.FULL)
-            again.write(value, Paint.FULL, array)
-        elif value in self.recompute.again[place]:
+                self._recompute_value(env, site, made.divisor)
+                array = array * self.read(env, made.divisor, Paint.FULL)
+            env.write(value, Paint.FULL, array)
+        elif value in self.recompute.sites[site].recomputed:
             step = self.step_of(value)
             for operand in step.inputs:
-                self._calculate_again(again, place, operand)
-            self._step(step, again)
+                self._recompute_value(env, site, operand)
+            self._step(step, env)
 
     @functools.cached_property
-    def _places(self) -> dict[int, list[tuple[int, int]]]:
-        """For each node that reads values calculated again: places and values."""
+    def _recomputed_reads(self) -> dict[int, list[tuple[int, int]]]:
+        """For each node that reads recomputed values: sites and values."""
         found: dict[int, list[tuple[int, int]]] = {}
-        for (node, value), place in self.recompute.reads.items():
-            found.setdefault(node, []).append((place, value))
+        for (node, value), site in self.recompute.reads.items():
+            found.setdefault(node, []).append((site, value))
         return found
 
     def step_of(self, value: int) -> Step:
-        """The equation that makes a value; it must be one node."""
+        """The equation that computes a value; it must be one node."""
         return self._steps[self.graph.values[value].producer]
 
     @functools.cached_property
     def _steps(self) -> dict[int, Step]:
-        """The step of each node that is an equation of its own."""
+        """The step of each node that is a first-order equation."""
         found: dict[int, Step] = {}
         programs = [self.program]
         while programs:
@@ -338,15 +339,16 @@ class Rewriter:
         return found
 
     def hoist(self, body: int, env: Env) -> None:
-        """Makes the casts that the plan wants ready before a loop."""
+        """Makes the casts that the plan hoists out of a loop."""
         for value, paint in self.plan.hoisted.get(body, ()):
             self.read(env, value, paint)
 
     def enter_loop(self, body: int, env: Env) -> Env:
-        """The environment inside a loop: sees what is outside, casts included.
+        """The environment inside a loop: it sees the outer values and their casts.
 
-        A value cast to half outside would have its gradient added up over the iterations in half.
-        Inside the loop it is therefore linked to the full value, whose gradient is float32.
+        If a value were cast to half outside, its gradient would be summed over the iterations in
+        half. Inside the loop, the half value therefore has the derivative of the full value, whose
+        gradient is float32.
         """
         inner = Env(env)
         for value, paint in self.plan.hoisted.get(body, ()):
@@ -356,10 +358,10 @@ class Rewriter:
         return inner
 
     def match(self, array: Any, aval: Any, paint: Paint) -> Any:
-        """``array`` with the dtype and the weak type that ``aval`` has in a precision."""
+        """Casts ``array`` to the dtype and the weak type of ``aval`` in a precision."""
         full = paint is Paint.FULL
         if full and getattr(array, "aval", None) == aval:
-            return array  # nearly always
+            return array  # the usual case
         weak = full and getattr(aval, "weak_type", False)
         dtype = getattr(aval, "dtype", None)
         if dtype is None or (full and jax.numpy.issubdtype(dtype, jax.dtypes.extended)):
@@ -373,7 +375,7 @@ class Rewriter:
 
 
 def is_host_array(array: Any) -> bool:
-    """True if casting needs no operation in the program: literals and NumPy arrays."""
+    """True for literals and NumPy arrays, which are cast without an operation in the program."""
     return not isinstance(array, jax.Array)
 
 

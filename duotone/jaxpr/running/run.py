@@ -1,10 +1,9 @@
-"""Run: calls the rewritten program, compiled, once traced for each signature.
+"""Run: calls the rewritten program, compiled, traced once for each signature.
 
-``jax.jit`` keeps the compiled programs: its trace is where the rewrite happens, so a second call
-costs what a ``jit`` call costs, and a call inside another transformation becomes a ``jit`` equation
-that the transformation knows how to handle. That equation bears
-:data:`~duotone.jaxpr.reading.scopes.MARKER` as its name; another ``autocast`` around it leaves it
-alone.
+``jax.jit`` keeps the compiled programs, and the rewrite happens in its trace. So a second call
+costs as much as a ``jit`` call. A call inside another transformation becomes a ``jit`` equation,
+which every transformation supports. The name of that equation is
+:data:`~duotone.jaxpr.reading.scopes.MARKER`, so an outer ``autocast`` does not rewrite it again.
 """
 
 from __future__ import annotations
@@ -65,27 +64,27 @@ class Runner:
                 raise LeakedTracerError(leak_inside(self._name)) from error
             raise LeakedTracerError(
                 f"{self._name}: an argument is a traced value that its trace left behind; return "
-                "it from the function that made it instead of storing it"
+                "it from the function that computed it instead of storing it"
             ) from error
         return results.restore(out)
 
     def _first(
         self, key: Any, signature: Signature, arrays: Sequence[Any]
     ) -> tuple[list[Any], Results]:
-        """The first call with a signature: traces, paints and rewrites, unless it fails."""
+        """Makes the first call with a signature, which traces, paints and rewrites."""
         compiled = self._compiled[key] = self._compile(signature, arrays)
         return compiled(*arrays)
 
     def _collected(
         self, collection: Collection, key: Any, signature: Signature, arrays: Sequence[Any]
     ) -> Callable[..., tuple[list[Any], Results]]:
-        """The program for a call inside :func:`duotone.explain`, under a name of its own."""
+        """The program for a call inside :func:`duotone.explain`, under a unique name."""
         types = tuple([jax.typeof(array) for array in arrays])
         return collection.once(self, (key, types), lambda: self._compile(signature, arrays))
 
     def _key(self, signature: Signature, arrays: Sequence[Any]) -> Any:
-        """The key that calls of one ``jit`` function have in common."""
-        del arrays  # `jit` looks at them
+        """The key of the ``jit`` function for a call."""
+        del arrays  # the cache of `jit` has them in its key
         return signature.tree, signature.statics
 
     def _compile(self, signature: Signature, arrays: Sequence[Any]) -> Callable[..., Any]:
@@ -102,14 +101,14 @@ class Runner:
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Positions of the arrays that a ``jit`` function donates, if the function is one.
 
-        JAX heeds donation on the outermost ``jit`` only, and that is now duotone's.
+        JAX honors donation only on the outermost ``jit``, which is now duotone's.
         """
         if not _jax.is_jitted(self._function):
             return ()
         return _jax.donated_arguments(trace(self._function, signature, arrays).jaxpr)
 
     def _warn_of_many(self, signature: Signature) -> None:
-        """Says so once when a Python number that changes at every call compiles a program each."""
+        """Warns once if a Python number that changes at every call compiles many programs."""
         if collection_now() is not None:
             return
         count = self._structures.get(signature.tree, 0) + 1
@@ -130,7 +129,7 @@ def marker() -> str:
 
 
 def put_down(name: str, run: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
-    """``run(*leaves)``, a rewritten program; what was painted is put down if somebody collects."""
+    """Runs a rewritten program; stores its painting in the current collection, if there is one."""
     collection = collection_now()
     if collection is None:
         return run(*leaves)

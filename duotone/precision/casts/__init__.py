@@ -1,1 +1,1 @@
-"""Where casts stand: the plan, and casts before any call."""
+"""The cast plan, and casts before any call."""

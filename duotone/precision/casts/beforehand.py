@@ -1,19 +1,19 @@
-"""Casts before any call: which arguments that never change are best handed over in half.
+"""Casts before any call: which arguments that never change are best passed in half.
 
-In inference the weights are the same at every call. A weight that all readers read in half is cast
-once for all, and the program takes it as it is then. What only moves such weights (a slice for each
-iteration of a loop, a transposition, a row of an embedding) moves them in half as well: it may
-then, since a cast commutes with it, and a cast that is made once costs nothing however large its
-operand is.
+In inference the weights are the same at every call. If all readers of a weight read it in half, the
+weight is cast once for all calls, and the program takes the half array. Operations that only move
+such weights (a slice for each iteration of a loop, a transposition, a row of an embedding) then
+move them in half as well. They may, since a cast commutes with them. They should, since a cast that
+is made once costs nothing however large its operand is.
 
 ::
 
-    candidate    = a full clear operation that commutes with casts, of nothing but weights
+    candidate    = a full clear operation that commutes with casts, and reads only weights
     wanted(v)    = v is read, is no result, and every reader computes half or is a candidate
-    candidates   : taken away until for each one all results and all operands are wanted
+    candidates   : repeatedly remove those of which a result or an operand is not wanted
     in half      = the weights that are wanted
 
-The precisions of everything else stay, so the results are the same bits as without.
+All other precisions stay, so the results are bit for bit the same as without this stage.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from duotone.precision.rules import Rule
 def cast_beforehand(
     graph: Graph, classes: Classes, painting: Painting, weights: Collection[int]
 ) -> tuple[Graph, Painting]:
-    """Hands weights over in half where that changes no result.
+    """Passes weights in half where that changes no result.
 
     Args:
         graph: the program.
         classes: what each node is.
-        painting: its precisions.
+        painting: the precisions.
         weights: values of arguments that are the same at every call.
 
     Returns:
-        The graph whose arguments say how they are given (``Value.given``), and the painting in
-        which what only moves these arguments is half (rule ``weights``).
+        The graph, in which ``Value.given`` is half for these arguments, and the painting, in which
+        operations that only move them are half (rule ``weights``).
     """
     found = _Search(graph, classes, painting, weights)
     half = [value for value in weights if graph.values[value].paintable and found.wanted(value)]
@@ -79,10 +79,10 @@ class _Search:
             self.candidates.difference_update(lost)
 
     def _only_moves(self, node: Node) -> bool:
-        """True if a node takes nothing but weights and what was moved from them."""
+        """True if a node reads only weights and values moved from them."""
         index = node.index
         found = self._classes.nodes[index]
-        # What selects among elements may find another one where rounding made two equal.
+        # An operation that selects may pick another element if rounding made two elements equal.
         moves = Trait.COMMUTES in found.entry.traits and Trait.SELECTS not in found.entry.traits
         if not moves or found.kind is not Kind.CLEAR or not node.paintable:
             return False
@@ -101,11 +101,11 @@ class _Search:
         )
 
     def _is_half(self, value: int) -> bool:
-        """True if a value is stored half as it is painted."""
+        """True if the painting stores a value half."""
         return self._graph.stored(self._painting.store, self._graph.values[value]) is Paint.HALF
 
     def wanted(self, value: int) -> bool:
-        """True if a value is read, in half only."""
+        """True if a value is read, and only in half."""
         readers = self._readers[value]
         return (
             bool(readers)

@@ -1,8 +1,23 @@
 """Plan casts: where a painting needs a value in another precision than it is stored in.
 
-One cast for each value, target precision and body: all readers share it. A value that does not
-change inside a loop is cast before the loop, once; a body that takes its operands as they are
-stored (a branch, a recomputed region) casts inside.
+All readers of a value in one precision and body share one cast. A value that does not change inside
+a loop is cast once, before the loop. A body that takes its operands as they are stored (a branch, a
+recomputed region) casts inside.
+
+XLA fuses a cast to float32 into the kernels around it, which sometimes costs memory traffic:
+
+- If several operations widen the half result of a dot or a copy, or an operand of dots, XLA widens
+  it once and writes the float32 array for all of them (:data:`MATERIALIZE_WIDENED`). The result of
+  a gather is no such value: each reader's kernel gathers for itself, and a barrier would only write
+  it.
+- If dots read a value in half, sums read it in full (the gradient of a bias), and it is put
+  together from parts (the gradient of slices: padded and added), XLA removes the rounding for the
+  sum, so it puts the parts together twice (:data:`MATERIALIZE_PARTS`).
+- If a value is the sum of several dots (the gradient upstream of queries, keys and values), several
+  operations widen it and none reads it in half, the last dot's kernel writes the sum in float32
+  (:data:`MATERIALIZE_PARTS`).
+
+In these cases the readers widen the half array that is in memory, through a barrier.
 """
 
 from __future__ import annotations
@@ -17,18 +32,8 @@ from duotone.precision.classify.classes import Classes
 from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
-HOLD_WIDENED, HOLD_PARTS = "materialize_widened", "materialize_parts"
-"""The optimizations by which half values are read where they are in memory, see :class:`Cast`.
-
-By the first, what dots or copies gave in half and several operations widen, and operands of dots: a
-compiler would rather widen it once, in memory, for all of them. What a gather gives is not meant:
-each reader's kernel picks for itself from what is in memory, and would only have it written.
-
-By the second, what is put together of parts (the gradient of slices: padded and added up), where
-dots read it in half and sums in full (the gradient of the bias): a compiler drops the rounding for
-a sum, so it would put the parts together twice, once for the sum alone. Likewise what several dots
-add up to (the gradient behind queries, keys and values), if several operations widen it and none
-reads it half: the last dot's kernel would write the sum in float32."""
+MATERIALIZE_WIDENED, MATERIALIZE_PARTS = "materialize_widened", "materialize_parts"
+"""The names of the optimizations in which readers widen a half value that is in memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,18 +41,16 @@ class Cast:
     """One cast.
 
     Attributes:
-        value: index of the value.
-        to: the precision asked for.
-        body: index of the body in which it stands.
-        readers: nodes that read the result; -1 stands for the program's own output.
-        free: of a scalar constant: the cast happens while tracing.
-        exact: to full, of a value from which an operation selects in half. A compiler may drop the
-            rounding of a value that is rounded and widened again; ``x - max(x)`` would then be
-            above 0, or far below it for every element.
-        held: to full, of a value that is in memory in half: the optimization by which it is read
-        there,
-            :data:`HOLD_WIDENED`, :data:`HOLD_PARTS` or that of ``optimizations/rows.py``; empty for
-            most.
+        to: the precision of its result.
+        body: index of the body in which it runs.
+        readers: nodes that read the result; -1 for an output of the program.
+        free: True for a scalar constant, whose cast happens while tracing.
+        exact: True for a cast to full of a value from which an operation selects in half. A
+            compiler may remove the rounding of a value that is rounded and widened again. Then
+            ``x - max(x)`` would be above 0, or far below it for every element.
+        materialized: for a cast to full of a half value that its readers read from memory, the name
+            of the optimization: :data:`MATERIALIZE_WIDENED`, :data:`MATERIALIZE_PARTS` or that of
+            ``optimize/row_statistics.py``; empty for most.
     """
 
     value: int
@@ -56,7 +59,7 @@ class Cast:
     readers: tuple[int, ...]
     free: bool
     exact: bool
-    held: str
+    materialized: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,9 +67,9 @@ class CastPlan:
     """All casts of a painting.
 
     Attributes:
-        casts: in program order of their first reader.
-        hoisted: for each loop body, the (value, precision) pairs that stand outside of it and are
-            read inside.
+        casts: the casts, in program order of their first reader.
+        hoisted: for each loop body, the (value, precision) pairs of casts that run outside of it
+            and whose results it reads.
     """
 
     casts: tuple[Cast, ...]
@@ -81,7 +84,7 @@ def plan_casts(
     Args:
         graph: the program.
         classes: what each node is.
-        painting: its precisions.
+        painting: the precisions.
         on: the names of the optimizations in effect.
 
     Returns:
@@ -91,56 +94,59 @@ def plan_casts(
     hoisted: dict[int, dict[tuple[int, Paint], None]] = {}
     for node in graph.nodes:
         for value, may_be_half in zip(node.inputs, node.half_inputs, strict=True):
-            held = graph.values[value]
-            if not held.paintable:
+            stored = graph.values[value]
+            if not stored.paintable:
                 continue
             want = painting.compute[node.index] if may_be_half else Paint.FULL
-            if graph.stored(painting.store, held) is want:
+            if graph.stored(painting.store, stored) is want:
                 continue
-            body, loops = _body_of_cast(graph, held.body, node.body)
+            body, loops = _body_of_cast(graph, stored.body, node.body)
             readers.setdefault((value, want, body), []).append(node.index)
             for loop in loops:
                 hoisted.setdefault(loop, {})[value, want] = None
     for value, boundary in graph.outputs:
-        held = graph.values[value]
+        output = graph.values[value]
         wants = {Boundary.FULL: Paint.FULL, Boundary.HALF: Paint.HALF}.get(boundary)
-        if not held.paintable or wants is None:
+        if not output.paintable or wants is None:
             continue
-        if graph.stored(painting.store, held) is not wants:
+        if graph.stored(painting.store, output) is not wants:
             readers.setdefault((value, wants, 0), []).append(-1)
     selected = _selected_in_half(graph, classes, painting)
+    casts: list[Cast] = []
+    for (value, to, body), nodes in readers.items():
+        materialized = ""
+        if to is Paint.FULL:
+            materialized = _materialized_by(graph, classes, painting, value, nodes, on)
+        free = _is_literal(graph.values[value])
+        exact = to is Paint.FULL and value in selected
+        casts.append(Cast(value, to, body, tuple(nodes), free, exact, materialized))
+    return CastPlan(tuple(casts), {loop: tuple(pairs) for loop, pairs in hoisted.items()})
 
-    def held_by(value: int, nodes: Sequence[int]) -> str:
-        several = len({node for node in nodes if node >= 0}) > 1
-        if HOLD_WIDENED in on and (
-            (several and _is_in_memory(graph, classes, value))
-            or _is_operand(graph, painting, value)
-        ):
-            return HOLD_WIDENED
-        if HOLD_PARTS in on and (
-            _are_sums_of_parts(graph, classes, painting, value, nodes)
-            or _is_sum_of_dots(graph, classes, painting, value, nodes)
-        ):
-            return HOLD_PARTS
-        return ""
 
-    casts = tuple(
-        Cast(
-            value,
-            to,
-            body,
-            tuple(nodes),
-            free=_is_literal(graph.values[value]),
-            exact=to is Paint.FULL and value in selected,
-            held=held_by(value, nodes) if to is Paint.FULL else "",
-        )
-        for (value, to, body), nodes in readers.items()
-    )
-    return CastPlan(casts, {loop: tuple(pairs) for loop, pairs in hoisted.items()})
+def _materialized_by(
+    graph: Graph,
+    classes: Classes,
+    painting: Painting,
+    value: int,
+    nodes: Sequence[int],
+    on: frozenset[str],
+) -> str:
+    """The optimization by which ``nodes`` read a half value from memory; empty if none does."""
+    several = len({node for node in nodes if node >= 0}) > 1
+    if MATERIALIZE_WIDENED in on and (
+        (several and _is_in_memory(graph, classes, value)) or _is_operand(graph, painting, value)
+    ):
+        return MATERIALIZE_WIDENED
+    if MATERIALIZE_PARTS in on and (
+        _are_sums_of_parts(graph, classes, painting, value, nodes)
+        or _is_sum_of_dots(graph, classes, painting, value, nodes)
+    ):
+        return MATERIALIZE_PARTS
+    return ""
 
 
 def casting_inside(plan: CastPlan, graph: Graph) -> set[int]:
-    """Nodes that read a cast within a body that takes its operands as they are stored."""
+    """Nodes that read a cast inside a body that takes its operands as they are stored."""
     casts = [cast for cast in plan.casts if not cast.free]
     barriers = [c for c in casts if graph.bodies[c.body].kind is BodyKind.BARRIER]
     return {reader for cast in barriers for reader in cast.readers if reader >= 0}
@@ -158,48 +164,47 @@ def _selected_in_half(graph: Graph, classes: Classes, painting: Painting) -> set
 
 
 def _is_operand(graph: Graph, painting: Painting, value: int) -> bool:
-    """True if a value is stored half because dots read it so."""
+    """True if a value is stored half because dots read it in half."""
     producer = graph.values[value].producer
     return producer >= 0 and painting.rules[producer] is Rule.OPERAND
 
 
 MULTIPLE = 8
-"""Rows and columns of a half dot are multiples of this on Tensor Cores (NVIDIA, "Matrix
-Multiplication Background User's Guide"): XLA pads others."""
-_OF_A_DOT = 4
-"""Sizes of products of matrices: how many, rows, terms, columns."""
+"""XLA pads half dots so that rows and columns are multiples of this, which Tensor Cores need
+(NVIDIA, "Matrix Multiplication Background User's Guide")."""
+_SIZES_OF_DOT = 4
+"""A dot has four sizes: the number of matrix products, rows, terms and columns."""
 
 
 _INSIDE_READERS = frozenset({Trait.GATHERS, Trait.PARTS})
 
 
 def _is_in_memory(graph: Graph, classes: Classes, value: int) -> bool:
-    """True if a value comes, moved at most, from an operation that no kernel reaches across.
+    """True if a value comes, moved at most, from an operation that no kernel extends across.
 
-    What is put together of parts is put together by the kernels that read it; what is gathered, or
-    cut out of a padded dot, they gather or cut out.
+    Kernels put parts together, gather, and slice the result of a padded dot while they read, so the
+    results of these operations are not in memory.
     """
-    held = graph.values[value]
-    while held.producer >= 0:
-        node = graph.nodes[held.producer]
+    current = graph.values[value]
+    while current.producer >= 0:
+        node = graph.nodes[current.producer]
         entry = classes.nodes[node.index].entry
         if entry.pointwise is Pointwise.NO:
-            inside = not node.traits.isdisjoint(_INSIDE_READERS) or _is_cut_out(node)
-            return not inside
+            return node.traits.isdisjoint(_INSIDE_READERS) and not _is_padded_dot(node)
         source = graph.values[node.inputs[0]]
-        if Trait.RESHAPES not in node.traits or source.size != held.size:
+        if Trait.RESHAPES not in node.traits or source.size != current.size:
             return False
-        held = source
+        current = source
     return False
 
 
-def _is_cut_out(node: Node) -> bool:
-    """True if a compiler pads a dot in half, and cuts what was asked for out of its result.
+def _is_padded_dot(node: Node) -> bool:
+    """True if a compiler pads a half dot, and slices its result.
 
-    Readers do that inside of their kernels; held, it would be a kernel of its own.
+    Readers slice inside of their kernels. Materialized, the slice would be a kernel of its own.
     """
     sizes = node.attributes.get("sizes")
-    if not isinstance(sizes, tuple) or len(sizes) != _OF_A_DOT:
+    if not isinstance(sizes, tuple) or len(sizes) != _SIZES_OF_DOT:
         return False
     _, rows, _, columns = sizes
     return rows % MULTIPLE > 0 or columns % MULTIPLE > 0
@@ -208,7 +213,7 @@ def _is_cut_out(node: Node) -> bool:
 def _are_sums_of_parts(
     graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
 ) -> bool:
-    """True if all of ``nodes`` add up a value made of parts that an allow operation reads half."""
+    """True if all of ``nodes`` sum up a value made of parts that an allow operation reads half."""
     if not all(node >= 0 and Trait.AVERAGES in classes.nodes[node].entry.traits for node in nodes):
         return False
     read_half = any(
@@ -224,7 +229,7 @@ def _are_sums_of_parts(
 def _is_sum_of_dots(
     graph: Graph, classes: Classes, painting: Painting, value: int, nodes: Sequence[int]
 ) -> bool:
-    """True if a value adds up several dots, and several of ``nodes`` read it, none of them half."""
+    """True if a value is a sum of dots, and several of ``nodes`` read it, none of them in half."""
     if len(set(nodes)) < 2 or min(nodes) < 0:
         return False
     if any(painting.compute[reader] is Paint.HALF for reader, _ in graph.consumers[value]):
@@ -234,7 +239,7 @@ def _is_sum_of_dots(
 
 
 def _terms(graph: Graph, classes: Classes, painting: Painting, value: int) -> set[int]:
-    """The operations whose results a value adds up, moved at most; empty if not all are half."""
+    """The operations of which a value is the sum, moved at most; empty if not all are half."""
     stack, found = [value], set[int]()
     seen: set[int] = set()
     while stack:
@@ -260,7 +265,7 @@ def _is_literal(value: Value) -> bool:
 
 
 def _body_of_cast(graph: Graph, defined: int, read: int) -> tuple[int, list[int]]:
-    """Where a cast of a value defined in one body and read in another stands.
+    """Finds the body for a cast of a value that is defined in one body and read in another.
 
     Returns:
         The body of the cast, and the loops between it and the reader.

@@ -1,15 +1,15 @@
-"""Gradients that devices add up, and the dtype in which they do (``Policy(reduce_dtype=...)``).
+"""Gradients that devices sum up, and the dtype of the sum (``Policy(reduce_dtype=...)``).
 
-Two kinds of reduction are a program's own to decide:
+A program itself decides about two kinds of reduction:
 
-* one that stands in it (``psum``, ``pmean``, ``psum_scatter`` inside ``shard_map``): its operand is
-  cast. Of what a program reduces, gradients are the arrays behind which no dot follows: sums of
+* The program contains it (``psum``, ``pmean``, ``psum_scatter`` inside ``shard_map``). Then its
+  operand is cast. Among the reduced values, gradients are the arrays that lead to no dot: sums of
   activations lead to dots, losses and counts are single numbers.
-* one that a compiler puts in, behind a dot whose contracted axis is divided between devices. It
-  adds up what the dot hands on: float32 sums where the rule ``wide`` says so (gradients of
-  weights), half if half is asked for.
+* The compiler adds it after a dot whose contracted axis is sharded over devices. It sums up the
+  result of the dot as the dot returns it: in float32 by the rule ``wide`` (gradients of weights),
+  in half if the policy asks for half.
 
-What the derivative of a rewritten program adds up is JAX's to decide: ``docs/scale.md``.
+JAX decides about the sums in the derivative of a rewritten program: ``docs/scale.md``.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ NAME = "reduce_dtype"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reductions:
-    """Which operations add up over devices in another dtype than they would.
+    """The operations that sum up over devices in another dtype than without this stage.
 
     Attributes:
-        dtype: by name; empty for none.
+        dtype: the name of the dtype; empty for none.
         nodes: indices of the operations.
     """
 
     dtype: str = ""
     nodes: frozenset[int] = frozenset()
 
-    def told(self) -> dict[int, tuple[str, str]]:
+    def reasons(self) -> dict[int, tuple[str, str]]:
         """A name and a sentence for each operation."""
-        return dict.fromkeys(self.nodes, (NAME, f"devices add up in {self.dtype}"))
+        return dict.fromkeys(self.nodes, (NAME, f"devices sum up in {self.dtype}"))
 
 
 NO_REDUCTIONS = Reductions()
 
 
 def find_reductions(graph: Graph, classes: Classes, painting: Painting, dtype: str) -> Reductions:
-    """The gradient reductions of a painted program.
+    """Finds the gradient reductions of a painted program.
 
     Args:
         graph: the program.
-        classes: of its nodes.
-        painting: its precisions.
-        dtype: in which to add up: float32, or the half type of the painting.
+        classes: the class of each node.
+        painting: the precisions.
+        dtype: the dtype of the sums: float32, or the half type of the painting.
     """
     after = [
         sorted({reader for value in node.outputs for reader, _ in graph.consumers[value]})
@@ -80,6 +80,6 @@ def find_reductions(graph: Graph, classes: Classes, painting: Painting, dtype: s
 
 
 def _is_array(graph: Graph, node: Node) -> bool:
-    """True if float32 arrays of more than one number are added up."""
+    """True if a node sums up a float32 array of more than one number."""
     values: list[Any] = [graph.values[value] for value in node.inputs]
     return any(value.dtype == FULL_DTYPE and value.size > 1 for value in values)

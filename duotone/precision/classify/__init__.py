@@ -1,1 +1,1 @@
-"""The class of each operation: from lists, constants, and what the program does with it."""
+"""The class of each operation: from lists, constants, and its role in the program."""

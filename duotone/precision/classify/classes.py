@@ -1,8 +1,8 @@
-"""Classify: what each node is to the painter, before any painting.
+"""Classify: the list and the pin of each node, before any painting.
 
-Takes a graph, the lists and the user's pins; gives each node its list, and forces a precision where
-the user asked for one. Constants count here too, since that needs nothing but the
-node: a constant that half cannot represent denies the operation that calculates with it.
+Takes a graph, the lists and the user's pins. Gives each node its list, and forces a precision if
+the user asked for one. A constant that half cannot represent denies the operation that computes
+with it; this stage handles constants because it needs nothing but the node.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from duotone.precision.rules import Rule
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeClass:
-    """The class of one node: what a painter knows of it.
+    """The class of one node: the facts about it that a painter uses.
 
     Attributes:
-        entry: the list entry that holds for it, constants considered.
+        entry: the list entry that applies to it, after its constants were considered.
         pin: a precision that the user forces, or ``None``.
         pinned_by: the pattern or region that forces it, in words.
-        rule: what denied it for more than its name; ``None`` where only the lists speak.
-        stores_half: its result, computed in full, may be stored in half and read in half: it
-            provably fits and loses nothing that matters. No taint leaves such a node.
-        range: what is known of its result, in words; for people, where ranges decided something.
-        origin: the list it stands on, where a constant, its range or the device denied it.
+        rule: the rule that denied it for more than its name; ``None`` if only the lists decide.
+        stores_half: True if its result, computed in full, may be stored and read in half, since it
+            provably fits and loses nothing that matters. Such a node passes no taint on.
+        range: what is known about the result, in words for people, if ranges decided something.
+        origin: its own list, if a constant, its range or the device denied it.
     """
 
     entry: Entry
@@ -46,12 +46,12 @@ class NodeClass:
 
     @property
     def kind(self) -> Kind:
-        """The list whose rules hold for it."""
+        """The list whose rules apply to it."""
         return self.entry.kind
 
     @property
     def listed(self) -> Kind:
-        """The list on which people find it."""
+        """Its own list, on which people look it up."""
         return self.origin or self.kind
 
     @property
@@ -60,7 +60,7 @@ class NodeClass:
         return self.pin is not None or self.entry.source == "policy"
 
     def denied(self, reason: str, taint: Taint, rule: Rule) -> NodeClass:
-        """This class on the deny list, found on the list on which it was."""
+        """This class on the deny list; :attr:`listed` stays."""
         entry = dataclasses.replace(self.entry, kind=Kind.DENY, reason=reason, taint=taint)
         return NodeClass(entry, rule=rule, origin=self.listed)
 
@@ -73,7 +73,7 @@ class Classes:
     half: HalfType
 
     def with_changed(self, changed: Mapping[int, NodeClass]) -> Classes:
-        """These classes with others for some nodes, by index; the same if there are none."""
+        """These classes, with some replaced by index; the same object if there are none."""
         if not changed:
             return self
         nodes = (changed.get(index, found) for index, found in enumerate(self.nodes))
@@ -84,13 +84,13 @@ class Classes:
     ) -> Classes:
         """These classes with some nodes denied.
 
-        What the user decided, what a rule denied before, and what is on no list stays. What the
-        deny list names stays there, with its own taint and the rule.
+        Nodes that the user decided on, that a rule denied before, or that are on no list stay. A
+        node on the deny list keeps its own taint and gets the rule.
 
         Args:
-            reasons: why, in words, by index.
-            rule: that denies.
-            taint: of what was on no deny list.
+            reasons: the reasons in words, by index of the node.
+            rule: the rule that denies.
+            taint: the taint of nodes that were not on the deny list.
         """
         changed: dict[int, NodeClass] = {}
         for index, reason in reasons.items():
@@ -104,7 +104,7 @@ class Classes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pins:
-    """Name-scope patterns (``fnmatch``) whose operations get a precision whatever the rules say."""
+    """Name-scope patterns (``fnmatch``) of operations that the user forces to a precision."""
 
     full: tuple[str, ...] = ()
     half: tuple[str, ...] = ()
@@ -136,8 +136,8 @@ def classify(
         half: the half type.
         pins: name patterns.
         names: the names of a node that a pattern may match.
-        force_all: TensorFlow's level ``UNSAFE_FORCE_ALL``: every operation that can be half is on
-            the allow list.
+        force_all: whether to put every operation that can be half on the allow list, which is
+            TensorFlow's level ``UNSAFE_FORCE_ALL``.
 
     Returns:
         One class for each node.
@@ -159,7 +159,7 @@ def classify(
 def _class_by_name(
     node: Node, lists: OpLists, pinned: Callable[[Node], tuple[Paint, str] | None], force_all: bool
 ) -> NodeClass:
-    """The class that follows from names alone."""
+    """The class of a node by its names alone."""
     entry = lists.get(node.op, node.list_key)
     if force_all and Trait.STRUCTURAL not in node.traits:
         entry = dataclasses.replace(
@@ -170,7 +170,7 @@ def _class_by_name(
 
 
 def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, str] | None]:
-    """A function that tells to which precision a node is pinned, and by what."""
+    """Makes a function that returns the precision to which a node is pinned, and the reason."""
     compiled = [
         (re.compile(fnmatch.translate(pattern)), pattern, paint)
         for paint, patterns in ((Paint.FULL, pins.full), (Paint.HALF, pins.half))
@@ -179,7 +179,7 @@ def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, s
 
     def pinned(node: Node) -> tuple[Paint, str] | None:
         if node.region == SWITCHED_OFF:
-            return Paint.FULL, "an autocast or gradient inside that is switched off"
+            return Paint.FULL, "inside an autocast or gradient that is switched off"
         own = names(node) if compiled else ()
         hits = [
             (paint, f"pattern {text!r}")
@@ -203,14 +203,15 @@ def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, s
 
 
 def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) -> NodeClass:
-    """Denies a node that calculates with a constant half cannot represent.
+    """Denies a node that computes with a constant that half cannot represent.
 
-    Too large a constant is saturated for a clear operation (a mask of -1e9 stays a mask) and denies
-    any other; what is computed from it may not fit either. An addition is denied from half of the
-    range on, since its other operand counts too. A constant too small for full relative precision
-    denies; one that would round to 0 taints everything, since it is there to keep something from
-    being 0 (the guard of a division). By a constant that is too large for half, such as the count
-    of a mean over a batch of images, a value is only made smaller; by one too small, larger.
+    A constant that is too large is saturated for a clear operation (a mask of -1e9 stays a mask)
+    and denies any other, since the result may not fit either. An addition is denied from half of
+    the range on, since its other operand counts too. A constant that is too small for full relative
+    precision denies. One that would round to 0 taints everything, since its purpose is to keep a
+    value from being 0 (the guard of a division). Division by a constant too large for half, such as
+    the number of elements of a mean over a batch of images, only makes a value smaller. Division by
+    one that is too small makes it larger.
     """
     if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
         return found
@@ -228,26 +229,26 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
         if Trait.BOUNDS in node.traits and magnitude.low == magnitude.high:
             number = magnitude.low
             if _is_edge(number, half):
-                held = f"{half.name} makes {half.rounded(number):.9g} of the bound {number:.9g}"
-                return _denied(found, number, half, Taint.NONE, held)
+                reason = f"{half.name} rounds the bound {number:.9g} to {half.rounded(number):.9g}"
+                return _denied(found, number, half, Taint.NONE, reason)
     return found
 
 
 def _is_edge(bound: float, half: HalfType) -> bool:
-    """True if half makes another number of a bound, one that it may be there to keep out.
+    """True if half rounds a bound to another number, possibly the number that it must exclude.
 
-    ``clip(p, 1e-7, 1 - 1e-7)`` keeps a logarithm finite and an arc cosine on its branch,
-    ``clip(x, 0, 7.999)`` an index in its table. A whole number, the small guard of a division, and
-    a larger number that does not become a whole one are limits that need not be met exactly.
+    ``clip(p, 1e-7, 1 - 1e-7)`` keeps a logarithm finite and an arc cosine on its branch, and
+    ``clip(x, 0, 7.999)`` keeps an index inside its table. Three kinds of bounds need not be exact:
+    an integer, the small guard of a division, and a large number that does not round to an integer.
     """
     if not _SMALL_BOUND <= abs(bound) <= half.largest or bound.is_integer():
         return False
-    held = half.rounded(bound)
-    return held != bound and (abs(bound) < _LARGE_BOUND or held.is_integer())
+    rounded = half.rounded(bound)
+    return rounded != bound and (abs(bound) < _LARGE_BOUND or rounded.is_integer())
 
 
 _SMALL_BOUND, _LARGE_BOUND = 2.0**-4, 2.0
-"""Between them lie the edges of functions: 1, and half of pi."""
+"""The edges of functions lie between them: 1, and half of pi."""
 
 
 def _denied(

@@ -1,11 +1,11 @@
-"""Declining: what does not gain from half on a device is kept full there.
+"""Declining: keeps full the operations that gain nothing from half on a device.
 
 ::
 
-    classes  ─ decline ─────────► classes   before painting: what does not gain is kept full
-    painting ─ hand_on_full ────► painting  after painting: accumulators are handed on unrounded
+    classes  ─ decline ───────────► classes   before painting: operations that do not gain are full
+    painting ─ keep_accumulators ─► painting  after painting: allow operations store float32
 
-Both stages leave what the user decided (pins, list edits) as it is, and do nothing for
+Both stages respect the user's decisions (pins, list edits), and do nothing for
 :data:`~duotone.precision.classify.profitability.EVERYTHING`. They work for every painter: a
 declined node is on the deny list without taint.
 """
@@ -25,11 +25,11 @@ from duotone.precision.rules import Rule
 
 
 def decline(classes: Classes, background: Background) -> Classes:
-    """Keeps full what does not gain from half on a device.
+    """Keeps full the operations that gain nothing from half on a device.
 
     Args:
         classes: what each node is.
-        background: the program, and what is worth painting.
+        background: the program, and the operations that gain.
 
     Returns:
         Classes in which such nodes are denied, without taint, by rule ``small`` or ``device``.
@@ -58,7 +58,7 @@ def decline(classes: Classes, background: Background) -> Classes:
 
 
 def _refusal(node: Node, graph: Graph, profitability: Profitability) -> tuple[Rule, str] | None:
-    """Why an allow operation does not gain, as a rule and a reason; ``None`` where it does."""
+    """Why an allow operation does not gain, as a rule and a reason; ``None`` if it does."""
     is_dot = profitability.window_dots and "tiles" in node.attributes
     gains = profitability.allow is None or not node.traits.isdisjoint(profitability.allow)
     if not gains and not is_dot:
@@ -69,24 +69,22 @@ def _refusal(node: Node, graph: Graph, profitability: Profitability) -> tuple[Ru
     if node.flops < profitability.min_flops:
         return (
             Rule.SMALL,
-            f"{profitability.device}: below {profitability.min_flops:.3g} FLOP a cast costs more",
+            f"{profitability.device}: below {profitability.min_flops:.3g} FLOP, a cast costs more",
         )
     read = sum(graph.values[value].size for value in node.inputs)
     if node.flops < profitability.min_intensity * read:
-        reason = (
-            f"below {profitability.min_intensity:g} FLOP for each element read a cast costs more"
-        )
+        reason = f"below {profitability.min_intensity:g} FLOP per element read, a cast costs more"
         return Rule.SMALL, f"{profitability.device}: {reason}"
     return None
 
 
-def hand_on_full(painting: Painting, classes: Classes, background: Background) -> Painting:
-    """Where only allow operations gain, their results are kept as they were accumulated.
+def keep_accumulators(painting: Painting, classes: Classes, background: Background) -> Painting:
+    """Lets allow operations keep their float32 accumulators if only they gain from half.
 
     Args:
-        painting: of any painter.
+        painting: the painting of any painter.
         classes: what each node is.
-        background: the program, and what is worth painting.
+        background: the program, and the operations that gain.
 
     Returns:
         A painting in which allow operations store full, by rule ``wide``.

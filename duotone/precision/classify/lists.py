@@ -1,7 +1,7 @@
-"""The lists that hold for one program: a table's rows for the half type, and the user's edits.
+"""The lists for one program: a table's rows for the half type, with the user's edits.
 
 The rows are data of :mod:`duotone.ops`. An operation on no list is *unlisted*: it stays float32,
-passes nothing on and is reported.
+passes no precision on, and reports show it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class OpLists:
     """The lists for one half type.
 
     Attributes:
-        entries: by operation name.
-        moved: names that a user's edit moved; the edit holds for all that goes by this name.
+        entries: the entries by operation name.
+        moved: names that a user's edit moved; the edit applies to all operations of this name.
     """
 
     entries: Mapping[str, Entry]
@@ -28,16 +28,16 @@ class OpLists:
 
     @classmethod
     def for_half(cls, entries: Iterable[Entry], half: str) -> OpLists:
-        """The entries that hold for the half type named ``half``, structural ones included."""
+        """The entries for the half type named ``half``, structural ones included."""
         chosen = [entry for entry in entries if not entry.only or half in entry.only]
         return cls({entry.op: entry for entry in (*STRUCTURAL_ENTRIES, *chosen)})
 
     def get(self, op: str, list_key: str) -> Entry:
-        """The entry of an operation, or one that says it is on no list.
+        """The entry of an operation, or an unlisted one.
 
         Args:
-            op: its name, which decides if the user edited it.
-            list_key: the name under which it stands otherwise.
+            op: the operation's name, which decides if the user edited it.
+            list_key: the name of its row otherwise.
         """
         return self.entries.get(op if op in self.moved else list_key, _NO_ENTRY)
 
@@ -83,8 +83,8 @@ class OpLists:
 
         Args:
             level: ``None``, ``"TENSOR_CORES_ONLY"`` (infer, deny and clear lists are empty) or
-                ``"TREAT_INFER_AS_DENY"``. ``"UNSAFE_FORCE_ALL"`` concerns operations on no list as
-                well and is :func:`duotone.precision.classify.classes.classify`'s.
+                ``"TREAT_INFER_AS_DENY"``. ``"UNSAFE_FORCE_ALL"`` also concerns unlisted operations;
+                :func:`duotone.precision.classify.classes.classify` handles it.
         """
         if level == "TENSOR_CORES_ONLY":
             return OpLists({op: e for op, e in self.entries.items() if e.kind is Kind.ALLOW})

@@ -1,24 +1,26 @@
 """Dots in another order: of the axes of its arrays (``dot_orders``), or of its operands.
 
-A dot gives batch axes, then what the left operand keeps, then what the right one keeps, and a
+A dot returns batch axes, then the free axes of the left operand, then those of the right one. A
 program that wants another order transposes. For a compiler a transpose is only a layout, until two
-dots ask for different layouts of one array: then it writes that array once more. The gradient of an
-attention's scores is such an array. Transposing *small* operands instead gives the large array in
-the order wanted; large is what has no fewer elements than the two other arrays together::
+dots need different layouts of one array: then it writes that array once more. The gradient of an
+attention's scores is such an array. If the program transposes *small* operands instead, the dot
+returns the large array in the wanted order. An array is large if it has at least as many elements
+as the two other arrays together::
 
     transpose(dot(a, b)), result large   = dot(b', a')            operands permuted
     dot(transpose(x), b), x large        = transpose(dot(x, b))   contracted in the order of x
 
-Where a dot is bound in the form ``rows`` (:mod:`duotone.jaxpr.rules.dots`), each transpose costs a
-copy, but for one that another follows, as after JAX's weight gradients (``swapped_rows``)::
+If a dot is bound in the form ``rows`` (:mod:`duotone.jaxpr.rules.dots`), each transpose costs a
+copy. The exception is a transpose that another one follows, as after JAX's weight gradients
+(``swapped_rows``)::
 
     transpose(dot(a, b)) = dot(b, a)
 
-A convolution whose windows tile the image, as one of 1 × 1, is bound as a dot there
+That form also binds a convolution whose windows tile the image, as those of size 1 × 1 do, as a dot
 (``window_dots``, :mod:`duotone.jaxpr.rules.windows`).
 
-All give the same products and the same sums. The transposes that are written here cancel with those
-of the program.
+All of them compute the same products and the same sums. The transposes that this module adds cancel
+with those of the program.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ Labels = Sequence[int]
 
 @dataclasses.dataclass(frozen=True)
 class Dot:
-    """The axes of a dot, by label, as the letters of an Einstein sum.
+    """The axes of a dot, by label, like the letters of an Einstein sum.
 
     Attributes:
         operands: the labels of the left operand and of the right one.
-        out: those of the result: batch, what the left keeps, what the right keeps.
-        sizes: of each label.
+        out: the labels of the result: batch axes, free axes of the left operand, of the right one.
+        sizes: the length of the axis of each label.
     """
 
     operands: tuple[Labels, Labels]
@@ -57,28 +59,28 @@ class Dot:
 
     @property
     def contracted(self) -> list[int]:
-        """Labels that both operands have and the result has not, in the left operand's order."""
+        """Labels that both operands have and the result lacks, in the left operand's order."""
         return [x for x in self.operands[0] if x in self.operands[1] and x not in self.out]
 
     def size(self, labels: Labels) -> int:
-        """Elements of an array."""
+        """The number of elements of an array with these labels."""
         return math.prod(self.sizes[label] for label in labels)
 
     def steps(
         self, left: tuple[int, Labels], right: tuple[int, Labels], batch: Labels, contracted: Labels
     ) -> tuple[Operation, ...]:
-        """The dot of its operands, each in an order of its own, and the result as it was.
+        """The dot of transposed operands, with its result transposed back.
 
         Args:
-            left: which operand, and the order of its axes.
-            right: likewise.
-            batch: in the order in which the dot gives them.
-            contracted: in an order.
+            left: the slot of the operand to read as the left one, and the order of its axes.
+            right: the slot of the operand to read as the right one, and the order of its axes.
+            batch: the batch labels, in the order in which the dot returns them.
+            contracted: the contracted labels, in any order.
         """
         write, arrays = Expression(), []
         for slot, order in (left, right):
-            places = tuple(map(self.operands[slot].index, order))
-            arrays.append(write("transpose", write("operand", to=(slot,)), to=(places,)))
+            permutation = tuple(map(self.operands[slot].index, order))
+            arrays.append(write("transpose", write("operand", to=(slot,)), to=(permutation,)))
         pair = (left[1], right[1])
         numbers = tuple(
             tuple(tuple(map(order.index, labels)) for order in pair)
@@ -91,7 +93,7 @@ class Dot:
 
 
 def match_orders(node: Node, view: View) -> Optimization | None:
-    """A half dot whose large result, or large operand, is transposed."""
+    """Matches a half dot whose large result, or large operand, is transposed."""
     dot = _known(node, view)
     if dot is None:
         return None
@@ -99,22 +101,23 @@ def match_orders(node: Node, view: View) -> Optimization | None:
     if reader is not None and Trait.TRANSPOSES in reader.traits:
         steps = result_in_order(dot, view.axes(reader, "permutation"))
         if steps is not None:
-            reason = "gives its large result in the order in which it is read"
+            reason = "gives its large result in the order in which its reader wants it"
             return Optimization("dot_orders", node.index, reason, steps)
     for slot, value in enumerate(node.inputs):
         maker = view.maker(value)
         if maker is not None and Trait.TRANSPOSES in maker.traits:
             steps = operand_in_order(dot, slot, view.axes(maker, "permutation"))
             if steps is not None:
-                reason = "reads its large operand in the order in which it was made"
+                reason = "reads its large operand in the order in which its maker gives it"
                 return Optimization("dot_orders", node.index, reason, steps)
     return None
 
 
 def match_swapped(node: Node, view: View) -> Optimization | None:
-    """A half dot whose one reader moves what the right operand kept before what the left kept.
+    """Matches a half dot whose one reader moves the right operand's free axes to the front.
 
-    JAX writes the gradient of a weight so. Told by shapes: a square result counts as moved.
+    JAX writes the gradient of a weight so. The test compares shapes, so a square result matches
+    too.
     """
     dot, reader = _known(node, view), view.only_reader(node.outputs[0])
     transposed = reader is not None and Trait.TRANSPOSES in reader.traits
@@ -124,12 +127,12 @@ def match_swapped(node: Node, view: View) -> Optimization | None:
     turned = [*dot.out[len(left) :], *left]
     if view.shape(reader.outputs[0]) != tuple(dot.sizes[label] for label in turned):
         return None
-    reason = "gives its result in the order in which it is read"
+    reason = "gives its result in the order in which its reader wants it"
     return Optimization("swapped_rows", node.index, reason, swapped(dot))
 
 
 def match_windows(node: Node, view: View) -> Optimization | None:
-    """A half convolution whose windows tile the image."""
+    """Matches a half convolution whose windows tile the image."""
     if "tiles" not in node.attributes or not view.computes_half(node):
         return None
     reason = "its windows neither overlap nor leave anything out: a dot"
@@ -137,7 +140,7 @@ def match_windows(node: Node, view: View) -> Optimization | None:
 
 
 def _known(node: Node, view: View) -> Dot | None:
-    """The axes of a half dot; ``None`` if its arrays may not be moved."""
+    """The axes of a half dot; ``None`` if a dimension or a label is unknown."""
     if "labels" not in node.attributes or not view.computes_half(node):
         return None
     left, right, out = labels_of(view.graph, node)
@@ -147,20 +150,20 @@ def _known(node: Node, view: View) -> Dot | None:
 
 
 def swapped(dot: Dot) -> tuple[Operation, ...]:
-    """Right by left, and transposed."""
+    """The dot with its operands swapped, and its result transposed back."""
     left, right = dot.operands
     return dot.steps((1, right), (0, left), dot.batch, dot.contracted)
 
 
 def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[Operation, ...] | None:
-    """A dot whose result is transposed next, by transposing operands.
+    """A dot that gives its result in the order of the transpose after it.
 
     Args:
-        dot: its axes.
-        permutation: of the transpose that reads the result.
+        dot: the axes of the dot.
+        permutation: the permutation of the transpose that reads the result.
 
     Returns:
-        The dot, or ``None`` where the order cannot be had or costs too much.
+        The dot, or ``None`` if no transposes of operands give that order or they cost too much.
     """
     if dot.size(dot.out) < sum(map(dot.size, dot.operands)):
         return None
@@ -170,12 +173,7 @@ def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[Operation, ..
     turned = wanted == [*batch, *kept[1], *kept[0]]
     if not turned and wanted != [*batch, *kept[0], *kept[1]]:
         return None
-    # What an operand keeps comes in another order, all else stays in its place.
-    pair = [
-        (slot, [orders.pop(0) if label in kept[slot] else label for label in labels])
-        for slot, labels in enumerate(dot.operands)
-        for orders in ([*kept[slot]],)
-    ]
+    pair = [_with_free_axes(dot.operands[slot], kept[slot], slot) for slot in (0, 1)]
     first, second = pair[::-1] if turned else pair
     return dot.steps(first, second, batch, dot.contracted)
 
@@ -183,15 +181,15 @@ def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[Operation, ..
 def operand_in_order(
     dot: Dot, slot: int, permutation: Sequence[int]
 ) -> tuple[Operation, ...] | None:
-    """A dot of an operand that was transposed before, with that operand as it was.
+    """A dot that reads an operand as it was before its transpose.
 
     Args:
-        dot: its axes.
-        slot: which operand was transposed.
-        permutation: by which.
+        dot: the axes of the dot.
+        slot: the slot of the transposed operand.
+        permutation: the permutation of that transpose.
 
     Returns:
-        The dot, or ``None`` where this would cost too much.
+        The dot, or ``None`` if this would cost too much.
     """
     if dot.size(dot.operands[slot]) < dot.size(dot.operands[1 - slot]) + dot.size(dot.out):
         return None
@@ -200,3 +198,9 @@ def operand_in_order(
     contracted = [label for label in before if label in dot.contracted]
     left, right = ((each, before if each == slot else dot.operands[each]) for each in (0, 1))
     return dot.steps(left, right, dot.batch, contracted)
+
+
+def _with_free_axes(labels: Labels, free: Labels, slot: int) -> tuple[int, Labels]:
+    """A slot and its labels, of which the free ones come in a given order at their positions."""
+    order = iter(free)
+    return slot, [next(order) if label in free else label for label in labels]

@@ -1,15 +1,16 @@
-"""Scale: the factor that cancels in the gradient of a softmax, and what it saves to leave it out.
+"""Free scales: leaves out a factor of a recomputed softmax that cancels in its gradient.
 
 ::
 
     e, s = exp(x - max), sum(e)                of the forward pass
     f(e, s) = e * (g / s - sum(g * e / s^2))   of the backward pass: f(c * e, c * s) = f(e, s)
 
-What is calculated again from the quotient ``e / s`` (``residuals.py``) is divided by its sum; only
-a product with ``s`` takes it back to the scale of ``e``. Where that factor cancels in all that the
-backward pass makes of ``e`` and ``s``, it is left out, and ``s`` is added up again too. So nothing
-outside of the softmax reads the sum, and a compiler makes one kernel of it where it would add up in
-one and divide in another. A row must fit into one kernel for that.
+The backward pass recomputes ``e`` from the normalized softmax ``e / s`` (``residuals.py``). That
+lacks the factor ``s``, and only a product with ``s`` gives ``e`` its scale back. If the factor
+cancels in all results that the backward pass computes from ``e`` and ``s``, the product is left
+out, and ``s`` is recomputed as a sum too. Then nothing outside of the softmax reads the sum, so a
+compiler makes one kernel of the softmax, instead of one that sums and another that divides. A row
+must fit into one kernel for that.
 
 ::
 
@@ -23,12 +24,12 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from duotone.graph.graph import FULL_DTYPE, SMALL, Node
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.painted_view import View
-from duotone.precision.optimize.residuals import Product, Recompute
+from duotone.precision.optimize.residuals import Product, Recompute, Site
 from duotone.precision.optimize.row_statistics import fits_kernel
 
 FREE_SCALES = "free_scales"
@@ -37,136 +38,157 @@ _LIKE_OPERAND = frozenset({Trait.RESHAPES, Trait.TRANSPOSES, Trait.FLIPS, Trait.
 
 
 def without_scale(view: View, found: Recompute, on: frozenset[str]) -> Recompute:
-    """Leaves the scale of exponentials that are calculated again as their quotient has it.
+    """Leaves out the scale of recomputed exponentials if it cancels.
 
     Args:
         view: the program.
-        found: what is calculated again.
+        found: the values that are recomputed.
         on: the names of the optimizations in effect.
 
     Returns:
-        The same, with products without a divisor where the factor cancels.
+        The same plan, in which products whose factor cancels have no divisor.
     """
     if FREE_SCALES not in on:
         return found
-    for value, made in found.products.items():
-        if fits_kernel(view, value, made.axes):
-            found = _Factor(view, value).cancelled(found, made)
+    for value, product in found.products.items():
+        scaled = _scaled(view, value) if fits_kernel(view, value, product.axes) else None
+        small = None if scaled is None else _small_values(view, found, scaled)
+        if scaled is not None and small is not None:
+            found = _without_divisor(view, found, scaled, product, small)
     return found
 
 
-class _Factor:
-    """A common factor of a value and all that is proportional to a power of it.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Scaled:
+    """A value with a common factor, and the values that are proportional to a power of it.
 
     Attributes:
-        powers: by value, how the factor stands in it; 0 where it cancels.
-        reads: each (node, value) that is to take the second calculation.
+        value: the value itself.
+        powers: by value, the power of the factor in it; 0 where the factor cancels.
+        reads: each (node, value) that must read the recomputed value.
     """
 
-    def __init__(self, view: View, value: int) -> None:
-        self.view = view
-        self.value = value
-        self.powers: dict[int, int] = {value: 1}
-        self.reads: list[tuple[int, int]] = []
-        self._second: set[int] = set()
+    value: int
+    powers: Mapping[int, int]
+    reads: Sequence[tuple[int, int]]
 
-    def cancelled(self, found: Recompute, made: Product) -> Recompute:
-        """The plan without the factor; ``found`` itself where it does not cancel."""
-        again = self._again(found) if self._cancels() else None
-        if again is None:
-            return found
-        graph, levels = self.view.graph, self.view.levels.nodes
-        of_level = {(graph.nodes[n].body, levels[n]): p for (n, _), p in found.reads.items()}
-        reads, values, roots = dict(found.reads), dict(found.again), dict(found.roots)
-        for reader, value in self.reads:
-            key = graph.nodes[reader].body, levels[reader]
-            place = reads[reader, value] = of_level.setdefault(key, len(of_level))
-            values[place] = values.get(place, frozenset()) | {self.value}
-            roots[place] = roots.get(place, frozenset()) | {made.quotient}
-        for place, beside in values.items():
-            values[place] = beside | again if self.value in beside else beside
-        products = {**found.products, self.value: dataclasses.replace(made, divisor=None)}
-        return dataclasses.replace(found, reads=reads, again=values, roots=roots, products=products)
 
-    def _cancels(self) -> bool:
-        """Goes through all that is made of the value, in program order; true if it cancels."""
-        graph, levels = self.view.graph, self.view.levels
-        body = graph.values[self.value].body
-        waiting = [reader for reader, _ in graph.consumers[self.value]]
-        heapq.heapify(waiting)
-        seen: set[int] = set()
-        while waiting:
-            node = graph.nodes[heapq.heappop(waiting)]
-            if node.index in seen:
-                continue
-            seen.add(node.index)
-            read = [value for value in node.inputs if self.powers.get(value)]
-            far = [v for v in read if v not in self._second and levels.is_far(v, node.index)]
-            second = len(far) + len(self._second.intersection(read))
-            power = self._power(node) if node.body == body else None
-            if power is None and not second:
-                continue  # of the first calculation: it reads the true numbers
-            if power is None or 0 < second < len(read):
-                return False
-            self.reads.extend((node.index, value) for value in far)
-            made = node.outputs[0]
-            self.powers[made] = power
-            if power:
-                for reader, _ in graph.consumers[made]:
-                    heapq.heappush(waiting, reader)
-                if second:
-                    self._second.add(made)
-        return self._second.isdisjoint(value for value, _ in graph.outputs)
-
-    def _power(self, node: Node) -> int | None:
-        """How the factor stands in a node's result; ``None`` where it is no plain power of it.
-
-        Half numbers would leave their range with the factor.
-        """
-        one = len(node.outputs) == 1 and Trait.STRUCTURAL not in node.traits
-        if not one or self.view.computes_half(node):
+def _scaled(view: View, value: int) -> _Scaled | None:
+    """Follows a factor of ``value`` in program order; ``None`` if it does not cancel."""
+    graph, levels = view.graph, view.levels
+    body = graph.values[value].body
+    powers = {value: 1}
+    reads: list[tuple[int, int]] = []
+    follow_recomputed: set[int] = set()  # values that are made of the recomputed ones
+    waiting = [reader for reader, _ in graph.consumers[value]]
+    heapq.heapify(waiting)
+    seen: set[int] = set()
+    while waiting:
+        node = graph.nodes[heapq.heappop(waiting)]
+        if node.index in seen:
+            continue
+        seen.add(node.index)
+        read = [operand for operand in node.inputs if powers.get(operand)]
+        recomputed = follow_recomputed.intersection(read)
+        far = [v for v in read if v not in recomputed and levels.is_far(v, node.index)]
+        count = len(far) + len(recomputed)
+        power = _power(view, node, powers) if node.body == body else None
+        if power is None and not count:
+            continue  # it reads the values of the first computation
+        if power is None or 0 < count < len(read):
             return None
+        reads.extend((node.index, operand) for operand in far)
         made = node.outputs[0]
-        power = self._power_of(node, [self.powers.get(value, 0) for value in node.inputs])
-        full = self.view.value(made).dtype == FULL_DTYPE and not self.view.is_stored_half(made)
-        return power if full or not power else None
+        powers[made] = power
+        if power:
+            for reader, _ in graph.consumers[made]:
+                heapq.heappush(waiting, reader)
+            if count:
+                follow_recomputed.add(made)
+    leaves = not follow_recomputed.isdisjoint(output for output, _ in graph.outputs)
+    return None if leaves else _Scaled(value, powers, reads)
 
-    def _power_of(self, node: Node, powers: Sequence[int]) -> int | None:
-        traits = node.traits
-        if not traits.isdisjoint(_LIKE_OPERAND):
-            return powers[0]
-        if Trait.MULTIPLIES in traits:
-            return sum(powers)
-        if Trait.DIVIDES in traits:
-            return powers[0] - powers[1]
-        if Trait.ADDS in traits:
-            return powers[0] if len(set(powers)) == 1 else None
-        if Trait.SQUARES in traits:
-            return 2 * powers[0]
-        exponent = node.attributes.get("exponent")
-        return round(powers[0] * exponent) if isinstance(exponent, float) else None
 
-    def _again(self, found: Recompute) -> frozenset[int] | None:
-        """The values to calculate again beside it: small, made of it and of numbers.
+def _power(view: View, node: Node, powers: Mapping[int, int]) -> int | None:
+    """The power of the factor in a node's result; ``None`` if it is not proportional to one.
 
-        They are read later, or by what is calculated again already. ``None`` if one is not such.
-        """
-        values, nodes = self.view.graph.values, self.view.graph.nodes
-        stack = [value for _, value in self.reads]
-        for again in found.again.values():
-            for value in again - {self.value}:
-                read = [v for v in nodes[values[value].producer].inputs if self.powers.get(v)]
-                if read and (self.powers.get(value) != 0 or self.value not in again):
-                    return None
-                stack.extend(read)
-        beside: set[int] = set()
-        while stack:
-            index = stack.pop()
-            if index == self.value or index in beside or values[index].constant is not None:
-                continue
-            small = values[index].size * SMALL <= values[self.value].size
-            if not small or not self.powers.get(index):
+    A half result with the factor could leave the range of half, so it counts as ``None`` too.
+    """
+    one = len(node.outputs) == 1 and Trait.STRUCTURAL not in node.traits
+    if not one or view.computes_half(node):
+        return None
+    made = node.outputs[0]
+    power = _power_of(node, [powers.get(value, 0) for value in node.inputs])
+    full = view.value(made).dtype == FULL_DTYPE and not view.is_stored_half(made)
+    return power if full or not power else None
+
+
+def _power_of(node: Node, powers: Sequence[int]) -> int | None:
+    """The power of the factor in a node's result, from the powers in its operands."""
+    traits = node.traits
+    if not traits.isdisjoint(_LIKE_OPERAND):
+        return powers[0]
+    if Trait.MULTIPLIES in traits:
+        return sum(powers)
+    if Trait.DIVIDES in traits:
+        return powers[0] - powers[1]
+    if Trait.ADDS in traits:
+        return powers[0] if len(set(powers)) == 1 else None
+    if Trait.SQUARES in traits:
+        return 2 * powers[0]
+    exponent = node.attributes.get("exponent")
+    return round(powers[0] * exponent) if isinstance(exponent, float) else None
+
+
+def _small_values(view: View, found: Recompute, scaled: _Scaled) -> frozenset[int] | None:
+    """The small values with the factor that must be recomputed with the value.
+
+    Later nodes read them, or operations that are recomputed already. ``None`` if one of them is
+    not small, or not computed from the value and from numbers.
+    """
+    values, nodes = view.graph.values, view.graph.nodes
+    stack = [value for _, value in scaled.reads]
+    for site in found.sites:
+        for value in site.recomputed - {scaled.value}:
+            operands = nodes[values[value].producer].inputs
+            read = [operand for operand in operands if scaled.powers.get(operand)]
+            cancels = scaled.powers.get(value) == 0 and scaled.value in site.recomputed
+            if read and not cancels:
                 return None
-            beside.add(index)
-            stack.extend(nodes[values[index].producer].inputs)
-        return frozenset(beside)
+            stack.extend(read)
+    small: set[int] = set()
+    while stack:
+        index = stack.pop()
+        if index == scaled.value or index in small or values[index].constant is not None:
+            continue
+        is_small = values[index].size * SMALL <= values[scaled.value].size
+        if not is_small or not scaled.powers.get(index):
+            return None
+        small.add(index)
+        stack.extend(nodes[values[index].producer].inputs)
+    return frozenset(small)
+
+
+def _without_divisor(
+    view: View, found: Recompute, scaled: _Scaled, product: Product, small: frozenset[int]
+) -> Recompute:
+    """The plan in which a value is recomputed without its factor."""
+    sites = {(site.body, site.level): site for site in found.sites}
+    reads = dict(found.reads)
+    for reader, read in scaled.reads:
+        key = view.graph.nodes[reader].body, view.levels.nodes[reader]
+        site = sites.get(key, Site(*key))
+        sites[key] = dataclasses.replace(
+            site,
+            recomputed=site.recomputed | {scaled.value},
+            roots=site.roots | {product.normalized},
+        )
+        reads[reader, read] = list(sites).index(key)
+    with_small = tuple(
+        dataclasses.replace(site, recomputed=site.recomputed | small)
+        if scaled.value in site.recomputed
+        else site
+        for site in sites.values()
+    )
+    products = {**found.products, scaled.value: dataclasses.replace(product, divisor=None)}
+    return dataclasses.replace(found, reads=reads, sites=with_small, products=products)

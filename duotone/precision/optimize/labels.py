@@ -1,7 +1,7 @@
-"""Labels: the axes of dots, named as the letters of an Einstein sum name them.
+"""Labels: names for the axes of dots, like the letters of an Einstein sum.
 
 ``dot(p, v)`` with ``p[q, k]`` and ``v[k, d]`` has one label for each of ``q``, ``k`` and ``d``.
-Each dot numbers its own (:class:`~duotone.graph.graph.Node`, attribute ``labels``).
+Each dot numbers its own labels (:class:`~duotone.graph.graph.Node`, attribute ``labels``).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def labels_of(graph: Graph, dot: Node) -> tuple[tuple[int, ...], ...]:
 def renamed(
     graph: Graph, summed: Node, shared: int, theirs: Sequence[int], out: Sequence[int]
 ) -> list[int] | None:
-    """The labels of a dot's result, as another dot names them; ``None`` if the two do not fit.
+    """The labels of a dot's result in the numbering of another dot; ``None`` if they do not fit.
 
     Args:
         graph: the program.
         summed: the dot of ``shared`` and of an operand with the axes of the other dot's result.
         shared: the operand that both dots have.
-        theirs: how the other dot names the axes of ``shared``.
-        out: how it names those of its result.
+        theirs: the labels of ``shared`` in the other dot.
+        out: the labels of the other dot's result.
     """
     left, right, result = labels_of(graph, summed)
     both, single = (left, right) if summed.inputs[0] == shared else (right, left)

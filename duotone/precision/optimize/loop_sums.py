@@ -1,4 +1,4 @@
-"""Sums of dots over the iterations of a loop, as one dot behind the loop.
+"""Sums of dots over the iterations of a loop, as one dot after the loop.
 
 ::
 
@@ -6,14 +6,14 @@
 
 The gradient of a weight that a recurrent network uses in every step is a sum over the steps. JAX
 carries it through the backward loop: each iteration reads the whole float32 sum, adds one dot to it
-and writes it. Stacking the dots' operands instead, in half, and contracting over the iterations as
-well gives the same sum from one dot, accumulated in float32.
+and writes it. Instead, the loop can stack the dots' operands in half, and one dot contracts over
+the iterations as well. It gives the same sum, accumulated in float32.
 
-It moves fewer bytes where the operands of one iteration are smaller than the sum, as activations
-are beside a weight matrix: half of them is written and read once, the float32 sum is read and
-written in every iteration. It needs memory for all iterations. What the loop reads in slices is
-there already; all else that the sums of a loop stack may be as much as its slices again, or little
-beside the sums themselves. Carried out by :mod:`duotone.jaxpr.nesting.sums`.
+This moves fewer bytes if the operands of one iteration are smaller than the sum, as activations are
+smaller than a weight matrix. The program writes and reads the half operands once, but it reads and
+writes the float32 sum in every iteration. Stacking needs memory for all iterations. The slices that
+the loop reads are in memory already. The stacks that all sums of a loop add may be as large as
+these slices, or small next to the sums. :mod:`duotone.jaxpr.nesting.sums` applies this.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from duotone.precision.optimize.painted_view import View
 
 _NO_ADDITIONS = frozenset({Trait.SUBTRACTS, Trait.SUMS_AXES})
 _MOST_READ = 2
-"""Operands of one iteration, in elements of the sum: 4 bytes of each are moved, 8 of the sum."""
+"""Limit of the operands of one iteration per element of the sum: 4 bytes of each are moved, and 8
+bytes of the sum."""
 _LITTLE = 4
-"""Operands of all iterations together, in elements of the sum: not much beside the sum itself."""
+"""Limit of the operands of all iterations, in elements of the sum: not much next to the sum."""
 
 _Term = tuple[Node, list[int]]
-"""A dot that every iteration adds, and the values to which it is transposed before, in order."""
+"""A dot that every iteration adds, and the results of the transposes after it, in order."""
 
 
 def match(node: Node, view: View) -> Optimization | None:
-    """A carry of a loop of known length that only adds up half dots."""
-    body, held = view.graph.bodies[node.body], view.value(node.outputs[0])
-    # Not a sum of whole numbers, or one that the user keeps half; nor of a loop of unknown length.
+    """Matches a carry of a loop of known length that only sums up half dots."""
+    body, carried = view.graph.bodies[node.body], view.value(node.outputs[0])
+    # No sum of integers, none that the user keeps in half, and no loop of unknown length.
     if Trait.SUMS not in node.traits or not view.is_full(node) or body.until >= 0:
         return None
     terms = _terms(node, view)
     length = body.trips // view.graph.bodies[body.parent].trips
     read = _size(view, (value for dot, _ in terms for value in dot.inputs))
-    if not terms or read >= _MOST_READ * held.size:
+    if not terms or read >= _MOST_READ * carried.size:
         return None
-    if length * read > _LITTLE * held.size and not _fits(node, view):
+    if length * read > _LITTLE * carried.size and not _fits(node, view):
         return None
     write = Expression()
     total = write("start")
@@ -59,13 +60,13 @@ def match(node: Node, view: View) -> Optimization | None:
 
 
 def _terms(node: Node, view: View) -> list[_Term]:
-    """The dots whose sum with the carry is its next value; none if it is not that."""
+    """The dots whose sum with the carry is its next value; empty if something else is."""
     terms: list[_Term] = []
     carried = 0
     open_values = [node.inputs[1]]
     while open_values:
         value = open_values.pop()
-        maker = view.beside(node, value)
+        maker = view.maker_in_body(node, value)
         if maker is None or view.only_reader(value) is None:
             return []
         if maker is node:
@@ -81,7 +82,7 @@ def _terms(node: Node, view: View) -> list[_Term]:
 
 
 def _fits(node: Node, view: View) -> bool:
-    """True if what the sums of a loop stack is no larger than the slices that the loop reads."""
+    """True if the stacks of all sums of a loop are no larger than the slices that it reads."""
     loop = [other for other in view.having(Trait.CARRIES) if other.body == node.body]
     loop = [other for other in loop if Trait.SUMS in other.traits]
     dots = [dot for other in loop for dot, _ in _terms(other, view)]
@@ -97,7 +98,10 @@ def _size(view: View, values: Iterable[int]) -> int:
 
 def _term(node: Node, value: int, view: View) -> _Term | None:
     moved: list[int] = []
-    while (maker := view.beside(node, value)) is not None and view.only_reader(value) is not None:
+    while view.only_reader(value) is not None:
+        maker = view.maker_in_body(node, value)
+        if maker is None:
+            break
         if Trait.EINSUM in maker.traits:
             return (maker, moved[::-1]) if view.computes_half(maker) else None
         if Trait.TRANSPOSES not in maker.traits:

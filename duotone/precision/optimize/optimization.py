@@ -1,24 +1,27 @@
-"""Optimization: one operation carried out in another form, as an expression of neutral operations.
+"""Optimization: one operation in another form, as an expression of neutral operations.
 
 =============  ====================================================================================
 ``read``       a value, as a node reads it: in full, in half, or as it is stored (``None``)
-``operand``    an operand of the operation itself, as it is about to be bound
-``own``        the operation itself, of other operands
-``made``       the operation that makes a value, of other operands
-``take``       what the operation, a gather, takes of an array; of size 1 where the original is not
-``one_hot``    what the operation, a scatter of one update, gives, by comparing places with indices
+``operand``    an operand of the operation itself, in the dtype in which the operation takes it
+``own``        the operation itself, applied to other operands
+``made``       the operation that makes a value, applied to other operands
+``take``       the result of the operation, a gather, on another array, of which some axes have size
+               1
+``one_hot``    the result of the operation, a scatter of one update, from comparing positions with
+               indices
 ``contract``   a dot in the form of the device, by dimension numbers
 ``weight``     an operand that may be a weight, and the value from which it was moved
-``start``      what a loop carries before its first iteration
+``start``      the initial value of a loop's carry
 ``stacked``    a dot over the operands of all iterations of a loop
-``sum``        along axes, in float32
-``multiply``   likewise ``add``, ``divide``, ``negate``, ``transpose``, ``expand``, ``squeeze``
-``widen``      in float32
-``rounded``    float32 numbers that half holds; no compiler leaves this rounding out
+``sum``        a sum along axes, in float32
+``multiply``   elementwise, as are ``add``, ``divide`` and ``negate``
+``transpose``  a permutation of axes; ``expand`` and ``squeeze`` add and remove axes of size 1
+``widen``      a conversion to float32
+``rounded``    float32 numbers that half can represent; no compiler removes this rounding
 ``instead``    the second operand, with the derivative of the first
 =============  ====================================================================================
 
-Steps are carried out in the order in which they were written.
+The interpreter applies steps in the order in which a match wrote them.
 """
 
 from __future__ import annotations
@@ -35,16 +38,16 @@ if TYPE_CHECKING:
 
 
 NOBODY = -1
-"""Reads a value as it was calculated first."""
+"""The reader of a value's first computation, which nothing recomputes."""
 
 
 class Operation(NamedTuple):
     """One step of an expression.
 
     Attributes:
-        name: one of those above.
+        name: one of the names above.
         of: positions of the steps that give its operands.
-        to: what else it takes: axes, a permutation, a shape ….
+        to: its other parameters: axes, a permutation, a shape ….
     """
 
     name: str
@@ -53,7 +56,7 @@ class Operation(NamedTuple):
 
 
 class Expression:
-    """Steps being written; each call adds one and gives its position."""
+    """A list of steps under construction; each call adds one and returns its position."""
 
     def __init__(self) -> None:
         self._steps: list[Operation] = []
@@ -62,15 +65,15 @@ class Expression:
         """Adds a step.
 
         Args:
-            name: of the operation.
-            *of: positions of its operands.
-            to: what else it takes.
+            name: the name of the operation.
+            *of: positions of the steps that give its operands.
+            to: its other parameters.
         """
         self._steps.append(Operation(name, of, tuple(to)))
         return len(self._steps) - 1
 
     def read(self, value: int, reader: int, paint: Paint | None = Paint.FULL) -> int:
-        """Adds a value, as ``reader`` reads it."""
+        """Adds a step that reads a value, as ``reader`` reads it."""
         return self("read", to=(value, reader, paint))
 
     @property
@@ -83,10 +86,11 @@ class Layer(enum.Enum):
     """The part of an operation that an optimization changes; an operation may have one of each."""
 
     RESULT = "result"
-    """The value that stands in its place."""
+    """The value that replaces its result."""
     BINDING = "binding"
-    """How the operation itself is bound, under that."""
+    """How the operation itself is bound, inside the expression of its result."""
     DERIVATIVE = "derivative"
+    """Its derivative."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,12 +98,12 @@ class Optimization:
     """One operation in another form.
 
     Attributes:
-        name: of the optimization, as the registry has it.
-        node: the operation.
+        name: the name of the optimization in the registry.
+        node: the index of the operation.
         reason: what it gains here, for people.
         steps: the expression.
-        full: operations that hand on their float32 sums for it.
-        also: other operations that change with it.
+        full: operations that must keep their float32 accumulators for it.
+        also: optimizations of other operations that it needs.
     """
 
     name: str
@@ -110,9 +114,9 @@ class Optimization:
     also: tuple[Optimization, ...] = ()
 
     def makers(self, graph: Graph) -> set[int]:
-        """Nodes that must be carried out one by one for it: the makers of all that it reads.
+        """Nodes that must be applied one by one for it: the makers of all values that it reads.
 
-        Its own operands aside, which are there in any case.
+        The operands of the operation itself need no entry, since they are available in any case.
         """
         own = graph.nodes[self.node].inputs
         read = {step.to[0] for step in self.steps if step.name == "read"}
@@ -121,4 +125,4 @@ class Optimization:
 
 
 Match = Callable[[Node, "View"], Optimization | None]
-"""The optimization of a node, or ``None`` where the identity does not hold or does not pay."""
+"""Returns the optimization of a node, or ``None`` if it does not apply or does not pay."""

@@ -1,10 +1,7 @@
 """The registry: every optimization by name, and the stage that finds those of a program.
 
-What has no ``match`` here is decided where it is carried out, and keeps the shape it has there; it
-is named, told of and switched off like the others. ``docs/optimizations.md`` is generated from
-this.
-
-Who extends this: see :mod:`duotone.precision.optimize`.
+An entry without ``match`` is decided in the file that its ``elsewhere`` names. Policies, views and
+``docs/optimizations.md``, which is generated from this registry, treat it like the others.
 """
 
 from __future__ import annotations
@@ -32,13 +29,13 @@ class Entry:
     """One row of the registry.
 
     Attributes:
-        name: by which devices have it and policies switch it off.
-        identity: the formula, or what it does in place of what was written.
-        why: what it gains, in a sentence.
-        match: finds it at one node; ``None`` where a plan of the whole program has it.
-        of: the trait of the nodes that ``match`` is asked of.
-        layer: what of an operation it changes.
-        elsewhere: the file of what has no match.
+        name: the name in the table of devices and in policies.
+        identity: the formula, or what the optimization does instead.
+        why: the gain, in one sentence.
+        match: finds it at one node; ``None`` if a plan of the whole program contains it.
+        of: the trait of the nodes for which ``match`` is called.
+        layer: the part of an operation that it changes.
+        elsewhere: the file of an entry without a match.
     """
 
     name: str
@@ -51,7 +48,7 @@ class Entry:
 
     @property
     def file(self) -> str:
-        """Where it is, in ``duotone/``."""
+        """The path of its file in ``duotone/``."""
         module = "" if self.match is None else self.match.__module__
         return self.elsewhere or f"{module.partition('.')[2].replace('.', '/')}.py"
 
@@ -60,65 +57,65 @@ REGISTRY = (
     Entry(
         "trilinear",
         "sum over k of p[q,k] * dot(g, v)[q,k] = sum over d of g[q,d] * dot(p, v)[q,d]",
-        "the kernel of dot(g, v) calculates on, up to the gradient of an attention's scores",
+        "the kernel of dot(g, v) also computes the gradient of an attention's scores",
         trilinear.match,
         Trait.SUMS_AXES,
     ),
     Entry(
         "factors",
         "sum(-(g * s)) = -(s * sum(g))",
-        "gradients of a mean and of a bias become one sum, so g is read once less",
+        "the gradients of a mean and of a bias become one sum, so g is read once less",
         factors.match,
         Trait.SUMS_AXES,
     ),
     Entry(
         "passing_factors",
         "sum(-(g * s)) = -(s * sum(g)), where no other sum and nothing after a dot reads g",
-        "as factors; where g is read along a shortcut too, one sum less made the schedule worse",
+        "as factors; where a shortcut reads g too, one sum less made the schedule worse",
         factors.match_passing,
         Trait.SUMS_AXES,
     ),
     Entry(
         "picks",
         "gather(x - m - s, at) = gather(x, at) - m - s",
-        "log-probabilities of all words are never written where one of each token is picked",
+        "if one word per token is picked, the log-probabilities of all words are never written",
         picks.match,
         Trait.GATHERS,
     ),
     Entry(
         "one_hot",
         "zeros + update at index = select(iota == index, zeros + update, zeros)",
-        "the gradient of picked logits is part of the kernel that reads it",
+        "the gradient of picked logits fuses into the kernel that reads it",
         scatters.match,
         Trait.ADDS_INTO,
     ),
     Entry(
         "loop_sums",
-        "c = c + dot(a[t], b[t]) for every t = c + dot(a, b) over t too",
-        "the gradient of a recurrent weight is not read and written in every iteration",
+        "c = c + dot(a[t], b[t]) for every t = c + dot(a, b), contracted over t too",
+        "the loop does not read and write the gradient of a recurrent weight in every iteration",
         loop_sums.match,
         Trait.CARRIES,
     ),
     Entry(
         "dot_orders",
         "transpose(dot(a, b)) = dot(b', a'); dot(transpose(x), b) = transpose(dot(x, b))",
-        "dots of one large array ask for one layout of it, so it is written once",
+        "all dots of one large array use one layout of it, so it is written once",
         dots.match_orders,
         Trait.EINSUM,
         layer=Layer.BINDING,
     ),
     Entry(
         "swapped_rows",
-        "transpose(dot(a, b)) = dot(b, a), of dots in the form rows",
-        "the gradient of a weight comes in the order of the weight, and is not copied",
+        "transpose(dot(a, b)) = dot(b, a), for dots in the form rows",
+        "the gradient of a weight has the layout of the weight and is not copied",
         dots.match_swapped,
         Trait.EINSUM,
         layer=Layer.BINDING,
     ),
     Entry(
         "window_dots",
-        "convolution whose windows tile the image = dot(image of places by windows, filters)",
-        "there is a bfloat16 kernel for dots, and none for convolutions",
+        "convolution whose windows tile the image = dot(image reshaped to windows, filters)",
+        "XLA has a bfloat16 kernel for dots and none for convolutions",
         dots.match_windows,
         Trait.CONTRACTS,
         layer=Layer.BINDING,
@@ -126,76 +123,76 @@ REGISTRY = (
     Entry(
         "weight_gradients",
         "d/dw of dot(x, half(w)) = dot(x', cotangent) in float32",
-        "the gradient of a weight is not rounded to half, whoever differentiates",
+        "the gradient of a weight is not rounded to half, also where JAX derives it",
         weights.match_weight,
         Trait.EINSUM,
         layer=Layer.DERIVATIVE,
     ),
     Entry(
         "recompute",
-        "f(x) read again later = f(x) calculated again later, from an x that is in memory",
-        "what the backward pass reads of transcendental functions is not kept",
+        "f(x) read later = f(x) recomputed later, from an x that is in memory",
+        "results of transcendental functions are not stored for the backward pass",
         elsewhere="precision/optimize/residuals.py",
     ),
     Entry(
         "recompute_very_expensive",
-        "as recompute, where f has a complementary error function (erfc) in it",
-        "as recompute; the compiler repeats all other functions unasked",
+        "as recompute, for an f that contains a complementary error function (erfc)",
+        "as recompute; the compiler recomputes all other functions by itself",
         elsewhere="precision/optimize/residuals.py",
     ),
     Entry(
         "normalized_softmax",
-        "e read again later = (e / s) * (s / sum(e / s)), for s = sum(e)",
-        "of a softmax neither exponentials nor scores are kept: dots read the quotient anyway",
+        "e read later = (e / s) * (s / sum(e / s)), for s = sum(e)",
+        "a softmax stores neither exponentials nor scores: dots read its normalized result anyway",
         elsewhere="precision/optimize/residuals.py",
     ),
     Entry(
         "free_scales",
-        "f(e, s) read again later = f(e / s, sum(e / s)), where f(c * e, c * s) = f(e, s)",
-        "the sum of a softmax is not kept, so that the softmax is one kernel",
+        "f(e, s) read later = f(e / s, sum(e / s)), where f(c * e, c * s) = f(e, s)",
+        "the sum of a softmax is not stored, so that the softmax is one kernel",
         elsewhere="precision/optimize/free_scales.py",
     ),
     Entry(
         "row_statistics",
-        "m, s read again later = max(x), sum(exp(x - m)) calculated again, from an x in memory",
-        "kernels that calculate exponentials again hold whole rows: the gradient is one of them",
+        "m, s read later = max(x), sum(exp(x - m)) recomputed, from an x in memory",
+        "a kernel that recomputes exponentials has whole rows, so the gradient is one kernel",
         elsewhere="precision/optimize/row_statistics.py",
     ),
     Entry(
         "rounded_once",
-        "all readers of a rounded x, from which exponentials are calculated again, read rounded x",
-        "a compiler that leaves roundings out would compare exponentials of two different numbers",
+        "all readers of a rounded x from which exponentials are recomputed read the rounded x",
+        "a compiler that drops roundings would compare exponentials of two different numbers",
         elsewhere="precision/optimize/residuals.py",
     ),
     Entry(
         "materialize_widened",
-        "float32(x) = float32(x as it is in memory, in half), for several readers of a dot's x",
-        "the compiler would widen x once, in memory, for all of them",
+        "float32(x) = float32(half x in memory), for several readers of the result x of a dot",
+        "the compiler would write a float32 copy of x for all of them",
         elsewhere="precision/casts/cast_plan.py",
     ),
     Entry(
         "materialize_parts",
-        "as materialize_widened, for an x that is joined from parts or added up from several dots",
-        "the compiler would put the parts together twice, or write their sum in float32",
+        "as materialize_widened, for an x that is concatenated, or a sum of several dots",
+        "the compiler would concatenate the parts twice, or write their sum in float32",
         elsewhere="precision/casts/cast_plan.py",
     ),
     Entry(
         "materialize_rows",
-        "as materialize_widened, for an x that a kernel of whole rows gives (see row_statistics)",
-        "the compiler would write x in float32 for dots and sums alike",
+        "as materialize_widened, for the result x of a kernel of whole rows (see row_statistics)",
+        "the compiler would write x in float32 for dots and sums",
         elsewhere="precision/optimize/row_statistics.py",
     ),
 )
-"""Every optimization. Those with a ``match`` are asked in this order; the first match wins."""
+"""Every optimization. The stage tries each ``match`` in this order; the first match wins."""
 
 BY_NAME = MappingProxyType({entry.name: entry for entry in REGISTRY})
 OPTIMIZATIONS = tuple(BY_NAME)
-"""Their names."""
+"""The names of all optimizations."""
 OF_ANY_PAINTER = frozenset(
     "one_hot loop_sums dot_orders swapped_rows window_dots weight_gradients "
     "materialize_widened materialize_parts".split()
 )
-"""Those that depend on no precision of duotone's."""
+"""The optimizations that do not depend on duotone's own painter."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,10 +200,10 @@ class Optimizations:
     """The optimizations of one program.
 
     Attributes:
-        on: the names of those that the device has and nobody switched off.
-        found: by layer and node.
-        recompute: which reads take a value calculated again.
-        reductions: what devices add up in another dtype; no optimization, but told of with them.
+        on: the names of the optimizations that the device gains from and nobody switched off.
+        found: the optimizations of single nodes, by layer and node.
+        recompute: the reads that take a recomputed value.
+        reductions: the sums over devices in another dtype; views list them with optimizations.
     """
 
     on: frozenset[str] = frozenset()
@@ -215,7 +212,7 @@ class Optimizations:
     reductions: Reductions = NO_REDUCTIONS
 
     def named(self, name: str) -> dict[int, Optimization]:
-        """The optimizations of one name, by node."""
+        """The optimizations with a given name, by node."""
         return {found.node: found for found in self.found.values() if found.name == name}
 
     def at(self, node: int, layer: Layer = Layer.RESULT) -> Optimization | None:
@@ -223,9 +220,9 @@ class Optimizations:
         return self.found.get((layer, node))
 
     def nodes(self, graph: Graph) -> set[int]:
-        """The nodes that must be carried out one by one, whatever their precision.
+        """The nodes that must be applied one by one, whatever their precision.
 
-        Includes the makers of what an optimization reads, which may be inside a nested call.
+        Includes the makers of the values that an optimization reads; they may be in a nested call.
         """
         results = [found for (layer, _), found in self.found.items() if layer is Layer.RESULT]
         makers = (found.makers(graph) for found in results)
@@ -239,9 +236,9 @@ def switched_on(
     """The names of the optimizations in effect.
 
     Args:
-        device: those that it gains from.
-        removed: those that the policy switches off.
-        any_painter: only those that hold for every painter.
+        device: the names of those that the device gains from.
+        removed: the names of those that the policy switches off.
+        any_painter: whether to keep only those that hold for every painter.
     """
     on = device - removed
     return on & OF_ANY_PAINTER if any_painter else on
@@ -252,10 +249,10 @@ def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, P
 
     Args:
         view: the program.
-        on: the names of those to look for.
+        on: the names of the optimizations to look for.
 
     Returns:
-        The optimizations, and the painting in which what they need unrounded is stored full.
+        The optimizations, and the painting, in which dots that they need unrounded store full.
     """
     found: dict[tuple[Layer, int], Optimization] = {}
     for entry in REGISTRY:
@@ -277,7 +274,7 @@ def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, P
 
 
 def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Painting:
-    """The painting, with what optimizations need handing on its float32 sums."""
+    """The painting, in which dots that optimizations need unrounded keep their accumulators."""
     store, rules = list(painting.store), list(painting.rules)
     for index in {node for optimization in optimizations for node in optimization.full}:
         if store[index] is Paint.HALF:
@@ -285,26 +282,30 @@ def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Paintin
     return dataclasses.replace(painting, store=tuple(store), rules=tuple(rules))
 
 
-def told(
+def reasons_by_operation(
     graph: Graph, plan: CastPlan, optimizations: Optimizations
 ) -> dict[int, tuple[tuple[str, str], ...]]:
-    """For each operation concerned, the name of each optimization of it and what that does.
+    """For each operation concerned, the name and the reason of each of its optimizations.
 
     Args:
         graph: the program.
-        plan: its casts, some of which hold.
-        optimizations: those of the program.
+        plan: its casts, some of which materialize a value.
+        optimizations: the optimizations of the program.
     """
     found: dict[int, list[tuple[str, str]]] = {}
     for optimization in optimizations.found.values():
         stacked = [step.to[0] for step in optimization.steps if step.name == "stacked"]
         for shown in stacked or [optimization.node]:  # a loop's carry is no operation of the user's
             found.setdefault(shown, []).append((optimization.name, optimization.reason))
-    held = [(c.value, c.held, f"widened by each of {len(c.readers)} readers") for c in plan.casts]
-    for value, name, reason in (*optimizations.recompute.told(optimizations.on), *held):
+    materialized = (
+        (cast.value, cast.materialized, f"widened by each of {len(cast.readers)} readers")
+        for cast in plan.casts
+    )
+    recomputed = optimizations.recompute.reasons(optimizations.on)
+    for value, name, reason in (*recomputed, *materialized):
         producer = graph.values[value].producer
         if name and producer >= 0 and (name, reason) not in found.setdefault(producer, []):
             found[producer].append((name, reason))
-    for node, said in optimizations.reductions.told().items():
-        found.setdefault(node, []).append(said)
-    return {node: tuple(said) for node, said in found.items() if said}
+    for node, reason in optimizations.reductions.reasons().items():
+        found.setdefault(node, []).append(reason)
+    return {node: tuple(reasons) for node, reasons in found.items() if reasons}

@@ -1,4 +1,4 @@
-"""View: what the matches ask of a painted program, worked out once."""
+"""View: a painted program and the facts that matches ask for, computed once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class View:
     Attributes:
         graph: the program.
         classes: what each node is.
-        painting: its precisions.
-        known: the interval of a value, or ``None``.
+        painting: the precisions.
+        known: gives the interval of a value, or ``None``.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class View:
 
     @functools.cached_property
     def _families(self) -> dict[Traits, list[Node]]:
-        """The nodes of each set of traits."""
+        """The nodes by their set of traits."""
         found: dict[Traits, list[Node]] = {}
         for node in self.graph.nodes:
             found.setdefault(node.traits, []).append(node)
@@ -75,14 +75,14 @@ class View:
         producer = self.graph.values[value].producer
         return self.graph.nodes[producer] if producer >= 0 else None
 
-    def beside(self, node: Node, value: int) -> Node | None:
-        """The node that makes a value, if it stands in the same program as ``node``."""
+    def maker_in_body(self, node: Node, value: int) -> Node | None:
+        """The node that makes a value, if it runs in the same body as ``node``."""
         made = self.maker(value)
         return made if made is not None and made.body == node.body else None
 
-    def full_beside(self, node: Node, value: int) -> Node | None:
-        """Likewise, if it computes and stores full."""
-        made = self.beside(node, value)
+    def full_maker(self, node: Node, value: int) -> Node | None:
+        """The node that makes a value, if it runs in ``node``'s body and is full throughout."""
+        made = self.maker_in_body(node, value)
         return made if made is not None and self.painting.is_full(made) else None
 
     def readers(self, value: int) -> list[tuple[Node, int]]:
@@ -95,7 +95,7 @@ class View:
         return self.graph.nodes[readers[0][0]] if len(readers) == 1 else None
 
     def is_full(self, node: Node) -> bool:
-        """True if a node could be half, and calculates and stores full."""
+        """True if a node could be half, but computes and stores full."""
         return self.painting.is_full(node)
 
     def computes_half(self, node: Node) -> bool:
@@ -107,7 +107,7 @@ class View:
         return self.graph.stored(self.painting.store, self.graph.values[value]) is Paint.HALF
 
     def axes(self, node: Node, name: str = "axes") -> tuple[int, ...]:
-        """An attribute of a node that names axes; none where it has no such attribute."""
+        """An attribute of a node that names axes; empty if it has no such attribute."""
         axes = node.attributes.get(name, ())
         assert isinstance(axes, tuple)
         return axes
@@ -116,9 +116,9 @@ class View:
         """True if a factor is the same for all elements along some axes.
 
         Args:
-            factor: a value.
-            shape: of what it is calculated with, element by element.
-            axes: those that a sum removes, say.
+            factor: the index of a value.
+            shape: the shape of the other operand, with which it is combined element by element.
+            axes: the axes, for example those that a sum removes.
         """
         mine = self.shape(factor)
         return not mine or (len(mine) == len(shape) and all(mine[axis] == 1 for axis in axes))

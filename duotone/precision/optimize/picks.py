@@ -1,18 +1,18 @@
-"""Picks: what is picked of a large full value is calculated after picking.
+"""Picks: operations on a large full value run after the gather that picks few of its elements.
 
 ::
 
-    gather(x - m - s, at) = gather(x, at) - m - s,    x in memory in half; m, s of size 1 where one
-                                                      element is picked
+    gather(x - m - s, at) = gather(x, at) - m - s,    x in memory in half; m, s of size 1 along axes
+                                                      from which one element is picked
 
 The loss of a language model picks one log-probability for each token, out of 50,000 that no other
-operation reads from memory. A gather reads memory too, so on a device whose compiler fuses nothing
-into it all of them are written in float32: on a TPU v5e that is 2.5 of the 44 GB of a training step
-of GPT-2. Calculated after picking, they are the same numbers bit for bit.
+operation reads from memory. A gather reads memory too. So a device whose compiler fuses nothing
+into a gather writes all of them in float32: on a TPU v5e, 2.5 of the 44 GB of a training step of
+GPT-2. Computed after picking, the numbers are the same bit for bit.
 
-The derivative is that of the original gather, of all elements in full. So what is out of bounds has
-none, as before, and the cotangents of a sure prediction's logit (``softmax`` of all, less 1 of the
-picked one), which are almost equal, are added up in full.
+The derivative is that of the original gather, over all elements in full. So elements out of bounds
+have none, as before. If the prediction is sure, the cotangents of the picked logit are almost equal
+(``softmax`` from the sum over all, 1 from the pick), and their difference is computed in full.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_CHAIN = 16
 
 
 def match(node: Node, view: View) -> Optimization | None:
-    """A gather of few elements of what is calculated in full from half values in memory."""
+    """Matches a gather of few elements of a value that is computed in full from half values."""
     if not (view.is_full(node) and _picks_few(node, view)):
         return None
     chain = _chain(node, view)
@@ -49,7 +49,10 @@ def match(node: Node, view: View) -> Optimization | None:
         made[index] = write("made", *operands, to=(index,))
     write("instead", plain, made[chain[-1]])
     return Optimization(
-        "picks", node.index, f"{len(chain)} operations of what is picked, not of all", write.steps
+        "picks",
+        node.index,
+        f"{len(chain)} operations run on the picked elements, not on all",
+        write.steps,
     )
 
 
@@ -60,7 +63,7 @@ def _picks_few(node: Node, view: View) -> bool:
 
 
 def _chain(node: Node, view: View) -> list[int] | None:
-    """The values to calculate after picking, in program order; ``None`` if that does not pay."""
+    """The values to compute after picking, in program order; ``None`` if that does not pay."""
     chain: set[int] = set()
     roots: set[int] = set()
     shape = view.shape(node.inputs[0])
@@ -73,8 +76,8 @@ def _chain(node: Node, view: View) -> list[int] | None:
             if not _is_the_same_for_all(index, node, view):
                 return None
             continue
-        producer = view.full_beside(node, index)
-        # A gather gives NaN for places outside of its operand.
+        producer = view.full_maker(node, index)
+        # A gather gives NaN for indices outside of its operand.
         if producer is not None and Trait.KEEPS_NAN in producer.traits:
             chain.add(index)
             stack.extend(producer.inputs)
@@ -89,9 +92,9 @@ def _chain(node: Node, view: View) -> list[int] | None:
 
 
 def _is_the_same_for_all(value: int, node: Node, view: View) -> bool:
-    """True if a value is the same for all elements along the axes that it does not have in full.
+    """True if a value is constant along all axes along which it has another size than the operand.
 
-    An axis that operand and indices of the gather have in common must be there in full.
+    No such axis may be one that the operand and the indices of the gather share.
     """
     shape = view.shape(node.inputs[0])
     pairs = enumerate(zip(view.shape(value), shape, strict=False))  # a scalar has no axes

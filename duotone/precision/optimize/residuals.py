@@ -1,35 +1,34 @@
-"""Residuals: what is calculated again where it is read, instead of being kept.
+"""Residuals: values of the forward pass that the backward pass recomputes instead of keeping.
 
-A value of the forward pass that the backward pass reads crosses memory twice, whatever its dtype. A
-compiler calculates it again where that costs nothing, but keeps the results of transcendental
-functions: of a GELU between two dots it keeps three or four arrays, though all of them follow from
-the first dot's result, which is in memory anyway. Storing them in half does not help either, since
-a compiler drops the rounding of a value that is rounded and widened again (see
-``docs/measured.md``). So such a value is calculated again, from what the half dots gave, behind
-a barrier that keeps the compiler from finding the first calculation.
+A value of the forward pass that the backward pass reads crosses memory twice. A compiler recomputes
+it if that costs nothing, but it keeps the results of transcendental functions. For a GELU between
+two dots it keeps three or four arrays, although all of them follow from the first dot's result,
+which is in memory anyway. Storing them in half does not help, since a compiler removes the rounding
+of a value that is rounded and widened again (see ``docs/measured.md``). So the program recomputes
+such a value from the half results of dots. It reads these through a barrier, which keeps the
+compiler from reusing the first computation.
 
 ::
 
     far reader   = a reader on a higher level (``levels.py``): never in one kernel with the producer
-    chain(v)     = the pointwise operations that lead to v from roots: values that are in memory
-                   anyway (results of other operations, operands of allow operations, arguments);
-                   small values on the way are kept, constants are not counted
-    v is calculated again for its far readers if its chain holds an operation whose result the
-    device's compiler would keep, a transcendental one, and the roots that nothing else keeps are no
-    more bytes than v
+    chain(v)     = the pointwise operations that lead to v from roots. Roots are values that are in
+                   memory anyway: results of other operations, operands of allow operations,
+                   arguments. Small values on the way are kept; constants do not count.
+    v is recomputed for its far readers if its chain contains an operation whose result the device's
+    compiler would keep (a transcendental one), and the roots that nothing else keeps have no more
+    bytes than v
 
-What was divided by its sum, and dots read the quotient now and later, is calculated from that
-quotient: of a softmax neither exponentials nor scores are kept then.
+If dots read a normalized softmax, now and later, its exponentials are recomputed from it. Then
+neither the exponentials nor the scores are kept.
 
-What is cheap throughout is left to the compiler, which does the same unasked. On a TPU, whose dots
-and convolutions calculate their operands themselves, that is nearly everything: a barrier would
-only have written what is in no memory at all. What the user named
-(``jax.ad_checkpoint.checkpoint_name``) is kept. Nothing but pointwise operations is ever calculated
-again: nothing random and nothing with effects.
+The compiler recomputes a chain of cheap operations without being asked. On a TPU, whose dots and
+convolutions compute their operands themselves, this covers nearly every value. Values that the user
+named (``jax.ad_checkpoint.checkpoint_name``) are kept. Only pointwise operations are recomputed, so
+nothing random and nothing with effects is.
 
 References:
-    Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), and ``jax.checkpoint``, of
-    which this is the case that costs no dot.
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), and ``jax.checkpoint``.
+    This module handles the case that recomputes no dot.
 """
 
 from __future__ import annotations
@@ -47,99 +46,111 @@ _LONGEST_CHAIN = 48
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Product:
-    """A value that is calculated again as ``quotient * (divisor / sum(quotient))``.
+    """A value that is recomputed as ``normalized * (divisor / sum(normalized))``.
 
-    The quotient was rounded, so its sum is not quite 1. Gradients of a softmax are differences from
-    a mean weighted with it: were that not divided by the sum, all of the mean would count in them.
+    The normalized value was rounded, so its sum is not quite 1. The gradient of a softmax subtracts
+    a mean weighted with it. Without the division by the sum, that mean would carry its error.
 
     Attributes:
-        quotient: of the value and its sum.
-        divisor: its sum; ``None`` where its scale does not matter (``scale.py``).
-        axes: along which it was added up.
+        normalized: the index of the value divided by its sum.
+        divisor: the index of the sum; ``None`` if the scale does not matter (``free_scales.py``).
+        axes: the axes of the sum.
     """
 
-    quotient: int
+    normalized: int
     divisor: int | None
     axes: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Recompute:
-    """The values that are calculated again, and for whom.
+class Site:
+    """One level of one body; its far readers share the values that are recomputed there.
 
     Attributes:
-        reads: for each (node, value) that takes the second calculation, its place. A place is one
-            level of one body: what is calculated again there is shared.
-        again: for each place, the values that are calculated again.
-        roots: for each place, the large values from which they are calculated.
-        products: values that are calculated again from two others, a quotient of them and its
-            divisor, their sum along some axes.
-        halved: roots that are taken in half though they are stored full, since all read them so.
-        firm: roots of exponentials, of which all readers must see the same rounded numbers, on a
-            device whose compiler leaves roundings out: exponentials of a logit and of the rounded
-            logit are far apart, and their difference is a gradient where a prediction is sure.
+        body: index of the body.
+        level: the level of the readers.
+        recomputed: the values that are recomputed.
+        roots: the large values from which they are recomputed.
     """
 
-    reads: Mapping[tuple[int, int], int]
-    again: Mapping[int, frozenset[int]]
-    roots: Mapping[int, frozenset[int]]
+    body: int
+    level: int
+    recomputed: frozenset[int] = frozenset()
+    roots: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recompute:
+    """The values that are recomputed, and the reads that take them.
+
+    Attributes:
+        reads: for each (node, value) that reads a recomputed value, the index of its site.
+        sites: the sites.
+        products: the values that are recomputed from a normalized value.
+        halved: roots that are stored full but read in half, since all their readers read them so.
+        rounded_once: the roots of recomputed exponentials, on a device whose compiler removes
+            roundings. All their readers must see the same rounded numbers: exponentials of a logit
+            and of the rounded logit are far apart, and their difference is a gradient if a
+            prediction is sure.
+        statistics: recomputed maxima and sums of rows (``row_statistics.py``).
+    """
+
+    reads: Mapping[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+    sites: tuple[Site, ...] = ()
     products: Mapping[int, Product] = dataclasses.field(default_factory=dict)
     halved: frozenset[int] = frozenset()
-    firm: frozenset[int] = frozenset()
-    rows: frozenset[int] = frozenset()
+    rounded_once: frozenset[int] = frozenset()
+    statistics: frozenset[int] = frozenset()
 
     @property
-    def again_anywhere(self) -> frozenset[int]:
-        """The values that are calculated again somewhere."""
-        return frozenset().union(*self.again.values())
+    def recomputed(self) -> frozenset[int]:
+        """The values that any site recomputes."""
+        return frozenset().union(*(site.recomputed for site in self.sites))
 
-    def told(self, on: frozenset[str]) -> Iterator[tuple[int, str, str]]:
-        """For each value that is not as it was: the value, the name of the optimization, and why.
+    def reasons(self, on: frozenset[str]) -> Iterator[tuple[int, str, str]]:
+        """For each value that changes: the value, the name of the optimization, and the reason.
 
         Args:
             on: the names of the optimizations in effect.
         """
-        again = "recompute" if "recompute" in on else "recompute_very_expensive"
-        for value in sorted(self.again_anywhere):
+        general = "recompute" if "recompute" in on else "recompute_very_expensive"
+        for value in sorted(self.recomputed):
             if value in self.products:
-                yield (
-                    value,
-                    "normalized_softmax",
-                    "not kept: recomputed from its quotient and its sum",
-                )
+                reason = "not kept: recomputed from the normalized softmax and its sum"
+                yield value, "normalized_softmax", reason
                 if self.products[value].divisor is None:
                     yield value, "free_scales", "its sum is not kept: later readers need no scale"
-            elif value in self.rows:
-                yield value, "row_statistics", "not kept: calculated again with the exponentials"
+            elif value in self.statistics:
+                yield value, "row_statistics", "not kept: recomputed with the exponentials"
             else:
-                yield value, again, "not kept: calculated again for later readers"
-        for value in sorted(self.firm):
-            yield value, "rounded_once", "rounded for all that read it, not for some"
+                yield value, general, "not kept: recomputed for later readers"
+        for value in sorted(self.rounded_once):
+            yield value, "rounded_once", "rounded for all its readers, not for some"
 
     def nodes(self, graph: Graph) -> set[int]:
-        """The nodes that must be carried out one by one: readers, and what they read comes from."""
+        """The nodes that must be applied one by one: readers, and the makers of what they read."""
         found = {reader for reader, _ in self.reads}
-        for value in self.again_anywhere:
+        for value in self.recomputed:
             maker = graph.values[value].producer
             found.add(maker)
             found.update(graph.values[operand].producer for operand in graph.nodes[maker].inputs)
         return found
 
 
-NOTHING = Recompute({}, {}, {})
+NOTHING = Recompute()
 
 
 def plan_residuals(view: View, on: frozenset[str]) -> Recompute:
-    """Finds the values that are cheaper to calculate again than to keep.
+    """Finds the values that are cheaper to recompute than to keep.
 
     Args:
         view: the program.
-        on: the names of the optimizations in effect: what the device's compiler keeps
-            (``recompute``, ``recompute_very_expensive``), whether ``normalized_softmax`` are taken,
-            and whether it leaves the rounding of what is read at once out (``rounded_once``).
+        on: the names of the optimizations in effect: which results the device's compiler keeps
+            (``recompute``, ``recompute_very_expensive``), whether to use ``normalized_softmax``,
+            and whether the compiler removes roundings (``rounded_once``).
 
     Returns:
-        The reads that take a second calculation, and what that needs.
+        The reads that take a recomputed value, and the sites that recompute it.
     """
     expensive = {kind for kind, names in _KEPT.items() if not on.isdisjoint(names)}
     if not expensive:
@@ -148,20 +159,18 @@ def plan_residuals(view: View, on: frozenset[str]) -> Recompute:
     if "rounded_once" not in on:
         return found
     exponential = (
-        found.roots[place]
-        for place, values in found.again.items()
-        if any(_grows(view.graph, value) for value in values - found.products.keys())
+        site.roots
+        for site in found.sites
+        if any(_grows(view.graph, value) for value in site.recomputed - found.products.keys())
     )
-    return dataclasses.replace(found, firm=frozenset().union(*exponential))
+    return dataclasses.replace(found, rounded_once=frozenset().union(*exponential))
 
 
 _KEPT = {
     Pointwise.EXPENSIVE: ("recompute",),
     Pointwise.VERY_EXPENSIVE: ("recompute", "recompute_very_expensive"),
 }
-"""By kind of operation: the optimizations that recompute its result, which compilers keep."""
-
-
+"""The optimizations that recompute a kept result, by the cost of its operation."""
 _SCALES = frozenset({Trait.FLIPS, Trait.MULTIPLIES, Trait.DIVIDES})
 
 
@@ -179,8 +188,24 @@ def _grows(graph: Graph, value: int) -> bool:
     return True
 
 
+@dataclasses.dataclass(slots=True)
+class _OpenSite:
+    """A :class:`Site` to which the planner still adds values."""
+
+    index: int
+    recomputed: set[int] = dataclasses.field(default_factory=set)
+    roots: set[int] = dataclasses.field(default_factory=set)
+
+
 class _Planner:
-    """The analysis of one program; values are looked at in program order."""
+    """The analysis of one program; it visits values in program order.
+
+    Attributes:
+        kept: values that are in memory for their far readers, if they have any.
+        sites: the sites, by body and level.
+        reads: as in :class:`Recompute`.
+        products: as in :class:`Recompute`.
+    """
 
     def __init__(self, view: View, expensive: Collection[Pointwise], *, normalized: bool) -> None:
         self.view = view
@@ -193,10 +218,8 @@ class _Planner:
         nodes = self.levels.nodes
         self.furthest = [max((nodes[r] for r, _ in rs), default=0) for rs in self.readers]
         self.kept: set[int] = {value for value, _ in graph.outputs}
-        self.places: dict[tuple[int, int], int] = {}
+        self.sites: dict[tuple[int, int], _OpenSite] = {}
         self.reads: dict[tuple[int, int], int] = {}
-        self.again: dict[int, set[int]] = {}
-        self.roots: dict[int, set[int]] = {}
         self.products: dict[int, Product] = {}
         for node in graph.nodes:
             if self.levels.anchors[node.index]:
@@ -205,50 +228,46 @@ class _Planner:
                 self.kept.update(node.outputs)
 
     def plan(self) -> Recompute:
-        """One pass over all values, in program order."""
+        """Decides on all values in program order, then shares the recomputed ones."""
         for node in self.graph.nodes:
             for value in node.outputs:
                 far = self._far_readers(value)
                 if far:
                     self._decide(node, self.graph.values[value], far)
         self._share()
-        return Recompute(
-            self.reads,
-            {place: frozenset(values) for place, values in self.again.items()},
-            {place: frozenset(values) for place, values in self.roots.items()},
-            self.products,
-            frozenset(
-                made.quotient
-                for made in self.products.values()
-                if self._is_read_half(made.quotient)
-            ),
+        sites = (
+            Site(body, level, frozenset(site.recomputed), frozenset(site.roots))
+            for (body, level), site in self.sites.items()
         )
+        normalized = (product.normalized for product in self.products.values())
+        halved = frozenset(value for value in normalized if self._is_read_half(value))
+        return Recompute(self.reads, tuple(sites), self.products, halved)
 
     def _share(self) -> None:
-        """Lets all far readers at a place read what is recomputed there, cheap or expensive."""
+        """Lets all far readers at a site read the values recomputed there, cheap ones too."""
         for node in self.graph.nodes:
-            place = self.places.get((node.body, self.levels.nodes[node.index]))
-            if place is None or not self._may_read_again(node.index, node.body):
+            site = self.sites.get((node.body, self.levels.nodes[node.index]))
+            if site is None or not self._may_read_recomputed(node.index, node.body):
                 continue
             for value in node.inputs:
                 far = self.levels.is_far(value, node.index)
-                if far and self._follows(value, place, node.body):
-                    self.reads[node.index, value] = place
+                if far and self._is_available(value, site, node.body):
+                    self.reads[node.index, value] = site.index
 
-    def _follows(self, value: int, place: int, body: int) -> bool:
-        """True if a value is calculated again at a place, or can be from what is there.
+    def _is_available(self, value: int, site: _OpenSite, body: int) -> bool:
+        """True if a site recomputes a value, or can recompute it from its roots.
 
-        A value of the program around is not: what it is made from may not be handed in.
+        A value of another body is not available, since its operands may not enter this one.
         """
-        if value in self.again[place]:
+        if value in site.recomputed:
             return True
         producer = self.graph.values[value].producer
         if producer < 0 or value in self.kept or self.graph.values[value].body != body:
             return False
         found = self._chain(self.graph.nodes[producer], self.graph.values[value])
-        if found is None or not found[1] or not found[1] <= self.roots[place]:
+        if found is None or not found[1] or not found[1] <= site.roots:
             return False
-        self.again[place] |= found[0]
+        site.recomputed |= found[0]
         return True
 
     def _has_far_readers(self, value: int) -> bool:
@@ -260,7 +279,7 @@ class _Planner:
         return [reader for reader, _ in self.readers[value] if self.levels.is_far(value, reader)]
 
     def _decide(self, node: Node, value: Value, far: list[int]) -> None:
-        """Keeps a value with far readers, calculates it again for them, or leaves it alone."""
+        """Keeps a value with far readers, recomputes it for them, or leaves it to the compiler."""
         found = self._chain(node, value)
         if found is None or value.index in self.kept:
             self.kept.add(value.index)
@@ -270,49 +289,46 @@ class _Planner:
             if len(roots) > 1:
                 self.kept.add(value.index)
             return
-        needed = sum(self._bytes(root) for root in roots if not self._is_kept(root))
-        here = all(self._may_read_again(reader, node.body) for reader in far)
-        # A key, a token or a reference is not hidden from the compiler.
+        added = sum(self._bytes(root) for root in roots if not self._is_kept(root))
+        readable = all(self._may_read_recomputed(reader, node.body) for reader in far)
+        # A barrier does not hide a key, a token or a reference from the compiler.
         numbers = all(self._bytes(root) for root in roots)
-        may = self.normalized and needed and here and numbers
+        may = self.normalized and added and readable and numbers
         if may and (product := self._product(node, value, far)):
             self.products[value.index] = product
-            chain, roots, needed = {value.index}, {product.quotient}, 0
-        if not (here and roots and numbers) or needed > self._bytes(value.index):
+            chain, roots, added = {value.index}, {product.normalized}, 0
+        if not (readable and roots and numbers) or added > self._bytes(value.index):
             self.kept.add(value.index)
             return
         self.kept.update(roots)
         for reader in far:
-            level = self.levels.nodes[reader]
-            place = self.places.setdefault((node.body, level), len(self.places))
-            self.reads[reader, value.index] = place
-            self.again.setdefault(place, set()).update(chain)
-            self.roots.setdefault(place, set()).update(roots)
+            key = node.body, self.levels.nodes[reader]
+            site = self.sites.setdefault(key, _OpenSite(len(self.sites)))
+            self.reads[reader, value.index] = site.index
+            site.recomputed |= chain
+            site.roots |= roots
 
     def _product(self, node: Node, value: Value, far: list[int]) -> Product | None:
-        """A quotient that is in memory anyway, from which a value is calculated.
+        """A normalized value that is in memory anyway, from which a value can be recomputed.
 
-        Of the exponentials of a softmax, dots read the quotient, now and later. Only where ranges
-        say that half holds the value (so its sum is finite), divided by its sum (so that the
-        quotient is as exact as anything that the value is weighed with), and only multiplied with.
+        Dots read the exponentials of a softmax normalized, now and later. This requires that the
+        value fits half, so that its sum is finite; that the normalized value is as exact as other
+        weights, so that its divisor is the sum; and that far readers only multiply the value.
         """
         multiplied = all(Trait.MULTIPLIES in self.graph.nodes[reader].traits for reader in far)
         if not multiplied or not self.classes.nodes[node.index].stores_half:
             return None
         for reader, slot in self.readers[value.index]:
-            by = self.graph.nodes[reader]
-            if (
-                Trait.DIVIDES not in by.traits
-                or slot
-                or by.body != node.body
-                or by.index > min(far)
-            ):
+            division = self.graph.nodes[reader]
+            if Trait.DIVIDES not in division.traits or slot or division.body != node.body:
                 continue
-            quotient, divisor = by.outputs[0], by.inputs[1]
+            if division.index > min(far):
+                continue
+            normalized, divisor = division.outputs[0], division.inputs[1]
             small = self._costs_nothing(self.graph.values[divisor], value)
             axes = self._summed_axes(divisor, value.index)
-            if small and axes and self._is_kept(quotient):
-                return Product(quotient, divisor, axes)
+            if small and axes and self._is_kept(normalized):
+                return Product(normalized, divisor, axes)
         return None
 
     def _summed_axes(self, divisor: int, value: int) -> tuple[int, ...]:
@@ -328,10 +344,10 @@ class _Planner:
         return ()
 
     def _is_read_half(self, value: int) -> bool:
-        """True if all that read a value read it in half."""
+        """True if all readers of a value read it in half."""
         return all(self.view.computes_half(reader) for reader, _ in self.view.readers(value))
 
-    def _may_read_again(self, reader: int, body: int) -> bool:
+    def _may_read_recomputed(self, reader: int, body: int) -> bool:
         node = self.graph.nodes[reader]
         compares = Trait.EQUALITY in self.classes.nodes[reader].entry.traits
         return node.body == body and Trait.STRUCTURAL not in node.traits and not compares
@@ -341,43 +357,41 @@ class _Planner:
         return value in self.kept and self._has_far_readers(value)
 
     def _chain(self, node: Node, value: Value) -> tuple[set[int], set[int]] | None:
-        """The values to calculate again for one value, it included, and their large roots."""
+        """The values to recompute for one value, including it, and their large roots."""
         chain: set[int] = set()
         roots: set[int] = set()
         stack = [value.index]
         while stack:
             index = stack.pop()
-            held = self.graph.values[index]
-            if index in chain or index in roots or self._costs_nothing(held, value):
+            operand = self.graph.values[index]
+            if index in chain or index in roots or self._costs_nothing(operand, value):
                 continue
             if index != value.index and index in self.kept:
                 roots.add(index)
             elif index in self.products:
                 chain.add(index)
-                roots.add(self.products[index].quotient)
-            elif held.body == node.body and self._pointwise(index) is not Pointwise.NO:
+                roots.add(self.products[index].normalized)
+            elif operand.body == node.body and self._pointwise(index) is not Pointwise.NO:
                 chain.add(index)
-                stack.extend(self.graph.nodes[held.producer].inputs)
+                stack.extend(self.graph.nodes[operand.producer].inputs)
             else:
                 roots.add(index)
             if len(chain) > _LONGEST_CHAIN:
                 return None
         return (chain, roots) if chain else None
 
-    def _costs_nothing(self, held: Value, value: Value) -> bool:
-        """True if an operand is read as it is: it is small, or not in memory at all."""
-        if held.index == value.index:
+    def _costs_nothing(self, operand: Value, value: Value) -> bool:
+        """True if reading an operand costs nothing next to ``value``: it is small or constant."""
+        if operand.index == value.index:
             return False
-        if held.constant is not None or not held.shape:
+        if operand.constant is not None or not operand.shape:
             return True
-        return held.size * SMALL <= value.size
+        return operand.size * SMALL <= value.size
 
     def _pointwise(self, value: int) -> Pointwise:
         producer = self.graph.values[value].producer
         single = producer >= 0 and len(self.graph.nodes[producer].outputs) == 1
-        if not single:
-            return Pointwise.NO
-        return self.classes.nodes[producer].entry.pointwise
+        return self.classes.nodes[producer].entry.pointwise if single else Pointwise.NO
 
     def _bytes(self, value: int) -> int:
         return self.view.value(value).bytes(half=self.view.is_stored_half(value))

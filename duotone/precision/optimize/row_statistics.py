@@ -1,14 +1,14 @@
-"""Rows: the maximum and the sum of a softmax, calculated again with the exponentials they are of.
+"""Row statistics: recomputes the maximum and the sum of a softmax with its exponentials.
 
 ::
 
     x ─► m = max(x) ─► e = exp(x - m) ─► s = sum(e) ─► e / s       along the last axis
-    read again later: e, m, s, all of them from an x that is in memory
+    read again later: e, m, s, all of them recomputed from an x that is in memory
 
-Where exponentials are calculated again (``residuals.py``), the kernel that does it holds whole
-rows, so it can add them up as well, and a compiler that knows a softmax makes one kernel of the
-gradient. If nothing else reads the maximum and the sum later, the softmax itself is one kernel too,
-that writes the quotient alone. A row must fit into one kernel for that (:data:`LONGEST_ROW`).
+A kernel that recomputes exponentials (``residuals.py``) holds whole rows. So it can sum them up as
+well, and a compiler that recognises a softmax makes one kernel of the gradient. If nothing else
+reads the maximum and the sum later, the softmax itself is one kernel too, which writes only the
+normalized values. A row must fit into one kernel for that (:data:`LONGEST_ROW`).
 """
 
 from __future__ import annotations
@@ -21,93 +21,100 @@ from duotone.ops.entries import Pointwise
 from duotone.ops.traits import Trait
 from duotone.precision.casts.cast_plan import Cast, CastPlan
 from duotone.precision.optimize.painted_view import View
-from duotone.precision.optimize.residuals import Recompute
+from duotone.precision.optimize.residuals import Recompute, Site
 
-ROW_STATISTICS, HOLD_ROWS = "row_statistics", "materialize_rows"
+ROW_STATISTICS, MATERIALIZE_ROWS = "row_statistics", "materialize_rows"
 """The names of these optimizations."""
 LONGEST_ROW = 16384
-"""Elements of the longest row that XLA makes one kernel around (compiled programs for an H200 and
-an A100 with jaxlib 0.10.2 and 0.12.0: 16384 does, 32768 does not)."""
+"""The number of elements of the longest row that XLA makes one kernel around (programs compiled for
+an H200 and an A100 with jaxlib 0.10.2 and 0.12.0: 16384 fits, 32768 does not)."""
 _STATISTICS = frozenset({Trait.EXTREMA, Trait.SUMS_AXES})
 
 
 def fits_kernel(view: View, value: int, axes: tuple[int, ...]) -> bool:
-    """True if a reduction of a value along some axes is one of rows that fit into one kernel."""
+    """True if a reduction of a value is along its last axis, and a row fits into one kernel."""
     shape = view.shape(value)
     length = shape[-1] if shape else 0
     return axes == (len(shape) - 1,) and isinstance(length, int) and length <= LONGEST_ROW
 
 
 def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompute:
-    """Calculates the statistics of exponentials again where the exponentials are.
+    """Recomputes the statistics of exponentials where their readers recompute the exponentials.
 
     Args:
         view: the program.
-        found: what is calculated again.
+        found: the values that are recomputed.
         on: the names of the optimizations in effect.
 
     Returns:
-        The same, with the maxima and sums of rows that can be had from what is read anyway.
+        The same plan, with the maxima and sums of rows that follow from values at the same site.
     """
-    places = _places(view, found) if ROW_STATISTICS in on else {}
-    if not places:
+    if ROW_STATISTICS not in on:
         return found
-    reads, rows = dict(found.reads), dict.fromkeys(found.again, frozenset[int]())
+    indices = {
+        (site.body, site.level): index
+        for index, site in enumerate(found.sites)
+        if _has_exponentials(view, found, site)
+    }
+    if not indices:
+        return found
+    reads = dict(found.reads)
+    statistics = [frozenset[int]() for _ in found.sites]
     for node in view.graph.nodes:
-        place = places.get((node.body, view.levels.nodes[node.index]))
-        compares = (
-            Trait.EQUALITY in view.classes.nodes[node.index].entry.traits
-        )  # `x == max(x)`: first ones only
-        if place is None or compares or Trait.STRUCTURAL in node.traits:
+        index = indices.get((node.body, view.levels.nodes[node.index]))
+        # An equality such as `x == max(x)` must see the values of the first computation.
+        compares = Trait.EQUALITY in view.classes.nodes[node.index].entry.traits
+        if index is None or compares or Trait.STRUCTURAL in node.traits:
             continue
-        sources = _sources(found, place)
+        sources = _sources(found, found.sites[index])
         for value in node.inputs:
             if (node.index, value) not in reads and view.levels.is_far(value, node.index):
                 made = _statistics(view, value, sources)
                 if made:
-                    reads[node.index, value] = place
-                    rows[place] |= made
-    for place in set(places.values()):
-        makers = (view.maker(value) for value in found.again[place])
+                    reads[node.index, value] = index
+                    statistics[index] |= made
+    for index in indices.values():
+        site = found.sites[index]
+        makers = (view.maker(value) for value in site.recomputed)
         operands = {value for maker in makers if maker for value in maker.inputs}
-        sources = _sources(found, place)
+        sources = _sources(found, site)
         for value in operands - sources:
-            rows[place] |= _statistics(view, value, sources)
-    again = {place: made | rows[place] for place, made in found.again.items()}
-    every = frozenset().union(*rows.values())
-    return dataclasses.replace(found, reads=reads, again=again, rows=every)
+            statistics[index] |= _statistics(view, value, sources)
+    sites = tuple(
+        dataclasses.replace(site, recomputed=site.recomputed | made)
+        for site, made in zip(found.sites, statistics, strict=True)
+    )
+    every = frozenset().union(*statistics)
+    return dataclasses.replace(found, reads=reads, sites=sites, statistics=every)
 
 
-def _sources(found: Recompute, place: int) -> Set[int]:
-    """The values at a place whose rows can be added up there.
+def _sources(found: Recompute, site: Site) -> Set[int]:
+    """The values at a site whose rows can be summed up there.
 
-    What is calculated from its quotient is not among them: that takes its sum.
+    A value that is recomputed from its normalized form is no source, since that needs its sum.
     """
-    return (found.again[place] | found.roots[place]) - found.products.keys()
+    return (site.recomputed | site.roots) - found.products.keys()
 
 
-def _places(view: View, found: Recompute) -> dict[tuple[int, int], int]:
-    """The places at which exponentials are calculated from what they are exponentials of."""
-    graph, levels = view.graph, view.levels.nodes
-    made = {
-        place
-        for place, again in found.again.items()
-        for value in again - found.products.keys()
-        if Trait.EXPONENTIAL in graph.nodes[graph.values[value].producer].traits
-    }
-    return {(graph.nodes[n].body, levels[n]): p for (n, _), p in found.reads.items() if p in made}
+def _has_exponentials(view: View, found: Recompute, site: Site) -> bool:
+    """True if a site recomputes an exponential from its operand."""
+    graph = view.graph
+    return any(
+        Trait.EXPONENTIAL in graph.nodes[graph.values[value].producer].traits
+        for value in site.recomputed - found.products.keys()
+    )
 
 
 def _statistics(view: View, value: int, sources: Set[int]) -> frozenset[int]:
-    """The small values to calculate again for one, all from rows of ``sources``; else none."""
+    """The small values to recompute for one, from rows of ``sources``; empty if it needs others."""
     found: set[int] = set()
     stack, of_rows = [value], False
     while stack:
         index = stack.pop()
-        held, node = view.value(index), view.maker(index)
-        if held.constant is not None or index in found:
+        operand, node = view.value(index), view.maker(index)
+        if operand.constant is not None or index in found:
             continue
-        if node is None or node.body != held.body or len(node.outputs) > 1:
+        if node is None or node.body != operand.body or len(node.outputs) > 1:
             return frozenset()
         if not node.traits.isdisjoint(_STATISTICS):
             (rows,) = node.inputs
@@ -123,46 +130,50 @@ def _statistics(view: View, value: int, sources: Set[int]) -> frozenset[int]:
 
 
 def materialize_rows(view: View, plan: CastPlan, found: Recompute, on: frozenset[str]) -> CastPlan:
-    """Lets what reads the result of a kernel of whole rows in full read it where it is, in half.
+    """Lets full readers read the result of a kernel of whole rows in half, where it is in memory.
 
-    Others read it in half: dots. Such a kernel has one result: a compiler that drops the rounding
-    for a reader in full (the gradient of a bias of scores, a sum over sequences) would write it in
-    float32, for both.
+    This concerns results that dots read in half. Such a kernel has one result. A compiler that
+    removes the rounding for a full reader (the gradient of a bias of scores, a sum over sequences)
+    would write the result in float32, for both.
 
     Args:
         view: the program.
         plan: its casts.
-        found: what is calculated again.
+        found: the values that are recomputed.
         on: the names of the optimizations in effect.
 
     Returns:
-        The casts, some more of them held.
+        The casts, of which some more read a materialized value.
     """
-    if HOLD_ROWS not in on:
+    if MATERIALIZE_ROWS not in on:
         return plan
     made = _made_of_rows(view, found)
 
-    def is_held(cast: Cast) -> bool:
+    def reads_rows(cast: Cast) -> bool:
         return (
             cast.to is Paint.FULL
-            and not cast.held
+            and not cast.materialized
             and cast.value in made
             and view.is_stored_half(cast.value)
             and any(view.computes_half(node) for node, _ in view.readers(cast.value))
         )
 
-    casts = (dataclasses.replace(c, held=HOLD_ROWS) if is_held(c) else c for c in plan.casts)
+    casts = (
+        dataclasses.replace(cast, materialized=MATERIALIZE_ROWS) if reads_rows(cast) else cast
+        for cast in plan.casts
+    )
+
     return dataclasses.replace(plan, casts=tuple(casts))
 
 
 def _made_of_rows(view: View, found: Recompute) -> set[int]:
-    """The values that are made, in one kernel, of exponentials calculated again in whole rows."""
+    """The values that one kernel makes from exponentials recomputed in whole rows."""
     graph, levels = view.graph, view.levels
-    rows = {place for place, again in found.again.items() if _has_rows(view, found, again)}
+    rows = {index for index, site in enumerate(found.sites) if _has_rows(view, found, site)}
     waiting = [
         graph.nodes[node]
-        for (node, value), place in found.reads.items()
-        if place in rows and Trait.EXPONENTIAL in graph.nodes[graph.values[value].producer].traits
+        for (node, value), site in found.reads.items()
+        if site in rows and Trait.EXPONENTIAL in graph.nodes[graph.values[value].producer].traits
     ]
     made: set[int] = set()
     while waiting:
@@ -180,9 +191,9 @@ def _made_of_rows(view: View, found: Recompute) -> set[int]:
     return made
 
 
-def _has_rows(view: View, found: Recompute, again: Set[int]) -> bool:
-    """True if a kernel that calculates these values again adds up rows of them."""
-    return not found.rows.isdisjoint(again) or any(
+def _has_rows(view: View, found: Recompute, site: Site) -> bool:
+    """True if a kernel that recomputes the values of a site sums up rows of them."""
+    return not found.statistics.isdisjoint(site.recomputed) or any(
         fits_kernel(view, value, found.products[value].axes)
-        for value in again & found.products.keys()
+        for value in site.recomputed & found.products.keys()
     )

@@ -1,13 +1,13 @@
-"""Scatters that add no two updates: as a select that gives the same bits, and fewer bytes.
+"""Scatters that add no two updates to one element: as a select, with the same bits and fewer bytes.
 
 A ``scatter-add`` of one number into each row of a constant is the derivative of picking one logit
-of each row (every cross-entropy with whole-number labels). Compiled, it is a kernel of its own that
-writes the constant out, reads it and writes it again, in float32; as a select it is part of the
-kernel that reads it (``one_hot``).
+of each row (every cross-entropy with integer labels). Compiled, it is a kernel of its own that
+writes the constant, reads it and writes it again, in float32. As a select it is part of the kernel
+that reads it (``one_hot``).
 
-This pays only once everything around it is half: what is left in float32 is then most of the
-traffic. The front end says of which scatters this holds; :mod:`duotone.jaxpr.rules.scatters` has
-the arithmetic of their axes.
+This pays only once everything around it is half: the float32 arrays are then most of the traffic.
+The front end marks the scatters for which this holds; :mod:`duotone.jaxpr.rules.scatters` has the
+arithmetic of their axes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duotone.precision.optimize.painted_view import View
 
 
 def match(node: Node, view: View) -> Optimization | None:
-    """A scatter that can add no two updates, wherever they go, to a constant."""
+    """Matches a scatter to a constant that never adds two updates to one element."""
     if "once" not in node.attributes or view.value(node.inputs[0]).constant is None:
         return None
     write = Expression()

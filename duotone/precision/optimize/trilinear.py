@@ -1,26 +1,29 @@
-"""Trilinear sums: of two contractions in a row, the one that leaves less goes first.
+"""Trilinear sums: of two contractions in a row, the one with the smaller result goes first.
 
 ::
 
     sum over k of  p[q, k] * dot(g, v)[q, k]    =    sum over d of  g[q, d] * dot(p, v)[q, d]
 
 Both are the sum over ``k`` and ``d`` of ``p[q, k] * g[q, d] * v[k, d]``. The gradient of an
-attention's softmax subtracts the sum on the left, over all keys, from ``dot(g, v)``; on the right
-is what the attention gave, with one element for each channel instead of each key. The identity is
-FlashAttention's (Dao et al., 2022, arXiv:2205.14135, section B.2). With the sum known beforehand
-the kernel of ``dot(g, v)`` calculates on, up to the gradient of the scores, with sums that are
-never rounded; otherwise it writes them, in half, and every later dot reads them and the scores.
+attention's softmax subtracts the sum on the left, over all keys, from ``dot(g, v)``. The right side
+uses the result of the attention, which has one element per channel instead of per key. The identity
+is FlashAttention's (Dao et al., 2022, arXiv:2205.14135, section B.2). If the sum is known
+beforehand, the kernel of ``dot(g, v)`` also computes the gradient of the scores, from float32 sums
+that it never rounds. Otherwise it writes ``dot(g, v)`` in half, and every later dot reads that and
+the scores.
 
-Values with an offset make both parts of the difference large and almost equal. Roundings cancel on
-the left, where both come from one rounded array. On the right they must not arise, or be the same:
+If the values have an offset, both terms of the difference are large and almost equal. On the left
+the roundings cancel, because both terms come from one rounded array. On the right there must be no
+roundings, or they must be the same in both terms:
 
-- both dots hand on their float32 sums (rule ``unrounded``),
-- ``g`` is rounded as ``dot(g, v)`` reads it,
-- ``p``, shares ``e / sum(e)``, adds up to 1 only before it is rounded. ``dot(p, v)`` becomes
-  ``dot(half(e), v) / sum(half(e))``, of shares that add up to 1 as they are. With exponentials of
-  at most about 1, as those of a softmax are, nothing overflows on the way.
+- Both dots keep their float32 accumulators (rule ``unrounded``).
+- ``g`` is rounded in the same way as ``dot(g, v)`` reads it.
+- The shares ``p = e / sum(e)`` add up to 1 only before they are rounded. So ``dot(p, v)`` becomes
+  ``dot(half(e), v) / sum(half(e))``, whose shares add up to 1 as they are. Nothing overflows on the
+  way, because the exponentials of a softmax are at most about 1.
 
-The derivatives of both are those of the original operations. For devices whose dots calculate on.
+The derivatives of both are those of the original operations. This is for devices whose compiler
+fuses elementwise operations into a dot's kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from collections.abc import Iterator, Sequence
 
 from duotone.graph.graph import SMALL, Node, Paint
 from duotone.ops.traits import Trait
-from duotone.precision.optimize.factors import beside_sum, parts_of
+from duotone.precision.optimize.factors import parts_of, write_factor
 from duotone.precision.optimize.labels import labels_of, renamed
 from duotone.precision.optimize.optimization import NOBODY, Expression, Operation, Optimization
 from duotone.precision.optimize.painted_view import View
@@ -44,13 +47,13 @@ _LONGEST_CHAIN = 16
 
 
 def match(node: Node, view: View) -> Optimization | None:
-    """A sum of products of shares with a dot, from the dot of the shares."""
+    """Matches a sum of products of shares with a dot, and computes it from the shares' dot."""
     return _Finder(node, view).find() if view.is_full(node) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Term:
-    """A value, and what it must be multiplied with to be what the program has."""
+    """A value, and the factors and divisors that turn it into the program's value."""
 
     value: int
     factors: tuple[tuple[int, int], ...] = ()
@@ -68,7 +71,7 @@ class _Term:
 
 
 class _Finder:
-    """Looks behind one sum."""
+    """The search upstream of one sum."""
 
     def __init__(self, node: Node, view: View) -> None:
         self._node = node
@@ -76,7 +79,7 @@ class _Finder:
         self._axes = view.axes(node)
 
     def find(self) -> Optimization | None:
-        """The sum, and with it the dot of the shares; ``None`` if none pays."""
+        """The optimization of the sum and of the shares' dot; ``None`` if none pays."""
         if not self._added() >= SMALL:
             return None
         for whole in self._peeled(self._node.inputs[0]):
@@ -96,7 +99,7 @@ class _Finder:
     def _of_shares(
         self, summed: Node, order: Sequence[int], product: _Term, other: int
     ) -> Optimization | None:
-        """The optimization, if ``other`` is shares that another dot reads, or parts of such."""
+        """The optimization, if another dot reads ``other``, or the shares of which it is parts."""
         for rest in self._peeled(other):
             for shares, division in self._shares(rest):
                 for dot, slot in self._view.readers(shares.value):
@@ -108,17 +111,17 @@ class _Finder:
         return None
 
     def _added(self) -> float:
-        """How many terms the sum has."""
+        """The number of terms of the sum."""
         return _elements(self._view.shape(self._node.inputs[0]), self._axes)
 
     def _maker(self, value: int) -> Node | None:
-        return self._view.beside(self._node, value)
+        return self._view.maker_in_body(self._node, value)
 
     def _full(self, value: int) -> Node | None:
-        return self._view.full_beside(self._node, value)
+        return self._view.full_maker(self._node, value)
 
     def _is_dot(self, node: Node) -> bool:
-        """True if a node is a dot beside the sum that takes both operands in half, and no pin."""
+        """True if a node is an unpinned dot in the sum's body that reads both operands in half."""
         return (
             "labels" in node.attributes
             and node.body == self._node.body
@@ -128,12 +131,12 @@ class _Finder:
         )
 
     def _alike(self, made: Node, *operands: int) -> bool:
-        """True if operands are as large as a node's result, instead of repeated to be so."""
+        """True if operands are as large as a node's result, instead of being broadcast to it."""
         shape = self._view.shape(made.outputs[0])
         return all(self._view.shape(operand) == shape for operand in operands)
 
     def _peeled(self, value: int) -> Iterator[_Term]:
-        """A value, and what is left of it without one common factor after the other."""
+        """A value, then the same value without one common factor, without two, and so on."""
         term: _Term | None = _Term(value)
         for _ in range(_LONGEST_CHAIN):
             if term is None:
@@ -154,14 +157,14 @@ class _Finder:
         return _Term(operand, factors=((factor, made.index),))
 
     def _combines(self, made: Node, operand: int, factor: int) -> bool:
-        """True if a node only combines ``operand`` with what is the same for all added up."""
+        """True if a node combines ``operand`` with a value that all terms of the sum share."""
         shape = self._view.shape(made.outputs[0])
         return self._alike(made, operand) and self._view.is_common(factor, shape, self._axes)
 
     def _shares(self, term: _Term) -> Iterator[tuple[_Term, Node]]:
-        """The value of ``term`` if it is shares, or shares of which it is the parts.
+        """The shares, if the value of ``term`` is shares or their numerators.
 
-        Each with the node that divides.
+        Yields each with the node that divides.
         """
         made = self._full(term.value)
         if made is not None and self._is_softmax(made):
@@ -172,9 +175,9 @@ class _Finder:
                 yield term.times(_Term(division.outputs[0], factors=(divisor,))), division
 
     def _is_softmax(self, division: Node) -> bool:
-        """True if a node divides exponentials by their sum over the axes of ours.
+        """True if a node divides exponentials by their sum over the same axes as the sum's.
 
-        Of numbers that cancel, the sum of rounded ones may be another one altogether.
+        For numbers of both signs the test fails, since the sum of their roundings may be far off.
         """
         if Trait.DIVIDES not in division.traits or not self._combines(division, *division.inputs):
             return False
@@ -193,7 +196,7 @@ class _Finder:
         )
 
     def _unshaped(self, value: int) -> Node | None:
-        """The node that makes the elements of a value, in this order."""
+        """The node that makes the elements of a value in this order; reshapes are passed over."""
         size = self._view.value(value).size
         while (made := self._full(value)) is not None and Trait.RESHAPES in made.traits:
             value = made.inputs[0]
@@ -202,7 +205,7 @@ class _Finder:
         return made
 
     def _dot(self, value: int) -> tuple[Node | None, Sequence[int]]:
-        """The dot that makes a value, and how its result is transposed."""
+        """The dot that makes a value, and the permutation of its result."""
         made = self._maker(value)
         order: Sequence[int] = range(len(self._view.shape(value)))
         if made is not None and Trait.TRANSPOSES in made.traits:
@@ -222,10 +225,10 @@ class _Finder:
         """The optimization, if both dots and the sum are one trilinear form.
 
         Args:
-            summed: the dot whose result is multiplied.
-            order: how its result is transposed.
-            dot: the dot of the shares.
-            slot: where it reads them.
+            summed: the dot whose result the sum's operand is a product of.
+            order: the permutation of that result.
+            dot: the dot that reads the shares.
+            slot: the slot in which it reads them.
             term: the shares and the factors.
             division: the node that makes the shares.
         """
@@ -247,7 +250,7 @@ class _Finder:
         here = [label for label in out if label in kept]
         free = tuple(axis for axis, label in enumerate(out) if label not in kept)
         if not _elements(view.shape(result), free) * SMALL <= self._added():
-            return None  # what is written in float32 would cost as much as is saved
+            return None  # writing the result in float32 would cost as much as this saves
         there = tuple(here.index(label) for label in kept)
         back = tuple(kept.index(label) for label in here)
         return Optimization(
@@ -261,7 +264,7 @@ class _Finder:
                 Optimization(
                     NAME,
                     dot.index,
-                    "divided by the sum of what it reads, for a sum of its result",
+                    "divided by the sum of the parts that it reads, for a sum of its result",
                     self._dot_of_shares(dot, slot, division, (back, free)),
                 ),
             ),
@@ -275,7 +278,7 @@ class _Finder:
         axes: tuple[tuple[int, ...], tuple[int, ...]],
         term: _Term,
     ) -> tuple[Operation, ...]:
-        """The sum, along and then in the order of ``axes``, of products with a dot's result."""
+        """The sum of products with a result, along ``axes[0]``, permuted by ``axes[1]``."""
         node, view, write = self._node, self._view, Expression()
         plain = write("own", write.read(node.inputs[0], node.index))
         rounded = write("rounded", write.read(operand, summed.index))
@@ -283,16 +286,16 @@ class _Finder:
         found = write("transpose", write("sum", products, to=axes[:1]), to=axes[1:])
         for name, values in (("multiply", term.factors), ("divide", term.divisors)):
             for value, reader in values:
-                found = write(name, found, beside_sum(view, write, node, value, reader))
+                found = write(name, found, write_factor(view, write, node, value, reader))
         write("instead", plain, write("negate", found) if term.negative else found)
         return write.steps
 
     def _dot_of_shares(
         self, dot: Node, slot: int, division: Node, axes: tuple[tuple[int, ...], tuple[int, ...]]
     ) -> tuple[Operation, ...]:
-        """The dot of the parts of a sum, divided by the sum.
+        """The dot of the numerators, divided by their sum.
 
-        Dot and sum read the same rounded parts, so that their shares add up to 1.
+        Dot and sum read the same rounded numerators, so that their shares add up to 1.
         """
         write, (back, free) = Expression(), axes
         operands = [write.read(value, dot.index, Paint.HALF) for value in dot.inputs]
@@ -307,6 +310,6 @@ class _Finder:
 
 
 def _elements(shape: Sequence[object], axes: Sequence[int]) -> float:
-    """How many elements there are along some axes; NaN where a dimension is symbolic."""
+    """The number of elements along some axes; NaN if a dimension is symbolic."""
     sizes = [shape[axis] for axis in axes]
     return math.prod([float(size) if isinstance(size, int) else math.nan for size in sizes])

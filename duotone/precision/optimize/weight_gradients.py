@@ -1,13 +1,14 @@
-"""Derivatives of half dots: of a weight in float32 (``weight_gradients``).
+"""Derivatives of half dots with respect to a weight, in float32 (``weight_gradients``).
 
 ::
 
-    d/dw of dot(x, half(w)) = dot(x', cotangent), summed and handed on in float32
+    d/dw of dot(x, half(w)) = dot(x', cotangent), with a float32 accumulator and result
 
-Who differentiates a painted function has JAX transpose its dots: the cotangent of a half operand is
-half, so that the gradient of a weight would be rounded before it is cast to the weight's float32.
-Here is said what may be a weight; whether it *is* an array that is differentiated by is known only
-where the dot is bound. Carried out by :mod:`duotone.jaxpr.rules.weight_dots`.
+If a user differentiates a painted function, JAX transposes its dots. The cotangent of a half
+operand is half, so JAX would round the gradient of a weight before it casts it to the weight's
+float32. This module finds the operands that may be weights. Only when the dot is bound is it known
+whether an operand *is* an array with respect to which the user differentiates.
+:mod:`duotone.jaxpr.rules.weight_dots` applies this.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _MOVES = frozenset({Trait.RESHAPES, Trait.TRANSPOSES})
 
 
 def match_weight(node: Node, view: View) -> Optimization | None:
-    """A half dot of what is handed to the program, moved at most.
+    """Matches a half dot with an operand that is an argument of the program, moved at most.
 
-    Of two such operands, what is no slice in a loop (the input of one step of a recurrent network)
-    comes first, and then the smaller: the other is most likely an activation.
+    If both operands are, the one that is no slice in a loop comes first (a slice is the input of
+    one step of a recurrent network), and then the smaller one: the other is likely an activation.
     """
     found: list[tuple[bool, int, int, int]] = []
     for slot, value in enumerate(node.inputs) if view.computes_half(node) else ():
@@ -42,5 +43,5 @@ def match_weight(node: Node, view: View) -> Optimization | None:
 
 
 def _moves(node: Node) -> bool:
-    """True if a node moves its operand and repeats none of it: a weight on its way to a dot."""
+    """True if a node moves its operand and repeats none of it, as on a weight's way to a dot."""
     return not node.traits.isdisjoint(_MOVES) and Trait.REPEATS not in node.traits

@@ -15,6 +15,6 @@ PAINTERS: dict[str, Painter] = {
     "tensorflow": paint_tensorflow,
     "mincut": paint_mincut,
 }
-"""By the name that ``Policy(painter=...)`` takes."""
+"""The painters by the name that ``Policy(painter=...)`` takes."""
 
 __all__ = ["PAINTERS", "paint_dominant", "paint_tensorflow"]

@@ -1,8 +1,8 @@
 """Choice: the precisions of nodes that may have either, such that casts cost the least.
 
-Each node has one precision for what it reads and stores. A value costs one cast if any reader has
-another precision than it is stored in; constants cost none, since they are kept in both. A minimum
-cut (:mod:`duotone.graph.cut`) finds the least sum.
+Each node has one precision for its operands and its results. A value costs one cast if any reader
+has another precision than it is stored in. Constants cost none, since they exist in both. A minimum
+cut (:mod:`duotone.graph.cut`) finds the smallest sum.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from duotone.graph.cut import FULL, HALF, Labelling, pay_for_casts
 from duotone.graph.graph import Boundary, Graph, Paint, Value
 
 Cost = Callable[[Value], int]
-"""The cost of casting a value once; a whole number."""
+"""Returns the cost of casting a value once, as an integer."""
 _GIVEN = {Paint.HALF: HALF, Paint.FULL: FULL}
 _ASKED = {Boundary.FULL: Paint.FULL, Boundary.HALF: Paint.HALF}
 
@@ -23,7 +23,7 @@ class Choice:
 
     Args:
         graph: the program.
-        given: the precision of each node; ``None`` where there is a choice.
+        given: the precision of each node; ``None`` for a node with a choice.
     """
 
     def __init__(self, graph: Graph, given: Sequence[Paint | None]) -> None:
@@ -33,22 +33,22 @@ class Choice:
         self._total = 1
 
     def prefer(self, node: int, paint: Paint, cost: int) -> None:
-        """Adds what it costs if an open node has another precision than ``paint``."""
+        """Adds a cost for an open node that has another precision than ``paint``."""
         variable = self._of_node[node]
-        if paint is Paint.HALF:  # the labels are taken the other way round
+        if paint is Paint.HALF:  # the labels are swapped, see `pay_for_casts`
             self._labels.prefer(variable, half=cost)
         else:
             self._labels.prefer(variable, full=cost)
         self._total += cost
 
     def never(self, *, full: int, half: int, cost: int) -> None:
-        """Adds what it costs if one node is full and another one half, beside the cast."""
+        """Adds a cost, besides that of the cast, if one node is full and another one half."""
         pair = self._of_node[half], self._of_node[full]
         self._labels.join(full=pair[0], half=pair[1], cost=cost)
         self._total += cost
 
     def pay(self, cost: Cost) -> None:
-        """Adds the casts of all values."""
+        """Adds the costs of the casts of all values."""
         for value, stored, readers in _values(self._graph):
             producer = _GIVEN[stored] if stored is not None else self._of_node[value.producer]
             read = {r if r < 0 else self._of_node[r] for r in readers}
@@ -58,7 +58,7 @@ class Choice:
                 self._total += 2 * cost(value) * (len(read) + 1)
 
     def solve(self) -> list[Paint]:
-        """The precision of each node; of several choices at the least cost, that with most half."""
+        """The precision of each node; among the cheapest choices, the one with most half nodes."""
         self._labels.prefer(HALF, half=self._total)
         self._labels.prefer(FULL, full=self._total)
         found = self._labels.solve()
@@ -68,18 +68,18 @@ class Choice:
 def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Cost) -> int:
     """The cost of all casts of a painting in which each node has one precision."""
     total = 0
-    for value, settled, readers in _values(graph):
-        stored = paints[value.producer] if settled is None else settled
+    for value, fixed, readers in _values(graph):
+        stored = paints[value.producer] if fixed is None else fixed
         read = {Paint(-1 - r) if r < 0 else paints[r] for r in readers}
         total += cost(value) if read - {stored} else 0
     return total
 
 
 def _values(graph: Graph) -> Iterator[tuple[Value, Paint | None, set[int]]]:
-    """Values that may be cast, how each is stored, and its readers.
+    """Values that may be cast, with the fixed storage and the readers of each.
 
-    How it is stored is ``None`` if as its maker has it. A reader is a node, or minus one and the
-    precision that is asked for in any painting.
+    The fixed storage is ``None`` if the painting of the maker decides. A reader is a node, or minus
+    one minus a precision that every painting needs.
     """
     returned: dict[int, set[int]] = {}
     for index, boundary in graph.outputs:
@@ -93,4 +93,4 @@ def _values(graph: Graph) -> Iterator[tuple[Value, Paint | None, set[int]]]:
             may = graph.nodes[reader].half_inputs[slot]
             readers.add(reader if may else -1 - Paint.FULL)
         if readers:
-            yield value, graph.settled(value), readers
+            yield value, graph.fixed_storage(value), readers

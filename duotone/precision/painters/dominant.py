@@ -1,4 +1,4 @@
-"""duotone's painter; the rules are those of :mod:`duotone.precision.rules`.
+"""duotone's painter; :mod:`duotone.precision.rules` lists its rules.
 
 ::
 
@@ -7,27 +7,27 @@
         along dominant operands, and stops at allow
     half runs forward from allow operations                       (downstream)
         along dominant operands, through infer and clear that are not tainted
-    what leads to an output with no allow operation in between    (state)
-        is full again, if only such operations read it
-    arithmetic with a float32 operand beside the half one         (mixed, inner)
+    nodes that lead to an output with no allow operation in       (state)
+        between are full again, if only such nodes read them
+    arithmetic with a float32 operand next to the half one        (mixed, full_readers)
         computes full and stores half, and so does a sum of such arithmetic for dots;
         arithmetic whose one reader computes full is full itself, and so is a product
-        that only full ones read
-    what only dots and sums read is stored half
-    an allow operation whose readers are all full keeps its float32 accumulator
-    what moves, selects or clips a full value for full readers    (inner)
-        is full
-    casts move backward through clear operations that commute     (fewer bytes cast)
+        with full readers only
+    values that only dots and sums read are stored half           (operand)
+    an allow operation whose readers are all full keeps its       (wide)
+        float32 accumulator
+    nodes that move, select or clip a full value for full         (full_readers)
+        readers are full
+    casts move backward through clear operations that commute     (upstream)
         with them, if all readers are half; not through those that
-        repeat elements, whose transpose would then add up in half
+        repeat elements, whose transpose would then sum in half
 
-In all of this the readers of a value are those behind what only moves, selects, clips or compares
-it: an identity that somebody writes between two operations changes nothing. Each step is one work
-list over the graph.
+The readers of a value are always those after nodes that move, select, clip or compare it, so an
+identity between two operations changes nothing. Each step is one work list over the graph.
 
 References:
-    Dominant operands, and painting everything downstream of allow instead of only what lies between
-    allow operations, were measured: see ``docs/measured.md``.
+    Two choices were measured, see ``docs/measured.md``: dominant operands, and painting all nodes
+    downstream of allow operations instead of only those between two.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def paint_allow(canvas: Canvas) -> None:
 
 
 def spread_taint(canvas: Canvas) -> list[Taint]:
-    """Denies, and spreads taints. Returns the taint of each node's results."""
+    """Paints denied nodes and spreads their taints. Returns the taint of each node's results."""
     nodes, classes = canvas.graph.nodes, canvas.classes.nodes
     taints = [Taint.NONE] * len(nodes)
     inside = _in_networks(canvas)
@@ -106,10 +106,9 @@ def spread_taint(canvas: Canvas) -> list[Taint]:
 
 
 def _in_networks(canvas: Canvas) -> set[int]:
-    """Short dots that follow from allow operations: inside of a network (LoRA, a head).
+    """Short dots that follow from allow operations, so inside of a network (LoRA, a head).
 
-    Such a dot computes full and taints nothing: what is added to its result may be a residual
-    stream.
+    Such a dot computes full but does not taint, since a residual stream may be added to its result.
     """
     nodes = canvas.graph.nodes
     short = {node.index for node in nodes if _SHORT in node.traits}
@@ -119,11 +118,11 @@ def _in_networks(canvas: Canvas) -> set[int]:
     return {index for index in short if not after.isdisjoint(nodes[index].inputs)}
 
 
-_SHORT = Trait.SHORT  # bound once: looking up a member takes its time
+_SHORT = Trait.SHORT  # bound once, since looking up a member takes time
 
 
 def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
-    """The taint that ``node`` takes over from the operand in ``slot``."""
+    """The taint that ``node`` takes from the operand in ``slot``."""
     if not canvas.open[node.index] or canvas.kind(node.index) not in PASSIVE:
         return Taint.NONE
     if not node.half_inputs[slot]:
@@ -139,7 +138,7 @@ def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
 
 
 def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
-    """Half runs forward along dominant operands."""
+    """Paints nodes half forward along dominant operands."""
     graph = canvas.graph
     queue = deque(value.index for value in graph.values if canvas.stored(value.index) is Paint.HALF)
     while queue:
@@ -149,13 +148,13 @@ def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:
                 continue
             if canvas.kind(reader) not in PASSIVE or tainted[reader]:
                 continue
-            if not node.half_inputs[slot] or not follows(canvas, node, slot):
+            if not node.half_inputs[slot] or not _becomes_half(canvas, node, slot):
                 continue
             canvas.paint(reader, Paint.HALF, Rule.DOWNSTREAM)
             queue.extend(v for v in node.outputs if canvas.stored(v) is Paint.HALF)
 
 
-def follows(canvas: Canvas, node: Node, slot: int) -> bool:
+def _becomes_half(canvas: Canvas, node: Node, slot: int) -> bool:
     """True if ``node`` becomes half because the operand in ``slot`` is."""
     entry = canvas.entry(node.index)
     if slot in canvas.dominant(node, parts=Trait.PARTS in entry.traits):
@@ -166,61 +165,72 @@ def follows(canvas: Canvas, node: Node, slot: int) -> bool:
 
 
 def keep_state_full(canvas: Canvas) -> None:
-    """Paints full what leads to an output with no allow operation in between.
+    """Paints full the nodes that lead to an output with no allow operation in between.
 
-    The nodes that are state, those that were full before included, are kept on the canvas.
+    The canvas remembers all these nodes, including those that were full before.
+    """
+    state = _state(canvas)
+    for index in sorted(state):
+        if canvas.compute[index] is Paint.HALF and canvas.rules[index] is Rule.DOWNSTREAM:
+            op = canvas.graph.nodes[index].op
+            canvas.paint(index, Paint.FULL, Rule.STATE, f"{op} leads to an output")
+    canvas.state = frozenset(state)
 
-    First everything from which an output is reached without an allow operation and without getting
-    smaller on the way (a bias gradient is a sum over an activation's gradient; that activation is
-    no state). Then, until nothing changes, what a half operation outside of this reads as well is
-    taken out, unless it is itself an output: it is an activation that happens to be returned late.
+
+def _state(canvas: Canvas) -> set[int]:
+    """The nodes that are state.
+
+    The search starts with all nodes from which a value reaches an output without an allow operation
+    and without getting smaller on the way. (A bias gradient is a sum over an activation's gradient,
+    and that activation is no state.) Then it repeatedly removes nodes that a half operation outside
+    of the set reads too, unless they are outputs themselves. A removed node is an activation that
+    happens to be returned late.
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
-
-    def calculates(node: Node) -> bool:
-        return canvas.kind(node.index) is not Kind.ALLOW
-
-    def is_passive(node: Node) -> bool:
-        return canvas.kind(node.index) in PASSIVE or Trait.STRUCTURAL in node.traits
-
-    reached = _before(canvas, outputs, calculates) | _before(canvas, outputs, is_passive, True)
-    reaching = {i for i in reached if calculates(graph.nodes[i])}
-    returned = _before(canvas, outputs, lambda node: _is_moving(canvas, node), True)
-    queue = deque(reaching)
+    reached = _leading_to(canvas, outputs, _computes)
+    reached |= _leading_to(canvas, outputs, _is_passive, pieces=True)
+    state = {index for index in reached if _computes(canvas, graph.nodes[index])}
+    returned = _leading_to(canvas, outputs, _is_moving, pieces=True)
+    queue = deque(state)
     while queue:
         index = queue.popleft()
-        if index not in reaching or index in returned:
+        if index not in state or index in returned:
             continue
-        readers = canvas.readers(graph.nodes[index].outputs, but=reaching)
-        only_state = all(canvas.compute[r] is Paint.FULL or r in reaching for r in readers)
-        if only_state and any(r in reaching for r in readers):
+        readers = canvas.readers(graph.nodes[index].outputs, but=state)
+        only_state = all(canvas.compute[r] is Paint.FULL or r in state for r in readers)
+        if only_state and any(r in state for r in readers):
             continue
-        reaching.discard(index)
-        queue.extend(
-            producer
-            for v in graph.nodes[index].inputs
-            if (producer := graph.values[v].producer) in reaching
-        )
-    for index in sorted(reaching):
-        node = graph.nodes[index]
-        if canvas.compute[index] is Paint.HALF and canvas.rules[index] is Rule.DOWNSTREAM:
-            canvas.paint(index, Paint.FULL, Rule.STATE, f"{node.op} leads to an output")
-    canvas.state = frozenset(reaching)
+        state.discard(index)
+        producers = (graph.values[value].producer for value in graph.nodes[index].inputs)
+        queue.extend(producer for producer in producers if producer in state)
+    return state
 
 
-def _before(
-    canvas: Canvas, outputs: set[int], passes: Callable[[Node], bool], pieces: bool = False
+def _computes(canvas: Canvas, node: Node) -> bool:
+    return canvas.kind(node.index) is not Kind.ALLOW
+
+
+def _is_passive(canvas: Canvas, node: Node) -> bool:
+    return canvas.kind(node.index) in PASSIVE or Trait.STRUCTURAL in node.traits
+
+
+def _leading_to(
+    canvas: Canvas,
+    outputs: set[int],
+    passes: Callable[[Canvas, Node], bool],
+    *,
+    pieces: bool = False,
 ) -> set[int]:
-    """Nodes from which an output is reached without getting smaller, through what passes.
+    """Nodes from which a value reaches an output without getting smaller.
 
     Args:
         canvas: precisions.
-        outputs: values.
-        passes: what is looked behind.
-        pieces: whether pieces (slices, parts of a split) that are as large together as what they
-            are taken from are that again. Not where something is added up on the way: the rows of
-            an embedding that a batch reads are activations.
+        outputs: the outputs, as values.
+        passes: whether the walk goes on upstream of a node.
+        pieces: whether pieces of a value (slices, parts of a split) count together, so that all of
+            them are as large as the value. A sum on the way ends this: the rows of an embedding
+            that a batch reads are activations.
     """
     graph, values = canvas.graph, canvas.graph.values
     found: set[int] = set()
@@ -232,22 +242,22 @@ def _before(
         if index in found:
             continue
         found.add(index)
-        if not passes(node):
+        if not passes(canvas, node):
             continue
-        result = max((values[v].size for v in node.outputs), default=0)
+        sizes = [values[v].size for v in node.outputs]
         takes = pieces and _is_moving(canvas, node)
         for value in node.inputs:
-            held = values[value]
+            operand = values[value]
             if takes:
-                taken[value] = taken.get(value, 0) + sum(values[v].size for v in node.outputs)
-            whole = held.size <= max(result, taken.get(value, 0))
-            if held.producer >= 0 and held.paintable and whole:
-                queue.append(held.producer)
+                taken[value] = taken.get(value, 0) + sum(sizes)
+            whole = operand.size <= max(0, *sizes, taken.get(value, 0))
+            if operand.producer >= 0 and operand.paintable and whole:
+                queue.append(operand.producer)
     return found
 
 
 def _is_moving(canvas: Canvas, node: Node) -> bool:
-    """True if a node gives all or a part of one large value, or puts parts together."""
+    """True if a node returns all or a part of one large value, or puts parts together."""
     entry, values = canvas.entry(node.index), canvas.graph.values
     read = [values[v] for v in node.inputs if values[v].paintable and values[v].constant is None]
     one = Trait.PARTS in entry.traits or sum(value.size > 1 for value in read) == 1
@@ -260,7 +270,7 @@ def _is_moving(canvas: Canvas, node: Node) -> bool:
 
 
 def move_casts_up(canvas: Canvas) -> None:
-    """A clear operation that commutes with casts becomes half if all its readers are."""
+    """Paints a clear operation half if it commutes with casts and all its readers are half."""
     graph, values = canvas.graph, canvas.graph.values
     kept = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
     half = [n.index for n in graph.nodes if canvas.compute[n.index] is Paint.HALF]
@@ -276,7 +286,7 @@ def move_casts_up(canvas: Canvas) -> None:
 
 
 def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
-    """True if casting the operands of ``node`` gives the same and costs no more."""
+    """True if casting the operands of ``node`` gives the same result and costs no more."""
     values = canvas.graph.values
     if canvas.kind(node.index) is not Kind.CLEAR or not node.paintable:
         return False
@@ -293,8 +303,8 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
             if canvas.compute[reader] is not Paint.HALF or not reads_half:
                 return False
     if Trait.ITERATES in node.traits:
-        # A cast of a whole argument (stacked weights) outside the loop would keep a second copy of
-        # it. What an operation of this program makes for loops only may be stored half at once.
+        # A cast of a whole argument (stacked weights) before the loop would keep a second copy of
+        # it. A result that only loops read may be stored half at once.
         stack = node.inputs[0]
         readers = [canvas.graph.nodes[reader] for reader, _ in canvas.consumers[stack]]
         return values[stack].producer >= 0 and all(
@@ -307,16 +317,17 @@ def _can_take_the_cast(canvas: Canvas, node: Node, kept: set[int]) -> bool:
     ]
     if Trait.SHARDS in node.traits:  # each device casts its own part
         return True
-    # Only one branch runs, so only one of the casts before a join does.
+    # Only one branch runs, so only one of the casts before a join runs.
     cost = max(read, default=0) if Trait.JOINS in node.traits else sum(read)
     made = sum(values[v].size for v in node.outputs)
     return cost == made or (cost < made and Trait.REPEATS not in canvas.entry(node.index).traits)
 
 
 def keep_wide(canvas: Canvas) -> None:
-    """An allow operation read only in full hands on its float32 accumulator.
+    """Lets an allow operation that only full nodes read keep its float32 accumulator.
 
-    Only where it leads to an output: elsewhere half is less to write, and a reader's cast free.
+    The operation must lead to an output. Elsewhere, storing half writes fewer bytes, and the
+    reader's cast is fused at no cost.
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}
@@ -350,7 +361,7 @@ def _leads_to_an_output(canvas: Canvas, node: Node, outputs: Collection[int]) ->
 
 
 def name_the_rest(canvas: Canvas, tainted: list[Taint]) -> None:
-    """Nodes that stayed full because no rule made them half."""
+    """Sets the rule of nodes that stayed full because no rule made them half."""
     for index, rule in enumerate(canvas.rules):
         if rule is None:
             canvas.rules[index] = Rule.TAINT if tainted[index] else Rule.NO_HALF_OPERAND
@@ -366,4 +377,4 @@ STEPS: Mapping[Rule, Callable[[Canvas], None]] = MappingProxyType(
         Rule.UPSTREAM: move_casts_up,
     }
 )
-"""By rule, in order: what follows once half and taint have run."""
+"""The steps after half and taint, by rule, in order."""

@@ -1,21 +1,22 @@
-"""Fewer: where either precision is right, the one with fewer casts.
+"""Fewer: if either precision of a node is right, take the one with fewer casts.
 
-A rule that decides for one node at a time may leave a cast before each of four slices of one input,
-or behind each of nine branches that lead to one result. Here all of them are weighed together, by a
+A rule that decides on one node at a time may leave a cast before each of four slices of one input,
+or after each of nine branches that lead to one result. This stage weighs all of them together, by a
 minimum cut::
 
-    open, full before : state (what leads to a result with no allow operation after it)
-                        moves (clear, commutes with casts), joins of branches
-                        arithmetic of nothing but weights
-                        arithmetic outside of half whose sizes are not known, beside a half operand
-    open, half before : moves, joins and arithmetic, but for what reads large weights
-    never             : a rounding where none was. What becomes half is read half only; but what
-                        moves half values may be read by anything, and state by state and results
-    choose            : the least cost of casts; ties keep the precision that was
+    open, full before : state (nodes that lead to a result with no allow operation after them)
+                        moves (clear, commute with casts), joins of branches
+                        arithmetic that reads only weights
+                        arithmetic that half did not reach, with unknown sizes and a half operand
+    open, half before : moves, joins and arithmetic, except nodes that read large weights
+    never             : a rounding where there was none. Nodes that become half have only half
+                        readers. Moves of half values may have any readers, and state may have
+                        state and results.
+    choose            : the least cost of casts; ties keep the old precision
 
-A cast costs its bytes, and what a device could move in the time that it takes to begin one. It is
-a kernel of its own where casts are operations, as in ONNX; a compiler that fuses casts gains
-nothing here.
+The cost of a cast is its bytes, plus the bytes that a device could move in the time that it takes
+to launch a kernel. That is right if a cast is a kernel of its own, as in ONNX. With a compiler that
+fuses casts, this stage gains nothing.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ from duotone.precision.painters.painting import Painting
 from duotone.precision.rules import Rule
 
 BEGINS = 2**22
-"""Bytes that a device could move while it begins a kernel: 2 to 4 microseconds at 1 to 2 TB/s."""
+"""Bytes that a device could move while it launches a kernel: 2 to 4 microseconds at 1 to 2 TB/s."""
 _ROUNDING = BEGINS // 64
-"""The price of one more rounding on the way to a result: a cast that is saved is worth some."""
+"""The price of one more rounding on the way to a result; a saved cast is worth several."""
 _GUESS = 32
-"""A dimension that is not known: a batch, a row of tokens."""
+"""The assumed size of an unknown dimension: a batch, a row of tokens."""
 _SMALL_WEIGHT = 4096
-"""Elements up to which a constant in float32 is no loss."""
+"""The most elements that a constant may have for float32 to be no loss."""
 _PASSES = 4
-"""Times that the choice is made at most: what became half opens what reads it."""
+"""The most choices in a row: a node that became half opens its readers."""
 
 
 def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
-    """Changes precisions where that needs fewer casts and rounds nothing that must not be.
+    """Changes precisions if that needs fewer casts and adds no harmful rounding.
 
     Args:
         graph: the program.
         classes: what each node is.
-        painting: in which each node stores what it computes.
+        painting: a painting in which each node stores the precision in which it computes.
 
     Returns:
-        A painting whose casts cost no more; what changed has the rule ``cut``.
+        A painting whose casts cost no more; changed nodes have the rule ``cut``.
     """
     for _ in range(_PASSES):
         found = _Pass(graph, classes, painting).painting()
@@ -72,18 +73,18 @@ class _Pass:
         self._opened = [node for node in graph.nodes if self._is_open(node)]
 
     def painting(self) -> Painting:
-        """The better painting; the same if there is none."""
+        """The better painting, or the same one."""
         before, opened = self._before.compute, {node.index for node in self._opened}
         if not opened:
             return self._before
         given = [None if index in opened else paint for index, paint in enumerate(before)]
         choice = Choice(self._graph, given)
         choice.pay(_cost)
-        never = 3 * sum(map(_cost, self._graph.values))
+        prohibitive = 3 * sum(map(_cost, self._graph.values))
         for node in self._opened:
             choice.prefer(node.index, before[node.index], self._price(node))
             if before[node.index] is Paint.FULL and node.index not in self._exact:
-                self._forbid(choice, node, never)
+                self._forbid(choice, node, prohibitive)
         chosen = choice.solve()
         old, new = (cost_of_casts(self._graph, paints, _cost) for paints in (before, chosen))
         return self._before if new >= old else self._changed(chosen)
@@ -94,21 +95,21 @@ class _Pass:
         details = {i: t for i, t in self._before.details.items() if rules[i] is not Rule.CUT}
         return Painting(tuple(chosen), tuple(chosen), rules, details)
 
-    def _forbid(self, choice: Choice, node: Node, never: int) -> None:
-        """Forbids that a node is half where something reads it full."""
+    def _forbid(self, choice: Choice, node: Node, cost: int) -> None:
+        """Makes it prohibitively expensive that a node is half while a reader is full."""
         state = self._before.rules[node.index] is Rule.STATE
         alone = not state and not self._results.isdisjoint(node.outputs)
         for value in node.outputs:
             for reader, slot in self._graph.consumers[value]:
                 if state and self._before.rules[reader] is Rule.STATE:
                     continue
-                choice.never(full=reader, half=node.index, cost=never)
+                choice.never(full=reader, half=node.index, cost=cost)
                 alone = alone or not self._graph.nodes[reader].half_inputs[slot]
         if alone:
-            choice.prefer(node.index, Paint.FULL, never)
+            choice.prefer(node.index, Paint.FULL, cost)
 
     def _price(self, node: Node) -> int:
-        """The cost of another precision than before: the bytes read and written more."""
+        """The cost of changing a node's precision: the bytes that it then reads and writes more."""
         if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
             return _ROUNDING
         if Trait.RESHAPES in node.traits:
@@ -133,13 +134,13 @@ class _Pass:
         return rule is Rule.STATE
 
     def _reads_weights(self, node: Node) -> bool:
-        """True if a node reads weights, or what is made of them, that would be kept in float32."""
+        """True if a node reads weights, or results from weights only, that are kept in float32."""
         read = [self._graph.values[v] for v in node.inputs]
         made = (v for v in read if v.paintable and (_is_constant(v) or v.producer in self._weights))
         return any(v.size > _SMALL_WEIGHT for v in made)
 
     def _may_belong_to_half(self, node: Node) -> bool:
-        """True if a node reads a half value, and its sizes do not say which operand decides."""
+        """True if a node reads a half value, and unknown sizes hide which operand dominates."""
         values = [self._graph.values[v] for v in (*node.inputs, *node.outputs)]
         known = all(isinstance(side, int) for value in values for side in value.shape)
         return not known and any(self._stored(v) is Paint.HALF for v in node.inputs)
@@ -148,7 +149,7 @@ class _Pass:
         return self._graph.stored(self._before.store, self._graph.values[value])
 
     def _move_half_values(self) -> set[int]:
-        """Moves of half values alone: their results are numbers of half in either precision."""
+        """Moves of half values only: half represents their results in either precision."""
         found: set[int] = set()
         for node in self._graph.nodes:
             listed = self._classes.nodes[node.index]
@@ -164,7 +165,7 @@ class _Pass:
 
 
 def _is_carried(node: Node) -> bool:
-    """True for a node between a loop and what is around it: a cast there rounds in each turn."""
+    """True for a node between a loop and its surroundings: a cast there rounds in each turn."""
     return Trait.STRUCTURAL in node.traits and Trait.JOINS not in node.traits
 
 
@@ -180,7 +181,7 @@ def _elements(value: Value) -> int:
 
 
 def _of_weights(graph: Graph) -> set[int]:
-    """Nodes whose float32 operands are all constants, or made of such alone."""
+    """Nodes whose float32 operands are all constants, or results of such nodes."""
     found: set[int] = set()
     for node in graph.nodes:
         read = [graph.values[v] for v in node.inputs if graph.values[v].paintable]

@@ -3,14 +3,14 @@
 ::
 
     half   : the allow operations
-    full   : denied operations, what TensorFlow's passes deny, infer operations that no allow
-             operation lies before with nothing denied in between
+    full   : denied operations, operations that TensorFlow's passes deny, infer operations that no
+             allow operation leads to with nothing denied in between
     open   : the other infer and clear operations
-    choose : the least bytes of casts
-    ties   : as many half operations as can be
+    choose : the fewest bytes of casts
+    ties   : as many half operations as possible
 
-TensorFlow's painting obeys the same rules, so it is one of the choices. For ONNX models; GraphDefs,
-whose units are finer than nodes, have :mod:`duotone.tensorflow.mincut`.
+TensorFlow's painting obeys the same rules, so it is one of the choices. This painter is for ONNX
+models. :mod:`duotone.tensorflow.mincut` is for GraphDefs, whose units are finer than nodes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
     Args:
         graph: the program.
         classes: what each node is.
-        off: nothing can be switched off.
+        off: ignored, since no rule of this painter can be switched off.
 
     Returns:
-        A precision and a rule for every node; TensorFlow's where no other choice is cheaper.
+        A precision and a rule for every node: TensorFlow's if no other choice is cheaper.
     """
     before = paint_tensorflow(graph, classes, off)
     below = _below_allow(graph, classes, before)
@@ -63,7 +63,7 @@ def _bytes(value: Value) -> int:
 
 
 def _below_allow(graph: Graph, classes: Classes, before: Painting) -> set[int]:
-    """Nodes behind an allow operation with nothing denied in between."""
+    """Nodes downstream of an allow operation with nothing denied in between."""
     roots = [index for index, rule in enumerate(before.rules) if rule is Rule.ALLOW]
     after: list[list[int]] = [[] for _ in graph.nodes]
     for node in graph.nodes:

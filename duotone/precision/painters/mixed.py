@@ -1,12 +1,12 @@
 """Compute full, store half: the rules of arithmetic between full and half values.
 
-The readers that count are those behind what only moves, selects, clips or compares
-(:meth:`~duotone.precision.painters.painting.Canvas.readers`). Such an operation has no precision of
-its own: it is half like what it reads, and full at the end, where it reads a full value for full
-readers.
+These rules look through nodes that move, select, clip or compare, and count the readers after them
+(:meth:`~duotone.precision.painters.painting.Canvas.readers`). Such a transparent node has no
+precision of its own. It is half like its operand. The last of these rules makes it full if it reads
+a full value for full readers.
 
-No norm is recognised as such. Of an RMS norm written by hand, squares and their mean are full by
-the lists and by taint before this; what is multiplied with the root is decided here.
+No rule recognises norms as such. In an RMS norm written by hand, the lists and taint have already
+made the squares and their mean full. This module decides about the product with the root.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from duotone.precision.rules import Rule
 def compute_full_store_half(canvas: Canvas) -> None:
     """Computes arithmetic full and stores it half, as people write a layer norm by hand.
 
-    A statistic, a scale or a bias is small and float32; cast to half it would be rounded for
-    nothing, since it is the large values that cost bytes. It also keeps its gradient (a sum over
-    what it was broadcast to) in float32. Walks backward: readers first.
+    A statistic, a scale or a bias is small and float32. A cast to half would only round it, since
+    the large values are the ones that cost bytes. Without the cast, its gradient (a sum over the
+    broadcast axes) stays in float32 too. The walk goes backward, so that it decides on readers
+    first.
     """
     graph = canvas.graph
     outputs = {value for value, _ in graph.outputs}
@@ -33,16 +34,14 @@ def compute_full_store_half(canvas: Canvas) -> None:
     for node in reversed(graph.nodes):
         index = node.index
         arithmetic = canvas.kind(index) is Kind.INFER
-        unstored = arithmetic or index in picked
-        if canvas.rules[index] is not Rule.DOWNSTREAM or not unstored:
+        if canvas.rules[index] is not Rule.DOWNSTREAM or not (arithmetic or index in picked):
             continue
         readers = canvas.readers(node.outputs) if arithmetic else _direct_readers(canvas, node)
-        returned = not outputs.isdisjoint(canvas.moved(node.outputs))
-        all_full = not returned and all(_reads_at_once(canvas, node, r) for r in readers)
         mixed = arithmetic and (reads_full(canvas, node) or _adds_mixed(canvas, node, readers))
-        alone = len(readers) == 1 or index in picked
-        # With several readers where each of them may as well calculate it for itself.
-        if all_full and (mixed or alone or _costs_nothing(canvas, node)):
+        # A node with several readers is stored, unless each of them can recompute it at no cost.
+        unstored = mixed or index in picked or len(readers) == 1 or _costs_nothing(canvas, node)
+        returned = not outputs.isdisjoint(canvas.moved(node.outputs))
+        if unstored and not returned and all(_fuses_full(canvas, node, r) for r in readers):
             canvas.paint(index, Paint.FULL, Rule.FULL_READERS)
         elif mixed:
             canvas.paint(index, Paint.FULL, Rule.MIXED)
@@ -50,16 +49,17 @@ def compute_full_store_half(canvas: Canvas) -> None:
 
 
 def _direct_readers(canvas: Canvas, node: Node) -> list[int]:
-    """The nodes that read a result of ``node`` as it is, nothing looked through."""
+    """The nodes that read a result of ``node`` directly, transparent ones included."""
     return [reader for value in node.outputs for reader, _ in canvas.consumers[value]]
 
 
 def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
-    """True if a node adds up what arithmetic with small full operands gives it alone, for dots.
+    """True if a node sums, for dots, results of arithmetic with small full operands.
 
-    Two parts of the gradient behind a batch norm, three behind a cosine: rounded before they are
-    added, what is left of them may be lost. Not within a longer sum (the residual stream behind a
-    layer norm), which compilers then write in full.
+    An example are the two parts of the gradient upstream of a batch norm, or the three parts
+    upstream of a cosine. If they were rounded before the sum, little might be left of it. A part of
+    a longer sum (the residual stream around a layer norm) does not count, since compilers would
+    then write that sum in full.
     """
     if Trait.ADDS not in canvas.entry(node.index).traits:
         return False
@@ -68,29 +68,31 @@ def _adds_mixed(canvas: Canvas, node: Node, readers: Collection[int]) -> bool:
 
 
 def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
-    """True if arithmetic with small full operands, or a sum of it, makes it for ``node`` alone."""
+    """True if ``node`` alone reads a value, and arithmetic with small full operands made it."""
     queue = [value]
     while queue:
-        asked = queue.pop()
-        producer = canvas.maker(asked)
+        producer = canvas.maker(queue.pop())
         if producer < 0 or len(canvas.readers(canvas.graph.nodes[producer].outputs)) != 1:
             return False
-        made, entry = canvas.graph.nodes[producer], canvas.entry(producer)
-        arithmetic = (
-            canvas.kind(producer) is Kind.INFER and canvas.rules[producer] is Rule.DOWNSTREAM
-        )
-        full = reads_full(canvas, made)
-        if not (arithmetic and made.body == node.body and (full or Trait.ADDS in entry.traits)):
+        made = canvas.graph.nodes[producer]
+        arithmetic = canvas.kind(producer) is Kind.INFER
+        if not arithmetic or canvas.rules[producer] is not Rule.DOWNSTREAM:
             return False
-        queue += () if full else made.inputs
+        if made.body != node.body:
+            return False
+        if reads_full(canvas, made):
+            continue
+        if Trait.ADDS not in canvas.entry(producer).traits:
+            return False
+        queue += made.inputs
     return True
 
 
 def _picked(canvas: Canvas) -> set[int]:
     """Nodes that pick few elements of a large value (the maximum of rows), or only move these.
 
-    To read the value in full costs no more there, and what is subtracted from it then need not see
-    the same rounding of it.
+    Reading that value in full costs no more for them. A later subtraction of the picked elements
+    then need not see the same rounding of the value.
     """
     graph = canvas.graph
     found: set[int] = set()
@@ -107,10 +109,10 @@ def _picked(canvas: Canvas) -> set[int]:
 
 
 def _costs_nothing(canvas: Canvas, node: Node) -> bool:
-    """True if each reader of ``node`` calculates it at no cost, instead of reading it.
+    """True if each reader of ``node`` can recompute it at no cost, instead of reading it.
 
-    A sum of two large values is worth its bytes (a residual stream that several norms read); what
-    differs from one large value by small ones (logits less their maximum) is read as that value.
+    A sum of two large values costs bytes (a residual stream that several norms read). A difference
+    of one large value and small ones (logits less their maximum) only reads the large value.
     """
     entry, values = canvas.entry(node.index), canvas.graph.values
     slots = canvas.dominant(node, parts=False)
@@ -121,7 +123,7 @@ def _costs_nothing(canvas: Canvas, node: Node) -> bool:
 
 
 def reads_full(canvas: Canvas, node: Node) -> bool:
-    """True if an operand of ``node`` that is no constant is stored full."""
+    """True if an operand of ``node`` other than a constant is stored full."""
     return any(
         canvas.stored(v) is Paint.FULL and canvas.graph.values[v].constant is None
         for v, ok in zip(node.inputs, node.half_inputs, strict=True)
@@ -129,8 +131,8 @@ def reads_full(canvas: Canvas, node: Node) -> bool:
     )
 
 
-def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
-    """True if ``reader`` computes full right where ``node`` does, so that they are one kernel."""
+def _fuses_full(canvas: Canvas, node: Node, reader: int) -> bool:
+    """True if ``reader`` computes full in the same body as ``node``, so that they can fuse."""
     read_by = canvas.graph.nodes[reader]
     same_body = read_by.body == node.body
     known = Trait.STRUCTURAL not in read_by.traits and canvas.open[reader]
@@ -138,11 +140,11 @@ def _reads_at_once(canvas: Canvas, node: Node, reader: int) -> bool:
 
 
 def store_operands_half(canvas: Canvas) -> None:
-    """Stores operands of allow operations half: these are in memory in half anyway.
+    """Stores operands of allow operations half, since these are in memory in half anyway.
 
-    So what else reads such a value reads it in half too, if it only adds up its elements (the bias
-    gradient beside a weight gradient): in a sum, roundings even out. In full it would be in memory
-    a second time, twice as large.
+    Other readers that only sum up the elements of such a value read it in half too (the bias
+    gradient next to a weight gradient), since roundings average out in a sum. In full the value
+    would be in memory a second time, twice as large.
     """
     outputs = {value for value, _ in canvas.graph.outputs}
     for node in canvas.graph.nodes:
@@ -158,7 +160,7 @@ def store_operands_half(canvas: Canvas) -> None:
 
 
 def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: bool) -> bool:
-    """True if there are allow operations in half among ``readers``, and else only sums."""
+    """True if ``readers`` are half allow operations and sums, with at least one of the former."""
     sums = {reader for reader in readers if Trait.AVERAGES in canvas.entry(reader).traits}
     dots = readers - sums
     half = all(canvas.kind(r) is Kind.ALLOW and canvas.compute[r] is Paint.HALF for r in dots)
@@ -167,17 +169,17 @@ def _are_for_dots(canvas: Canvas, node: Node, readers: set[int], *, with_sums: b
 
 
 def follow_full(canvas: Canvas) -> None:
-    """Paints full what moves, selects or clips a full value for readers that compute full.
+    """Paints transparent nodes full that read a full value for readers that compute full.
 
-    Not what compares it with a half one, which may have been picked from it, rounded: the two are
-    equal only as long as both are half.
+    A node that compares a full value with a half one stays half. The half value may be a rounded
+    element of the full one, and the two are equal only as long as both are half.
     """
     outputs = {value for value, _ in canvas.graph.outputs}
     for node in canvas.graph.nodes:
-        if not canvas.follows(node.index) or _compares_with_half(canvas, node):
+        if not canvas.is_transparent(node.index) or _compares_with_half(canvas, node):
             continue
         full = reads_full(canvas, node) and outputs.isdisjoint(canvas.moved(node.outputs))
-        if full and all(_reads_at_once(canvas, node, r) for r in canvas.readers(node.outputs)):
+        if full and all(_fuses_full(canvas, node, r) for r in canvas.readers(node.outputs)):
             canvas.paint(node.index, Paint.FULL, Rule.FULL_READERS)
 
 

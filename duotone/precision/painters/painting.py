@@ -1,4 +1,4 @@
-"""A painting: the answer of a painter."""
+"""A painting: the precision of every node, which a painter returns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from duotone.precision.rules import Rule
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Painting:
-    """Precisions.
+    """The precisions of a program, and the rules that decided.
 
     Attributes:
         compute: for each node, the precision of its operands.
         store: for each node, the precision of its results. Differs from ``compute`` for an allow
-            node that accumulates in float32 and hands that on (rule ``wide``), and for a node that
-            computes full and stores half (rule ``mixed``).
+            node that keeps its float32 accumulator (rule ``wide``), and for a node that computes
+            full and stores half (rule ``mixed``).
         rules: for each node, the rule that decided.
-        details: more words for some nodes, by index.
+        details: additional words for some nodes, by index.
     """
 
     compute: tuple[Paint, ...]
@@ -37,15 +37,15 @@ class Painting:
         return Paint.HALF in self.compute or Paint.HALF in self.store
 
     def is_full(self, node: Node) -> bool:
-        """True if a node could be half, and calculates and stores full."""
+        """True if a node could be half, but computes and stores full."""
         full = self.compute[node.index] is self.store[node.index] is Paint.FULL
         return full and all(node.half_outputs) and not node.fixed
 
 
 class Canvas:
-    """The painting while a painter works on it: precisions being decided, one rule a node.
+    """The painting while a painter works on it: precisions so far, and one rule per node.
 
-    Nodes that no painting can change are settled here, so that every painter treats them alike.
+    The constructor decides on nodes that no painting can change, so all painters treat them alike.
     """
 
     def __init__(self, graph: Graph, classes: Classes) -> None:
@@ -57,10 +57,10 @@ class Canvas:
         self.rules: list[Rule | None] = [None] * len(graph.nodes)
         self.details: dict[int, str] = {}
         self.state: frozenset[int] = frozenset()
-        self.open = [self._settle(node) for node in graph.nodes]
+        self.open = [self._is_open(node) for node in graph.nodes]
 
-    def _settle(self, node: Node) -> bool:
-        """Precisions a node that the rules do not decide; says whether the rules decide it."""
+    def _is_open(self, node: Node) -> bool:
+        """True if a painter decides on a node; paints the node if not."""
         found = self.classes.nodes[node.index]
         if not any(node.half_inputs) and not any(node.half_outputs):
             self.rules[node.index] = Rule.FIXED if node.fixed else Rule.INTEGER
@@ -81,20 +81,20 @@ class Canvas:
         return False
 
     def paint(self, node: int, paint: Paint, rule: Rule, detail: str = "") -> None:
-        """Precisions a node."""
+        """Sets the precision and the rule of a node."""
         self.compute[node] = paint
         self.rules[node] = rule
         if detail:
             self.details[node] = detail
 
     def stored(self, value: int) -> Paint:
-        """How a value is kept as things stand."""
-        held = self.graph.values[value]
-        settled = self.graph.settled(held)
-        if settled is not None:
-            return settled
-        store = self.store[held.producer]
-        return self.compute[held.producer] if store is None else store
+        """How a value is stored in the painting so far."""
+        found = self.graph.values[value]
+        fixed = self.graph.fixed_storage(found)
+        if fixed is not None:
+            return fixed
+        store = self.store[found.producer]
+        return self.compute[found.producer] if store is None else store
 
     def kind(self, node: int) -> Kind:
         """The list of a node."""
@@ -105,10 +105,10 @@ class Canvas:
         return self.classes.nodes[node].entry
 
     def dominant(self, node: Node, *, parts: bool) -> list[int]:
-        """The slots of ``node`` that decide for it.
+        """The slots whose operands decide on the precision of ``node``.
 
-        A slot dominates if its value has at least as many elements as the largest result. Where
-        operands are parts of the result, the largest of them do.
+        A slot dominates if its value has at least as many elements as the largest result. If the
+        operands are parts of the result, the largest operands dominate.
         """
         values = self.graph.values
         slots = [slot for slot, ok in enumerate(node.half_inputs) if ok]
@@ -119,52 +119,52 @@ class Canvas:
             result = min(result, max(values[node.inputs[slot]].size for slot in slots))
         return [slot for slot in slots if values[node.inputs[slot]].size >= result]
 
-    def follows(self, node: int) -> bool:
-        """True if a node only has the precision of what it reads.
+    def is_transparent(self, node: int) -> bool:
+        """True if a node has no precision of its own, but takes that of its operands.
 
-        It moves, selects, clips or compares, and no rule but half running forward has painted it.
+        It moves, selects, clips or compares, and half reached it from an operand.
         """
         passive = self.open[node] and self.kind(node) is Kind.CLEAR
         downstream = passive and self.rules[node] is Rule.DOWNSTREAM
         return downstream and Trait.STRUCTURAL not in self.graph.nodes[node].traits
 
     def readers(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
-        """The nodes that read values, behind what only follows.
+        """The nodes that read values, directly or through transparent nodes.
 
         Args:
-            values: of one body.
-            but: nodes behind which nobody looks.
+            values: values of one body.
+            but: nodes that do not count as transparent.
         """
         found: dict[int, None] = {}
         for value in self.moved(values, but):
             for reader, _ in self.consumers[value]:
-                if reader in but or not self._is_looked_through(reader, value):
+                if reader in but or not self._is_passed_through(reader, value):
                     found[reader] = None
         return list(found)
 
     def moved(self, values: Sequence[int], but: Container[int] = ()) -> list[int]:
-        """Some values, and what only follows them."""
+        """Some values, and the values that transparent nodes make of them."""
         found = dict.fromkeys(values)
         queue = list(values)
         while queue:
             value = queue.pop()
             for reader, _ in self.consumers[value]:
-                if reader not in but and self._is_looked_through(reader, value):
+                if reader not in but and self._is_passed_through(reader, value):
                     made = self.graph.nodes[reader].outputs
                     new = [v for v in made if v not in found and self.graph.values[v].paintable]
                     found.update(dict.fromkeys(new))
                     queue += new
         return list(found)
 
-    def _is_looked_through(self, reader: int, value: int) -> bool:
+    def _is_passed_through(self, reader: int, value: int) -> bool:
         made = self.graph.values[value]
         body = self.graph.nodes[made.producer].body if made.producer >= 0 else made.body
-        return self.follows(reader) and self.graph.nodes[reader].body == body
+        return self.is_transparent(reader) and self.graph.nodes[reader].body == body
 
     def maker(self, value: int) -> int:
-        """The node that makes a value, before what only moves it; -1 for arguments."""
+        """The node that makes a value, upstream of transparent nodes; -1 for arguments."""
         producer = self.graph.values[value].producer
-        while producer >= 0 and self.follows(producer):
+        while producer >= 0 and self.is_transparent(producer):
             read = [v for v in self.graph.nodes[producer].inputs if self.graph.values[v].paintable]
             if len(read) != 1:
                 break
@@ -172,7 +172,7 @@ class Canvas:
         return producer
 
     def finish(self) -> Painting:
-        """The painting, frozen.
+        """The painting, as an immutable value.
 
         Raises:
             RewriteError: no rule decided on a node.
@@ -180,7 +180,7 @@ class Canvas:
         rules = [rule for rule in self.rules if rule is not None]
         if len(rules) != len(self.rules):
             node = self.graph.nodes[self.rules.index(None)]
-            raise RewriteError(f"{node.op} at {node.source} was painted by no rule")
+            raise RewriteError(f"no rule painted {node.op} at {node.source}")
         store = tuple(
             compute if kept is None else kept
             for compute, kept in zip(self.compute, self.store, strict=True)
@@ -189,11 +189,11 @@ class Canvas:
 
 
 Painter = Callable[[Graph, Classes, Collection[str]], Painting]
-"""From graph, classes and the rules that are switched off to a painting."""
+"""Takes a graph, its classes and the rules that are switched off, and returns a painting."""
 
 
 def check_painting(painting: Painting, graph: Graph) -> Painting:
-    """Returns ``painting`` if it can be carried out on ``graph``.
+    """Returns ``painting`` if it can be applied to ``graph``.
 
     Raises:
         RewriteError: a node that cannot be half is, or an output that must be half is not.
@@ -202,7 +202,7 @@ def check_painting(painting: Painting, graph: Graph) -> Painting:
         half = Paint.HALF in (painting.compute[node.index], painting.store[node.index])
         if half and not node.paintable:
             raise RewriteError(
-                f"{node.op} at {node.source} was painted half and cannot be: {node.fixed}"
+                f"{node.op} at {node.source} was painted half, but it cannot be: {node.fixed}"
             )
     for value, boundary in graph.outputs:
         if boundary is Boundary.HALF and not graph.values[value].paintable:

@@ -3,15 +3,15 @@
 ::
 
     1 allow-list nodes are allow
-    2 deny runs forward from deny-list nodes through infer, deny and clear; a clear node only if an
-      infer or deny node lies below it through clear nodes
+    2 deny runs forward from deny-list nodes through infer, deny and clear; through a clear node
+      only if clear nodes lead from it to an infer or deny node
     3 infer and clear nodes on a path from allow to allow without deny become allow
     4 an infer node with a direct allow operand and no denied operand becomes allow (TensorFlow 2.20
       and later); nodes are walked in program order and see earlier results
     5 allow runs both ways through clear nodes that are not denied
 
-This is the general algorithm, on the neutral graph: no dominant operands, no state. What concerns
-GraphDef alone (type attributes, TensorLists, kernels) is that front end's.
+This is the general algorithm, on the neutral graph, without dominant operands or state. The front
+end of GraphDef handles what only concerns GraphDef (type attributes, TensorLists, kernels).
 
 References:
     TensorFlow, ``tensorflow/core/grappler/optimizers/auto_mixed_precision.cc``, version 2.21.
@@ -35,7 +35,7 @@ def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) 
     Args:
         graph: the program.
         classes: what each node is.
-        off: nothing of these passes can be switched off.
+        off: ignored, since no rule of these passes can be switched off.
 
     Returns:
         A precision and a rule for every node.
@@ -66,7 +66,7 @@ def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) 
 
 
 class _Flow:
-    """The graph as nodes joined by float32 values, forward and backward."""
+    """The graph as nodes connected by float32 values, forward and backward."""
 
     def __init__(self, canvas: Canvas) -> None:
         self.canvas = canvas

@@ -1,9 +1,9 @@
-"""Assume: from what the user says to assumptions about the values of one graph.
+"""Assume: turns the user's statements into assumptions about the values of one graph.
 
-Ranges are stated by name: of an argument (its path, such as ``params/dense/kernel``), or of the
-results of operations (name scope and operation, as the patterns of ``Policy(keep_full=...)``).
-What calibration measured is stored by the position of a value in the graph, so it holds for one
-function only: :func:`fingerprint` tells.
+The user names an argument (by its path, such as ``params/dense/kernel``) or the results of
+operations (by name scope and operation, as the patterns of ``Policy(keep_full=...)``). Calibration
+stores its measurements by the index of a value in the graph, so they hold for one function only.
+:func:`fingerprint` identifies it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ def assume(
     arguments: Sequence[str] | None,
     measured: Mapping[int, Measured],
 ) -> Assumptions:
-    """The assumptions about a graph.
+    """Collects the assumptions about a graph.
 
     Args:
         graph: the program.
-        stated: name patterns (``fnmatch``) and intervals; all that match a value hold for it.
+        stated: name patterns (``fnmatch``) and intervals; a value has all intervals that match.
         arguments: the name of each input; ``None`` for a program that is only part of the user's
-            function (a derivative rule), where a pattern need not match anything.
-        measured: by value.
+            function (a derivative rule), in which a pattern need not match anything.
+        measured: the measurements by value.
 
     Returns:
         The assumptions.
 
     Raises:
-        RangeError: a pattern matches no argument and no operation, or two that match one value
-            contradict each other.
-        CalibrationError: a value was measured that the program does not have.
+        RangeError: a pattern matches no argument and no operation, or two patterns that match one
+            value contradict each other.
+        CalibrationError: the measurements contain a value that the program does not have.
     """
     _check_measured(graph, measured)
     intervals: dict[int, Interval] = {}
@@ -58,14 +58,14 @@ def assume(
             if Trait.STRUCTURAL not in node.traits and matches(path_of(node)):
                 found += [(v, path_of(node)) for v in node.outputs if graph.values[v].paintable]
         if not found and arguments is not None:
-            raise RangeError(_nothing_named(pattern, graph, arguments))
+            raise RangeError(_unmatched(pattern, graph, arguments))
         for value, name in found:
             before = intervals.get(value, interval)
             if before[0] > interval[1] or interval[0] > before[1]:
                 raise RangeError(
                     f"Policy(ranges=...): two patterns name {name!r} and contradict each other: "
-                    f"{pattern!r} says it is {words(interval)}, another {words(before)}; make one "
-                    "narrower"
+                    f"{pattern!r} says that it is {words(interval)}, another one that it is "
+                    f"{words(before)}; make one narrower"
                 )
             intervals[value] = meet(before, interval) or interval
             names[value] = repr(name)
@@ -76,8 +76,9 @@ def _check_measured(graph: Graph, measured: Mapping[int, Measured]) -> None:
     for value in measured:
         if not 0 <= value < len(graph.values):
             raise CalibrationError(
-                f"the calibration holds value {value} of a program that has {len(graph.values)} "
-                "values: it was damaged or written by hand. Measure again with duotone.calibrate."
+                f"the calibration contains value {value} of a program that has "
+                f"{len(graph.values)} values: it is damaged or was edited. Measure again with "
+                "duotone.calibrate."
             )
 
 
@@ -87,14 +88,14 @@ def path_of(node: Node) -> str:
 
 
 def paths_of(graph: Graph) -> list[str]:
-    """The paths of all operations of the user's, each once."""
+    """The paths of all operations of the user's code, each once."""
     return sorted({path_of(node) for node in graph.nodes if Trait.STRUCTURAL not in node.traits})
 
 
 def nearest(pattern: str, names: Sequence[str]) -> str:
-    """The name that was probably meant by a pattern that matches none; empty if none is near.
+    """The name that the user probably meant by a pattern without a match; empty if none is close.
 
-    One that looks like the whole pattern, else one with a part that looks like its longest part.
+    Prefers a name similar to the whole pattern, else one with a part similar to its longest part.
     """
     close = difflib.get_close_matches(pattern, names, n=1)
     if close:
@@ -106,8 +107,8 @@ def nearest(pattern: str, names: Sequence[str]) -> str:
     return ""
 
 
-def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
-    """The message for a pattern that names nothing."""
+def _unmatched(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
+    """The message for a pattern that matches nothing."""
     floats = [
         name
         for name, value in zip(arguments, graph.inputs, strict=True)
@@ -117,22 +118,22 @@ def _nothing_named(pattern: str, graph: Graph, arguments: Sequence[str]) -> str:
     hint = f" Did you mean {near!r}?" if near else ""
     shown = ", ".join(floats[:8]) + (", ..." if len(floats) > 8 else "")
     return (
-        f"Policy(ranges=...) names {pattern!r}, but no float32 argument and no operation of the "
-        f"function is called so.{hint} Its float32 arguments are: {shown or 'none'}; its "
+        f"Policy(ranges=...) names {pattern!r}, but the function has no float32 argument and no "
+        f"operation of this name.{hint} Its float32 arguments are: {shown or 'none'}; its "
         "operations are named by scope and operation (duotone.explain lists them), and patterns "
-        "may hold wildcards: '*/attention/*'."
+        "may contain wildcards: '*/attention/*'."
     )
 
 
-_SIZES = frozenset({"terms", "length", "small_constants", "once", "sizes"})
+_SIZES = frozenset({"terms", "length", "updates", "once", "sizes"})
 """Attributes of a node that follow from the sizes of arrays."""
 
 
 def fingerprint(graph: Graph) -> str:
-    """A digest that tells a graph from another function's, whatever the sizes of its arrays.
+    """A digest that distinguishes a graph from those of other functions, for arrays of any size.
 
-    Numbers that the function calculates with are part of it, but for those that may be a size, as
-    the one that the sum of a mean is divided by.
+    Numbers in the function's code are part of it, except those that may be a size, such as the
+    divisor of a mean.
     """
     digest = hashlib.sha256()
     inputs = frozenset(graph.inputs)
@@ -140,14 +141,14 @@ def fingerprint(graph: Graph) -> str:
         number = "" if value.index in inputs else _number(graph, value)
         digest.update(f"{value.dtype},{len(value.shape)},{value.producer},{number};".encode())
     for node in graph.nodes:
-        said = sorted((k, v) for k, v in node.attributes.items() if k not in _SIZES)
-        digest.update(f"{node.op},{node.inputs},{node.outputs},{node.body},{said};".encode())
+        fixed = sorted((k, v) for k, v in node.attributes.items() if k not in _SIZES)
+        digest.update(f"{node.op},{node.inputs},{node.outputs},{node.body},{fixed};".encode())
     digest.update(f"{graph.inputs},{[value for value, _ in graph.outputs]}".encode())
     return digest.hexdigest()
 
 
 def _number(graph: Graph, value: Value) -> str:
-    """The number that a value is in the program, as text; ``size`` where it may be a size."""
+    """The number that a value is in the program, as text; ``size`` if it may be a size."""
     constant = value.constant
     if value.producer >= 0 or value.shape or constant is None or "float" not in value.dtype:
         return ""
@@ -158,10 +159,10 @@ def _number(graph: Graph, value: Value) -> str:
 
 
 def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
-    """True if a node divides by a whole number, or takes something off it, as in ``n - 1``.
+    """True if a node divides by an integer, or subtracts from one, as in ``n - 1``.
 
-    The sizes of arrays are not asked: else one number of a program would count in one batch and
-    not in the next.
+    The test does not look at the sizes of arrays. Otherwise a number of the program would be a size
+    in one batch and not in the next.
     """
     if Trait.DIVIDES in node.traits and slot == 1:
         return number.is_integer()
@@ -173,19 +174,19 @@ def _may_be_size(graph: Graph, node: Node, slot: int, number: float) -> bool:
 
 
 def check_fingerprint(expected: str, graph: Graph, function: str) -> None:
-    """Raises unless a calibration was made for this graph.
+    """Raises an error unless a calibration was made for this graph.
 
     Args:
-        expected: the calibration's.
+        expected: the fingerprint in the calibration.
         graph: the program.
         function: the function that was calibrated, for the error.
 
     Raises:
-        CalibrationError: it was made for another one.
+        CalibrationError: it was made for another graph.
     """
     if fingerprint(graph) != expected:
         raise CalibrationError(
-            f"this is a calibration of another function: it was measured for {function}, whose "
-            f"graph differs from the one painted now ({len(graph.nodes)} operations). Measure the "
-            "function that you rewrite, derivatives included, with duotone.calibrate."
+            f"this calibration belongs to another function: {function} was measured, and its graph "
+            f"differs from the one that is painted now ({len(graph.nodes)} operations). Measure "
+            "the function that you rewrite, derivatives included, with duotone.calibrate."
         )

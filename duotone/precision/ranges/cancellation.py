@@ -1,8 +1,8 @@
-"""Values to look at closely: a small error of theirs is not a small error of what follows."""
+"""Sensitive values: a small error of such a value is not a small error of the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from duotone.graph.graph import Graph, Node
 from duotone.ops.entries import Kind
@@ -12,57 +12,55 @@ from duotone.precision.ranges.find import Ranges
 from duotone.precision.ranges.interval import Interval
 
 POLES: Traits = frozenset({Trait.DIVIDES, Trait.POLE, Trait.UNDESCRIBED})
-"""Traits of operations that magnify a small error of an operand next to some number. An operation
-that nobody described may."""
-CLOSELY: Traits = POLES | {Trait.DECIDES, Trait.MULTIPLIES_UP}
+"""Traits of operations that magnify a small error of an operand next to some number. An undescribed
+operation may do so."""
+SENSITIVE: Traits = POLES | {Trait.DECIDES, Trait.MULTIPLIES_UP}
 """Traits of operations in which a small error of an operand is not a small error of the result."""
 _LOGS = Trait.LOGS
 _SUMS = frozenset({Trait.SUMS, Trait.SUMS_AXES, Trait.ADDS_INTO})
 _DIVISIONS = frozenset({Trait.DIVIDES, Trait.ROOTS})
 
 
-def looked_at_closely(
-    graph: Graph, classes: Classes, ranges: Ranges, by: Traits = CLOSELY
+def find_sensitive(
+    graph: Graph, classes: Classes, ranges: Ranges, by: Traits = SENSITIVE
 ) -> set[int]:
     """Values of which some reader, now or later, needs more than their absolute value.
 
-    Backward from operations with a trait of ``by`` and logarithms through everything but allow
-    operations, which read half in any case, and what is far from 0 where its operand is near it.
-    Sums even out errors, so only what is logged afterwards is looked at closely through one.
+    The walk goes backward from logarithms and from operations with a trait of ``by``. It ends at
+    allow operations, which read half in any case, and at operations whose result is far from 0 for
+    operands near it. Sums average errors out, so only a logarithm makes the terms of a sum
+    sensitive.
     """
-    close: dict[int, bool] = {}
-    queue: list[int] = []
+    logged = {node.inputs[0] for node in graph.nodes if _LOGS in node.traits}
+    others = {
+        value
+        for node in graph.nodes
+        if _LOGS not in node.traits
+        and (not node.traits.isdisjoint(by) or "exponent" in node.attributes)
+        for value in _sensitive_operands(node, ranges)
+    }
+    ends = frozenset({Trait.NONZERO})
+    through_sums = _upstream(graph, classes, logged, ends)
+    return through_sums | _upstream(graph, classes, others, ends | _SUMS)
 
-    def mark(value: int, logged: bool) -> None:
-        if value not in close or (logged and not close[value]):
-            close[value] = logged
-            queue.append(value)
 
-    for node in graph.nodes:
-        traits = node.traits
-        if _LOGS in traits:
-            mark(node.inputs[0], True)
-        elif not traits.isdisjoint(by) or "exponent" in node.attributes:
-            for value in _close_operands(node, ranges):
-                mark(value, False)
-    values, nodes = graph.values, graph.nodes
+def _upstream(graph: Graph, classes: Classes, values: Collection[int], ends: Traits) -> set[int]:
+    """Values from which some follow, and these; up to allow operations and nodes with ``ends``."""
+    found, queue = set(values), list(values)
     while queue:
-        value = queue.pop()
-        producer = values[value].producer
-        if producer < 0:
+        producer = graph.values[queue.pop()].producer
+        if producer < 0 or classes.nodes[producer].kind is Kind.ALLOW:
             continue
-        traits = nodes[producer].traits
-        allowed = classes.nodes[producer].kind is Kind.ALLOW
-        evens_out = not close[value] and not traits.isdisjoint(_SUMS)
-        if not (allowed or evens_out or Trait.NONZERO in traits):
-            for operand in nodes[producer].inputs:
-                if values[operand].constant is None:
-                    mark(operand, close[value])
-    return set(close)
+        node = graph.nodes[producer]
+        if node.traits.isdisjoint(ends):
+            operands = {v for v in node.inputs if graph.values[v].constant is None}
+            queue += operands - found
+            found |= operands
+    return found
 
 
-def _close_operands(node: Node, ranges: Ranges) -> Iterator[int]:
-    """Operands that ``node`` looks at closely."""
+def _sensitive_operands(node: Node, ranges: Ranges) -> Iterator[int]:
+    """Operands to whose small errors ``node`` is sensitive."""
     exponent = node.attributes.get("exponent")
     if isinstance(exponent, float) and exponent >= 0:
         return

@@ -1,6 +1,6 @@
-"""Rules of functions of one element: monotone ones, and those whose results are bounded.
+"""Rules of elementwise functions: monotone ones, and those with bounded results.
 
-See :mod:`duotone.precision.ranges.intervals`, of which this is a part, for what a rule is.
+:mod:`duotone.precision.ranges.intervals`, to which this module belongs, explains rules.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from duotone.precision.ranges.interval import (
 )
 
 IntervalRule = Callable[[Node, Sequence[Known], Sequence[Value]], Known]
-"""From the node, its operands' intervals and the values of the graph to its results' interval."""
+"""Takes a node, the intervals of its operands and the graph's values; returns an interval."""
 
 FUNCTIONS: dict[str, IntervalRule] = {}
-"""By the name that rows of :mod:`duotone.ops` give."""
+"""The rules by the name that rows of :mod:`duotone.ops` use."""
 
 
 def power_of(x: float, exponent: float) -> float:
-    """A power, infinite where it overflows."""
+    """A power; infinite if it overflows."""
     try:
         return x**exponent
     except OverflowError:
@@ -42,7 +42,7 @@ def _increasing(
     most: float,
     room: float = ROOM,
 ) -> None:
-    """Functions that never fall: their value at the bounds bounds them."""
+    """Registers functions that never decrease: their values at the bounds bound the result."""
     limits = known_if_any(least, most)
 
     def rule(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
@@ -72,9 +72,9 @@ def _logistic(x: float) -> float:
 
 
 _EDGE = 1.0 + 2.0**-20
-"""An approximation of a function that ends at 1 may end a little above it."""
+"""An approximation of a function with the limit 1 may end slightly above it."""
 _increasing("exp", math.exp, 0.0, math.inf)
-# Calculated as exp(x log(2)), with the product rounded: at -126 that is 2**-17 of the result.
+# XLA computes exp(x log(2)) and rounds the product: at -126 that is 2**-17 of the result.
 _increasing("exp2", lambda x: power_of(2.0, x), 0.0, math.inf, 2.0**-16)
 _increasing("expm1", math.expm1, -_EDGE, math.inf)
 _increasing("log", lambda x: math.log(x) if x > 0 else -math.inf, -math.inf, math.inf)
@@ -91,13 +91,13 @@ _increasing("ceil", lambda x: x if math.isinf(x) else float(math.ceil(x)), -math
 
 
 def _round(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Ties go away from zero or to even; either lies between floor and ceil."""
+    """Ties round away from zero or to even; both lie between floor and ceil."""
     low, high = FUNCTIONS["floor"](node, known, values), FUNCTIONS["ceil"](node, known, values)
     return None if low is None or high is None else (low[0], high[1])
 
 
 def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """XLA's cube root of what is next to zero has any sign."""
+    """XLA's cube root of a number next to zero has any sign."""
     del node, values
     if known[0] is None:
         return None
@@ -108,7 +108,7 @@ def _cbrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 
 def _rsqrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Known where the operand cannot be zero: for minus zero the result is minus infinity."""
+    """Known if the operand cannot be zero: for minus zero the result is minus infinity."""
     del node, values
     x = known[0]
     if x is None or x[0] <= 0.0:
@@ -117,7 +117,7 @@ def _rsqrt(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 
 def _fixed(names: str, interval: Interval) -> None:
-    """Functions whose results lie in an interval whatever their operand."""
+    """Registers functions whose results lie in an interval whatever their operand."""
 
     def rule(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
         del node, known, values

@@ -1,4 +1,4 @@
-"""Facts: relations between two values, which intervals alone cannot see.
+"""Facts: relations between two values, which intervals alone cannot express.
 
 ::
 
@@ -9,11 +9,11 @@
     c / sqrt(k sum(c^2) + eps), c * rsqrt(…)     at most k^-1/2 in size    (norms)
 
 A :class:`~duotone.precision.ranges.relations.Relation` travels with a value through operations that
-only move it (a broadcast of the statistic back to the shape it was computed from). It keeps, for
-each axis of the value, which axis of the source that is, so that the maximum over rows is never
-taken for that over columns, nor a sum over what was transposed for one over rows.
+only move it, such as the broadcast of a statistic back to the shape of its operand. For each axis
+of the value it keeps the axis of the source. So the maximum over rows is never confused with that
+over columns, nor a sum over a transposed array with one over rows.
 
-A fact returns an interval that holds besides the rule's, or ``None``.
+A fact returns an interval in addition to the rule's, or ``None``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GUARD = 2.0**-80
 
 Fact = Callable[[Findings, Node], Known]
 FACTS: dict[str, Fact] = {}
-"""By the name that rows of :mod:`duotone.ops` give, as the rules of intervals."""
+"""The facts by the name that rows of :mod:`duotone.ops` use, as for the rules of intervals."""
 
 
 def _fact(*names: str) -> Callable[[Fact], Fact]:
@@ -55,7 +55,7 @@ def _maximum(findings: Findings, node: Node) -> Known:
 
 @_fact("reduce_sum")
 def _sum(findings: Findings, node: Node) -> Known:
-    """A sum is 0 for an empty row, and wraps around for integers; neither relates to anything."""
+    """A sum is 0 for an empty row, and wraps around for integers; both have no relation."""
     operand, axes = node.inputs[0], node.attributes.get("axes")
     findings.number_it(node, axes)
     findings.sums.add(node.outputs[0])
@@ -83,7 +83,7 @@ def _reduced(
     *,
     exact: bool = False,
 ) -> None:
-    """The relation of a reduction to its operand, or to what ``labels`` say that this is of."""
+    """Records the relation of a reduction to its operand, or to the source of ``labels``."""
     axes = node.attributes.get("axes")
     operand, result = findings.values[node.inputs[0]], findings.values[node.outputs[0]]
     if not isinstance(axes, tuple) or not count(operand):
@@ -96,9 +96,9 @@ def _reduced(
 
 
 def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The labels left when ``axes`` are reduced, and the axes of the source that are gone.
+    """The labels that remain when ``axes`` are reduced, and the reduced axes of the source.
 
-    An axis along which the operand is constant is none of the source's.
+    An axis along which the operand is constant is no axis of the source.
     """
     kept = tuple(label for axis, label in enumerate(labels) if axis not in axes)
     return kept, tuple(labels[axis] for axis in axes if labels[axis] >= 0)
@@ -129,29 +129,29 @@ def _identity(findings: Findings, node: Node) -> Known:
 @_fact("broadcast_in_dim")
 def _broadcast(findings: Findings, node: Node) -> Known:
     found = findings.relations.get(node.inputs[0])
-    places = node.attributes.get("places")
+    axes = node.attributes.get("broadcast_dimensions")
     if node.inputs[0] in findings.sums:
-        _follow(findings, node, places)
-    if found is None or not isinstance(places, tuple):
+        _follow(findings, node, axes)
+    if found is None or not isinstance(axes, tuple):
         return None
     shape = findings.values[node.outputs[0]].shape
     labels = [-1] * len(shape)
-    for axis, place in enumerate(places):
-        if findings.values[node.inputs[0]].shape[axis] == shape[place]:
-            labels[place] = found.labels[axis]
+    for axis, target in enumerate(axes):
+        if findings.values[node.inputs[0]].shape[axis] == shape[target]:
+            labels[target] = found.labels[axis]
     findings.relations[node.outputs[0]] = dataclasses.replace(found, labels=tuple(labels))
     return None
 
 
 def _follow(findings: Findings, node: Node, *also: object) -> None:
-    """Numbers an operation on a sum."""
+    """Records an operation on a sum."""
     findings.number_it(node, *also)
     findings.sums.add(node.outputs[0])
 
 
 @_fact("reshape")
 def _reshape(findings: Findings, node: Node) -> Known:
-    """Where only dimensions of 1 come and go."""
+    """Applies if the reshape only adds and removes dimensions of 1."""
     found = findings.relations.get(node.inputs[0])
     moved = node.attributes.get("permutation")
     if node.inputs[0] in findings.sums:
@@ -183,7 +183,7 @@ def _transpose(findings: Findings, node: Node) -> Known:
 
 @_fact("max")
 def _larger(findings: Findings, node: Node) -> Known:
-    """A value above a maximum, a sum of squares or a norm still bounds what those bound."""
+    """A value above a maximum, a sum of squares or a norm still bounds the same values."""
     if len(node.inputs) != 2:
         return None
     for operand, other in (node.inputs, reversed(node.inputs)):
@@ -197,7 +197,7 @@ def _larger(findings: Findings, node: Node) -> Known:
 
 @_fact("add")
 def _added(findings: Findings, node: Node) -> Known:
-    """Something that is not negative added to a sum of squares or a norm (an epsilon)."""
+    """A nonnegative value added to a sum of squares or a norm (an epsilon) keeps the relation."""
     for operand, other in (node.inputs, reversed(node.inputs)):
         found = findings.relations.get(operand)
         if found is not None and found.kind in ("squares", "norm"):
@@ -219,7 +219,7 @@ def _inverse_root(findings: Findings, node: Node) -> Known:
 
 
 def _norm(findings: Findings, node: Node, kind: str) -> Known:
-    """The root of a sum of squares, or one divided by it."""
+    """The root of a sum of squares, or its reciprocal."""
     found = findings.relations.get(node.inputs[0])
     known = findings.known.get(node.inputs[0])
     if found is None or found.kind != "squares" or known is None:
@@ -268,7 +268,7 @@ def _less(findings: Findings, node: Node) -> Known:
 
 
 def _compared(findings: Findings, node: Node, large: int, small: int) -> Known:
-    """On both sides of a comparison, for selects, one operand is bounded by the other.
+    """Each operand bounds the other on both sides of a comparison, for later selects.
 
     Devices compare subnormal numbers as 0.
     """
@@ -286,16 +286,16 @@ def _compared(findings: Findings, node: Node, large: int, small: int) -> Known:
 
 @_fact("select_n")
 def _selected(findings: Findings, node: Node) -> Known:
-    """A compared value, where the comparison selects it, keeps to its side."""
+    """A compared value stays on its side of the bound where the comparison selects it."""
     which, *cases = node.inputs
     sides = findings.compared.get(findings.same(which), {})
     if len(cases) != 2 or sides.keys().isdisjoint(map(findings.same, cases)):
         return None
     known = [findings.known.get(case) for case in cases]
-    for place, case in enumerate(cases):
+    for side, case in enumerate(cases):
         bounds = sides.get(findings.same(case))
         if bounds is not None:
-            known[place] = meet(known[place], bounds[place])
+            known[side] = meet(known[side], bounds[side])
     return hull(known)
 
 
@@ -337,7 +337,7 @@ def _product(findings: Findings, node: Node) -> Known:
 
 
 def _scale(findings: Findings, node: Node, squares: int, number: float, factor: float) -> None:
-    """A sum of squares times a number, or divided by one: normal numbers, or it may be 0."""
+    """A sum of squares times or divided by a number; the factor must not be subnormal."""
     if all(SMALLEST_NORMAL <= x <= 1.0 / SMALLEST_NORMAL for x in (number, factor)):
         scaled = dataclasses.replace(findings.relations[squares], factor=factor)
         findings.keep(node, scaled, squares)

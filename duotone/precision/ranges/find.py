@@ -2,16 +2,15 @@
 
 ::
 
-    assume what is stated of inputs, and what is known of constants
+    start with the stated intervals of inputs, and with constants
     for each node, in program order:
         its rule gives the interval of its results from those of its operands
-        its fact, if it has one, tightens that by what relates two values
-        what is stated or measured of a result tightens it further
-    a loop's carry starts as its initial value; if the body's result is not within it, the bound
-        that it exceeds is given up and the pass starts again, until nothing exceeds
+        its fact, if it has one, tightens that by a relation between two values
+        a statement or a measurement of a result tightens it further
+    a loop's carry starts as its initial value; if the body's result is not within it, the exceeded
+        bound is removed and the pass starts again, until nothing exceeds
 
-Values of which nothing is known are simply absent, so that the pass costs little where there is
-nothing to say.
+Values about which nothing is known are absent, so that the pass is cheap in most programs.
 
 References:
     P. Cousot and R. Cousot, "Abstract interpretation", POPL 1977 (intervals and widening).
@@ -45,9 +44,9 @@ from duotone.precision.ranges.relations import Findings
 
 _FLOATS = ("float32", "float64")
 _JOINS = 2
-"""Passes in which a carry takes in what exceeds it; a state that saturates settles so."""
+"""Passes in which a carry is extended to contain its next value; saturating states converge so."""
 _PASSES = 6
-"""Passes after which the carries that still change are given up."""
+"""Passes after which carries that still change lose their bounds."""
 
 _CARRIES, _BOUNDED, _EXPONENTIAL = Trait.CARRIES, Trait.BOUNDED, Trait.EXPONENTIAL
 _ABOUT_ZERO = 2.0**-10
@@ -55,16 +54,16 @@ _KEEPS_UNIT = frozenset(
     {Trait.COMMUTES, Trait.CONVERTS, Trait.ADDS, Trait.MULTIPLIES, Trait.SUMS_AXES}
 )
 FEW = 9
-"""Terms up to which a sum of values of scale 1 is one as well (a pooling window)."""
+"""The most terms for which a sum of values of scale 1 has scale 1 too (a pooling window)."""
 _ADDS_UP = frozenset({Trait.SUMS, Trait.SUMS_AXES, Trait.ADDS_INTO, Trait.CONTRACTS})
-"""Traits of operations whose proof (all terms at their bound, with one sign) says little of real
+"""Traits of operations whose bound (all terms at their bound, with one sign) is far from real
 data."""
-_PILES_UP = frozenset({Trait.RUNNING, Trait.ADDS_INTO, Trait.CARRIES})
+_ACCUMULATES = frozenset({Trait.RUNNING, Trait.ADDS_INTO, Trait.CARRIES})
 
 
 def is_sum_of_few(traits: Traits) -> bool:
-    """True for a sum along axes or of windows; not one that hands on what it summed so far."""
-    return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_PILES_UP))
+    """True for a sum along axes or over windows, but not for one that returns partial sums."""
+    return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_ACCUMULATES))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,9 +71,9 @@ class Measured:
     """The range of a value on calibration data.
 
     Attributes:
-        low: least finite element.
-        high: greatest finite element.
-        small: share of the elements that are not zero that lie below float16's normal numbers.
+        low: the least finite element.
+        high: the greatest finite element.
+        small: the share of nonzero elements that are below float16's normal numbers.
     """
 
     low: float
@@ -84,11 +83,11 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assumptions:
-    """Ranges to be taken for granted.
+    """Ranges that the analysis takes as given.
 
     Attributes:
         stated: intervals that the user states, by value.
-        measured: what calibration found, by value.
+        measured: measurements of calibration, by value.
         names: the user's name for a value, for errors.
     """
 
@@ -100,7 +99,7 @@ class Assumptions:
 NO_ASSUMPTIONS = Assumptions()
 
 HEADROOM = 4.0
-"""How much larger than measured a value may become: training goes on after calibration."""
+"""The factor by which a value may exceed its measurement, since training continues after it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,11 +107,11 @@ class Ranges:
     """The known ranges of the values of a graph.
 
     Attributes:
-        intervals: by value; absent where nothing is known.
+        intervals: the intervals by value; absent if nothing is known.
         unit: values whose scale is about 1, so that only their absolute error counts.
-        stated: values whose interval follows, without adding anything up, from what was stated or
-            measured: what exceeds half there may really occur.
-        measured: what calibration found, by value.
+        stated: values whose interval follows from a statement or a measurement without a sum, so
+            that values beyond half may really occur there.
+        measured: measurements of calibration, by value.
     """
 
     intervals: Mapping[int, Interval]
@@ -126,7 +125,7 @@ class Ranges:
 
 
 NO_RANGES = Ranges(MappingProxyType({}), frozenset(), frozenset(), MappingProxyType({}))
-"""Nothing is known."""
+"""No range is known."""
 
 
 def find_ranges(
@@ -134,18 +133,18 @@ def find_ranges(
     assumptions: Assumptions = NO_ASSUMPTIONS,
     rules: Mapping[str, IntervalRule] = INTERVAL_RULES,
 ) -> Ranges:
-    """Finds an interval for each value of which anything is known.
+    """Finds an interval for each value about which something is known.
 
     Args:
         graph: the program.
-        assumptions: what to take for granted of some values.
+        assumptions: the statements and measurements.
         rules: the interval rule of each operation; JAX's by default.
 
     Returns:
-        Intervals that hold every element that is not NaN, as long as the assumptions hold.
+        Intervals that contain every element that is not NaN, if the assumptions are true.
 
     Raises:
-        RangeError: what is stated of a value contradicts what is known of it.
+        RangeError: a statement about a value contradicts what the analysis proves.
     """
     given = _given(assumptions)
     several = len(graph.bodies) > 1
@@ -159,9 +158,9 @@ def find_ranges(
         if not one.exceeded(loops, passes):
             break
     if one.narrow(loops):
-        again = _Pass(graph, assumptions, given, carries, rules)
-        again.run()
-        one = one if again.exceeded(loops, passes) else again
+        second = _Pass(graph, assumptions, given, carries, rules)
+        second.run()
+        one = one if second.exceeded(loops, passes) else second
     return Ranges(
         MappingProxyType(one.findings.known),
         frozenset(one.findings.unit),
@@ -171,19 +170,19 @@ def find_ranges(
 
 
 def _keeps_unit(traits: Traits) -> bool:
-    """True if results are of the scale of the operands."""
+    """True if results have the scale of the operands."""
     return not traits.isdisjoint(_KEEPS_UNIT) or is_sum_of_few(traits)
 
 
 def _rounded(number: float, direction: float) -> float:
-    """A bound for a literal, which may hold more digits than the float32 it becomes."""
+    """A bound for a literal, which may have more digits than the float32 that it becomes."""
     if math.isinf(number) or (number.is_integer() and abs(number) <= 2.0**24):
         return number
     return number + direction * abs(number) * 2.0**-23
 
 
 def _given(assumptions: Assumptions) -> dict[int, Interval]:
-    """The interval that is assumed of each value, room for rounding and growth added."""
+    """The assumed interval of each value, with room for rounding and growth."""
     given = {v: outward(*interval) or interval for v, interval in assumptions.stated.items()}
     for value, found in assumptions.measured.items():
         low = found.low * HEADROOM if found.low < 0 else found.low / HEADROOM
@@ -198,7 +197,7 @@ class _Pass:
     """One pass over the nodes.
 
     Attributes:
-        findings: what is found.
+        findings: the results so far.
         stated: see :attr:`Ranges.stated`.
     """
 
@@ -256,7 +255,7 @@ class _Pass:
                 self._assume(node)
 
     def _write(self, node: Node, found: Interval) -> None:
-        """Keeps an interval for those results whose dtype calculates as float32 does."""
+        """Records an interval for the results whose dtype computes as float32 does."""
         values, known = self.findings.values, self.findings.known
         first = values[node.outputs[0]].dtype
         outputs = node.outputs
@@ -274,7 +273,7 @@ class _Pass:
         unit, values = self.findings.unit, self.findings.values
         if Trait.BOUNDED not in node.traits:
             if values[node.outputs[0]].size * FEW < values[node.inputs[0]].size:
-                return  # a statistic: small, and worth its digits
+                return  # a statistic: small, and worth keeping in float32
             floats = [v for v in node.inputs if values[v].dtype in _FLOATS]
             varying = [v for v in floats if values[v].constant is None]
             product = Trait.MULTIPLIES in node.traits and len(varying) > 1
@@ -283,7 +282,7 @@ class _Pass:
         unit.update(v for v in node.outputs if values[v].dtype in _FLOATS)
 
     def _assume(self, node: Node) -> None:
-        """Adds what is stated or measured of a result to what is proved of it."""
+        """Adds the statement and the measurement of a result to its proved interval."""
         known = self.findings.known
         if node.traits.isdisjoint(_ADDS_UP) and not self.stated.isdisjoint(node.inputs):
             self.stated.update(v for v in node.outputs if v in known)
@@ -296,7 +295,7 @@ class _Pass:
             if apart and value in self._assumptions.stated:
                 name = self._assumptions.names.get(value, f"value {value}")
                 raise RangeError(
-                    f"ranges: {name} is stated to be {words(given)}, but what else is known says "
+                    f"ranges: {name} is stated to be {words(given)}, but the other ranges prove "
                     f"that it is {words(proved)} ({node.op} at {node.source}); correct one of the "
                     "ranges"
                 )
@@ -304,11 +303,11 @@ class _Pass:
             known[value] = meet(proved, given) or given
 
     def exceeded(self, loops: Sequence[Node], passes: int) -> bool:
-        """Gives more to carries that were given less than the body makes; true if any were."""
+        """Extends carries whose interval is exceeded by the body's result; true if any were."""
         known, any_exceeded = self.findings.known, False
         for node in loops:
             inside = node.outputs[0]
-            # The initial value counts again: it may come from a carry that was given more.
+            # The initial value counts too: it may come from a carry that was extended.
             needed = hull((known.get(node.inputs[0]), known.get(node.inputs[1])))
             if inside in self._given:
                 needed = meet(needed, self._given[inside])
@@ -323,7 +322,7 @@ class _Pass:
         return any_exceeded
 
     def narrow(self, loops: Sequence[Node]) -> bool:
-        """Takes back bounds given up that the body keeps (a ``min``); true if any were."""
+        """Restores removed bounds that the body keeps (a ``min``); true if any were."""
         known, any_narrowed = self.findings.known, False
         for node in loops:
             kept = hull((known.get(node.inputs[0]), known.get(node.inputs[1])))

@@ -1,10 +1,10 @@
-"""Intervals: what is known of the elements of a value.
+"""Intervals: bounds of the elements of a value.
 
-An interval ``(low, high)`` holds every element of a value that is not NaN; ``None`` in its place
-says that nothing is known. The bounds are those of float32 arithmetic: each rule that calculates
-passes its result through :func:`outward`, which leaves room for rounding, lets what overflows
-float32 be infinite and what underflows be zero. Constants pass through :func:`in_float32`; so an
-interval that holds a subnormal number holds 0, and rules need not ask whether a device flushes it.
+An interval ``(low, high)`` contains every element of a value that is not NaN; ``None`` means that
+nothing is known. The bounds hold for float32 arithmetic. Each rule that computes passes its result
+through :func:`outward`, which leaves room for rounding, makes results infinite that overflow
+float32, and results zero that underflow. Constants pass through :func:`in_float32`. So an interval
+that contains a subnormal number contains 0, and rules need not know whether a device flushes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 Interval = tuple[float, float]
 Known = Interval | None
-"""An interval, or ``None`` where nothing is known."""
+"""An interval, or ``None`` if nothing is known."""
 
 UNIT: Interval = (0.0, 1.0)
 SIGNED_UNIT: Interval = (-1.0, 1.0)
@@ -23,17 +23,17 @@ POSITIVE: Interval = (0.0, math.inf)
 _LARGEST = (2.0 - 2.0**-23) * 2.0**127
 SMALLEST_NORMAL = 2.0**-126
 ROOM = 2.0**-20
-"""Relative room for rounding: 8 units in the last place of float32, what XLA's approximations of
-transcendental functions stay within."""
+"""Relative room for rounding: 8 units in the last place of float32. XLA's approximations of
+transcendental functions stay within it."""
 
 
 def outward(low: float, high: float, room: float = ROOM) -> Known:
-    """The interval of what float32 arithmetic makes of results between ``low`` and ``high``.
+    """The interval in which float32 arithmetic puts results between ``low`` and ``high``.
 
     Args:
-        low: exact lower bound; NaN stands for none.
-        high: exact upper bound; likewise.
-        room: relative error of the calculation.
+        low: exact lower bound; NaN means no bound.
+        high: exact upper bound; NaN means no bound.
+        room: relative error of the computation.
     """
     low = min(low, _LARGEST) if low == low else -math.inf
     high = max(high, -_LARGEST) if high == high else math.inf
@@ -41,9 +41,10 @@ def outward(low: float, high: float, room: float = ROOM) -> Known:
 
 
 def in_float32(low: float, high: float) -> Known:
-    """The interval of numbers between ``low`` and ``high`` where they are stored or read.
+    """The interval of numbers between ``low`` and ``high`` after storing or reading them.
 
-    What is too large is infinite, and what is subnormal may be zero: CPUs and GPUs flush it.
+    Numbers that are too large are infinite. Subnormal numbers may be zero: CPUs and GPUs flush
+    them.
     """
     if low < -_LARGEST:
         low = -math.inf
@@ -62,7 +63,7 @@ def known_if_any(low: float, high: float) -> Known:
 
 
 def hull(intervals: Iterable[Known]) -> Known:
-    """The smallest interval that holds all of them."""
+    """The smallest interval that contains all of them."""
     low, high = math.inf, -math.inf
     for interval in intervals:
         if interval is None:
@@ -72,7 +73,7 @@ def hull(intervals: Iterable[Known]) -> Known:
 
 
 def meet(one: Known, other: Known) -> Known:
-    """The interval within both; the first where they contradict each other."""
+    """The intersection of two intervals; the first one if they contradict each other."""
     if one is None:
         return other
     if other is None:
@@ -82,14 +83,14 @@ def meet(one: Known, other: Known) -> Known:
 
 
 def within(inner: Known, outer: Known) -> bool:
-    """True if ``outer`` holds all of ``full_readers``."""
+    """True if ``outer`` contains all of ``inner``."""
     if outer is None:
         return True
     return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def widened(old: Known, new: Known) -> Known:
-    """``old``, its bounds given up where ``new`` goes beyond them: loops end so."""
+    """``old`` without the bounds that ``new`` exceeds, so that the passes over a loop end."""
     if old is None or new is None:
         return None
     low = old[0] if new[0] >= old[0] else (0.0 if new[0] >= 0 else -math.inf)
@@ -98,7 +99,7 @@ def widened(old: Known, new: Known) -> Known:
 
 
 def product(a: Interval, b: Interval) -> Interval:
-    """Exact bounds of a product; zero times infinity counts as zero, since the element is NaN."""
+    """Exact bounds of a product; zero times infinity counts as zero, since it is NaN."""
     corners = [x * y if x and y else 0.0 for x in a for y in b]
     return min(corners), max(corners)
 

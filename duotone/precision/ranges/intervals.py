@@ -1,14 +1,14 @@
-"""Rules: from the intervals of an operation's operands to that of its results.
+"""Interval rules: from the intervals of an operation's operands to that of its results.
 
-A rule takes the node, the interval of each operand (``None`` where nothing is known) and all values
-of the graph, and returns one interval for every result, or ``None``. It must be *sound*: whatever
-elements the operands have inside their intervals, no element of a result that is not NaN may lie
-outside. ``tests/precision/test_ranges_sound.py`` looks for counterexamples.
+A rule takes the node, the interval of each operand (``None`` if nothing is known) and all values of
+the graph. It returns one interval for every result, or ``None``. It must be *sound*: for all
+elements of the operands inside their intervals, every element of a result that is not NaN lies
+inside. ``tests/precision/test_ranges_sound.py`` looks for counterexamples.
 
 To teach the analysis an operation, name a rule in its row (:mod:`duotone.ops`), or write one with
-``@_interval_rule``; a row that names none has the rule of its own name. An operation without a rule
-makes values of which nothing is known: wide, never wrong. Facts that relate two values
-(``x - max(x) <= 0``) are in :mod:`duotone.precision.ranges.facts`, under the same names.
+``@_interval_rule``. A row without a name uses the rule of the operation's own name. Nothing is
+known about the results of an operation without a rule: wide, but never wrong. Facts that relate two
+values (``x - max(x) <= 0``) are in :mod:`duotone.precision.ranges.facts`, under the same names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from duotone.precision.ranges.interval import (
 )
 
 INTERVAL_RULES: dict[str, IntervalRule] = dict(FUNCTIONS)
-"""By the name that rows of :mod:`duotone.ops` give."""
+"""The rules by the name that rows of :mod:`duotone.ops` use."""
 
 DTYPE_RANGES: dict[str, Interval] = {
     "bool": UNIT,
@@ -44,17 +44,17 @@ DTYPE_RANGES: dict[str, Interval] = {
     **{f"int{bits}": (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0.0, 2.0**bits - 1) for bits in (8, 16, 32, 64)},
 }
-"""The range of the elements of each dtype that holds no fractions."""
+"""The range of the elements of each dtype that has no fractions."""
 
 
 def fits(interval: Interval, dtype: str) -> bool:
-    """True if a dtype of :data:`DTYPE_RANGES` holds all of an interval; numbers outside wrap."""
+    """True if a dtype of :data:`DTYPE_RANGES` contains an interval; numbers outside wrap around."""
     least, most = DTYPE_RANGES[dtype]
     return least - 1 < interval[0] and interval[1] < most + 1  # 2.0**63 - 1 is 2.0**63
 
 
 _TERM_ERROR = 2.0**-23
-"""Relative error for each term that is added up in float32, twice the unit roundoff."""
+"""Relative error for each term of a float32 sum, twice the unit roundoff."""
 
 _PRODUCT_ERROR = 2.0**-7
 """Relative error of one product: devices round the operands of a dot to TF32 or bfloat16."""
@@ -91,10 +91,10 @@ def _updates_slice(node: Node, known: Sequence[Known], values: Sequence[Value]) 
 
 @_interval_rule("scatter")
 def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Operand and update; where to put it is the operand between them."""
+    """The interval of operand and update; the indices are the operand between them."""
     del values
     if node.fixed:
-        return None  # applies a function of the user's
+        return None  # applies a function of the user
     return hull((known[0], known[2]))
 
 
@@ -106,7 +106,7 @@ def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_interval_rule("greater", "less")
 def _compares(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """True or false; :mod:`duotone.precision.ranges.facts` keeps of what."""
+    """A truth value; :mod:`duotone.precision.ranges.facts` keeps the compared values."""
     del node, known, values
     return UNIT
 
@@ -116,13 +116,13 @@ def _gather(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
     """A gather from outside of the operand gives NaN, or ``fill``."""
     fill = node.attributes.get("fill")
     if values[node.inputs[0]].dtype in DTYPE_RANGES and fill is None:
-        return None  # outside, integers are the least or greatest number of their dtype
+        return None  # outside, integers become the least or greatest number of their dtype
     return known[0] if not isinstance(fill, float) else hull((known[0], in_float32(fill, fill)))
 
 
 @_interval_rule("reduce_max", "picks")
 def _picks(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """One of the operand's elements; of an empty operand an infinity."""
+    """One of the operand's elements; an infinity if the operand is empty."""
     if len(node.inputs) != 1 or not count(values[node.inputs[0]]):
         return None
     return known[0]
@@ -193,7 +193,7 @@ def _mul(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_interval_rule("div")
 def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Not by what may be zero: its sign decides the sign of the infinity.
+    """Unknown if the divisor may be zero: the sign of zero decides the sign of the infinity.
 
     Compilers multiply by the reciprocal of a constant, which may underflow.
     """
@@ -234,7 +234,7 @@ def _square(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_interval_rule("integer_pow")
 def _integer_pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A negative one is the reciprocal of the power, which may underflow or overflow."""
+    """A negative power is the reciprocal of the positive one, which may underflow or overflow."""
     del values
     exponent = int(_number(node, "exponent"))
     if exponent == 0:
@@ -260,7 +260,7 @@ def _whole_power(x: Known, power: int) -> Known:
 
 @_interval_rule("pow")
 def _pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Known for a positive base: monotone in base and exponent, so its corners bound it."""
+    """Known for a positive base: monotone in base and exponent, so the corners bound it."""
     del node, values
     base, exponent = known
     if base is None or base[0] <= 0.0:
@@ -299,7 +299,7 @@ def _reduce_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> 
 
 @_interval_rule("cumsum")
 def _partial_sums(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Sums of up to so many terms."""
+    """Sums of one to all terms."""
     del values
     return None if known[0] is None else _sum_of_terms(node, known[0], 1.0)
 
@@ -342,10 +342,10 @@ def _scatter_difference(node: Node, known: Sequence[Known], values: Sequence[Val
 
 @_interval_rule("scatter-add")
 def _scatter_sum(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """All updates may go to one place, if nothing else is known."""
+    """If nothing else is known, all updates may go to one element."""
     x, update = known[0], known[2]
-    if "small_constants" in node.attributes:
-        updates = int(_number(node, "small_constants"))
+    if "updates" in node.attributes:
+        updates = int(_number(node, "updates"))
     elif not (updates := count(values[node.inputs[2]])):
         return None
     if x is None or update is None:
@@ -366,7 +366,7 @@ def _sum(x: Interval, least: float, most: float) -> Known:
 
 @_interval_rule("reduce_prod", "cumprod")
 def _products(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Products of what is no larger than 1."""
+    """Products of numbers no larger than 1."""
     del node, values
     x = known[0]
     if x is None or bound(x) > 1.0:
@@ -382,7 +382,7 @@ def _convert(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Kno
     source, target = values[node.inputs[0]].dtype, values[node.outputs[0]].dtype
     found = known[0] or DTYPE_RANGES.get(source)
     if found is None or (target in DTYPE_RANGES and source not in DTYPE_RANGES):
-        return None  # to an integer: NaN becomes some number, and what does not fit another
+        return None  # to an integer: NaN and numbers that do not fit become arbitrary numbers
     if source == target or (source in DTYPE_RANGES and bound(found) <= 2.0**24):
         return found
     return outward(*found)

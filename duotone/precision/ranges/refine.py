@@ -1,20 +1,22 @@
-"""Refine: what ranges change in the classes.
+"""Refine: the consequences of ranges for the classes.
 
-Three stages, each of which writes into the :class:`~duotone.precision.classify.classes.NodeClass`
-of a node, which is all that painters see.
+Each of three stages changes the :class:`~duotone.precision.classify.classes.NodeClass` of nodes,
+which is all that painters see.
 
-*Lifted.* A result that is bounded, of scale 1 and used for its absolute value (an exponential less
-its maximum, a softmax, a tanh, a normalised row) loses nothing that matters when it is stored in
-half: ``stores_half``. The operation still computes full. Not lifted is what is looked at closely
-later: divided by (unless it cannot come near zero), logged, rooted, compared; see
+*Lifted.* If a result is bounded, of scale 1 and used for its absolute value (an exponential less
+its maximum, a softmax, a tanh, a normalised row), storing it in half loses nothing that matters:
+``stores_half``. The operation still computes full. A value keeps its denial if a later operation
+divides by it (unless it cannot come near zero), or takes its logarithm or root, or compares it; see
 :mod:`duotone.precision.ranges.cancellation`.
 
-*Denied.* A saturating function of which something looks closely at what is left of its limit
-(``log(1 - sigmoid(x))``). Where a value provably exceeds half, or what the user states or
-calibration measured lets it, the operation that makes it and those that read it are denied (rule
-``overflow``). Where most measured elements are smaller than half's normal numbers, the operation
-that makes them is (rule ``underflow``). A bound that only follows from adding up terms at their
-worst denies nothing: real sums are far from it.
+*Denied, cancellation.* A saturating function is denied if a later operation reads its distance from
+its limit (``log(1 - sigmoid(x))``).
+
+*Denied, overflow and underflow.* If a value provably exceeds half, or may exceed it by the user's
+statement or by calibration, the operation that makes it and its readers are denied (rule
+``overflow``). If most measured elements are smaller than half's normal numbers, the operation that
+makes them is denied (rule ``underflow``). A bound that only follows from a sum of terms at their
+worst denies nothing, since real sums are far from it.
 """
 
 from __future__ import annotations
@@ -27,29 +29,30 @@ from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
 from duotone.precision.context import Background
-from duotone.precision.ranges.cancellation import POLES, looked_at_closely
+from duotone.precision.ranges.cancellation import POLES, find_sensitive
 from duotone.precision.ranges.find import FEW, Ranges, is_sum_of_few
 from duotone.precision.ranges.interval import Interval, bound, words
 from duotone.precision.rules import Rule
 
 MOSTLY_SMALL = 0.5
-"""Share of measured elements below half's normal numbers from which an operation is denied: most of
-what it makes would lose digits."""
+"""The share of measured elements below half's normal numbers from which an operation is denied,
+since most of its results would lose digits."""
 HARDLY_SMALL = 0.01
-"""Share up to which a measured range lifts."""
+"""The largest share of such elements with which a measured range still lifts."""
 
 _LIFTED = frozenset({Trait.EXPONENTIAL, Trait.POWER, Trait.BOUNDED})
-"""Traits of operations on the deny list for what their results are, as sums of few terms are. The
-others need the digits of their operands (a pole, a series), or accumulate for long."""
+"""Traits of operations that are on the deny list because of the range of their results, as sums of
+few terms are. The others need the digits of their operands (a pole, a series), or sum up many
+terms."""
 _SCALES = frozenset({Trait.DIVIDES, Trait.SQUARES, Trait.CONVERTS})
 _CANCELS = frozenset({Trait.SUBTRACTS, Trait.SUMS, Trait.SUMS_AXES})
 _NO_SUMS = frozenset({Trait.ADDS_INTO, Trait.CARRIES})
 
 
 def keep_digits(classes: Classes, background: Background) -> Classes:
-    """Denies saturating functions that are looked at closely: ``log(1 - sigmoid(x))``.
+    """Denies saturating functions whose distance from the limit matters: ``log(1 - sigmoid(x))``.
 
-    Near its limits such a function is its limit in half, of which nothing is left after the
+    Near its limit such a function rounds to the limit in half. Nothing is left of it after the
     subtraction, nor of its derivative.
 
     Args:
@@ -57,7 +60,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
         background: the program, and the ranges of its values.
 
     Returns:
-        New classes; the same where there is no such function.
+        New classes; the same object if there is no such function.
     """
     graph = background.graph
     saturating = [
@@ -67,12 +70,12 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     ]
     if not saturating:
         return classes
-    close = looked_at_closely(graph, classes, background.ranges, POLES)
-    found = (node.index for node in saturating if not close.isdisjoint(node.outputs))
-    return classes.with_denied(dict.fromkeys(found, _CLOSE_WORDS), Rule.CANCELLATION)
+    sensitive = find_sensitive(graph, classes, background.ranges, POLES)
+    found = (node.index for node in saturating if not sensitive.isdisjoint(node.outputs))
+    return classes.with_denied(dict.fromkeys(found, _CANCELS_REASON), Rule.CANCELLATION)
 
 
-_CLOSE_WORDS = "a logarithm, a division or the like looks closely at what is left of its limit"
+_CANCELS_REASON = "a logarithm, a division or the like reads its distance from its limit"
 
 
 def store_in_half(classes: Classes, background: Background) -> Classes:
@@ -83,7 +86,7 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
         background: the program, and the ranges of its values.
 
     Returns:
-        New classes; the same if ranges say nothing.
+        New classes; the same object if ranges prove nothing.
     """
     graph, half, ranges = background.graph, background.half, background.ranges
     if not (ranges.unit or ranges.measured or half.name == "bfloat16"):
@@ -101,14 +104,14 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
     if not candidates:
         return classes
     changed: dict[int, NodeClass] = {}
-    close = looked_at_closely(graph, classes, ranges)
+    sensitive = find_sensitive(graph, classes, ranges)
     logged = _log_domain(graph, classes)
     squares = any(Trait.POWER in graph.nodes[index].traits for index in candidates)
     summed = _summed(graph, classes, ranges) if squares else set[int]()
     entries: dict[Entry, Entry] = {}
     for index in sorted(candidates):
         node, found = graph.nodes[index], classes.nodes[index]
-        if index in logged or not close.isdisjoint(node.outputs):
+        if index in logged or not sensitive.isdisjoint(node.outputs):
             continue
         if Trait.POWER in node.traits and not summed.isdisjoint(node.outputs):
             continue
@@ -124,23 +127,23 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
 
 
 def _known(interval: Interval | None, half: HalfType) -> str:
-    """Why half holds a result, in words."""
+    """Why half represents a result, in words."""
     return f"within {half.name}'s range" if interval is None else f"it is {words(interval)}"
 
 
 def _holds(node: Node, graph: Graph, ranges: Ranges, half: HalfType) -> bool:
-    """True if half holds every result of a node without a loss that matters."""
+    """True if half represents every result of a node without a loss that matters."""
     if half.name == "bfloat16" and Trait.POWER in node.traits:
-        return True  # has float32's range, and keeps as many digits of the small as of the large
+        return True  # it has float32's range, and as many digits for small numbers as for large
     few = graph.values[node.outputs[0]].size * FEW >= graph.values[node.inputs[0]].size
     if _is_sum(node) and (half.name == "bfloat16" or not few):
-        return False  # a statistic: small, and worth its digits
+        return False  # a statistic: small, and worth keeping in float32
     pairs = zip(node.outputs, node.half_outputs, strict=True)
     return all(_fits(v, ranges, half) for v, ok in pairs if ok)
 
 
 def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
-    """True if half holds all of a value, with a factor of 2 to spare, and resolves it."""
+    """True if half represents all of a value, with a factor of 2 to spare, and resolves it."""
     measured = ranges.measured.get(value) if half.name == "float16" else None
     unit = value in ranges.unit or (measured is not None and measured.small <= HARDLY_SMALL)
     interval = ranges.of(value)
@@ -151,7 +154,7 @@ def _fits(value: int, ranges: Ranges, half: HalfType) -> bool:
 
 
 def _may_be_lifted(node: Node, found: NodeClass) -> bool:
-    """True if a node's class leaves it to the rules, and only its range speaks against it."""
+    """True if the rules decide on a node, and only its range could deny it."""
     entry = found.entry
     if found.is_users or found.rule is not None or node.fixed:
         return False
@@ -162,13 +165,13 @@ def _may_be_lifted(node: Node, found: NodeClass) -> bool:
 
 
 def _is_sum(node: Node) -> bool:
-    """True for a sum of one operand's elements, running ones included."""
+    """True for a sum of one operand's elements, including running sums."""
     traits = node.traits
     return Trait.SUMS_AXES in traits or (Trait.SUMS in traits and traits.isdisjoint(_NO_SUMS))
 
 
 def _log_domain(graph: Graph, classes: Classes) -> set[int]:
-    """Nodes whose results are logarithms, or such with something added: used by difference."""
+    """Nodes whose results are logarithms, or sums with one: programs use their differences."""
     found: set[int] = set()
     reached: set[int] = set()
     for node in graph.nodes:
@@ -184,11 +187,11 @@ def _log_domain(graph: Graph, classes: Classes) -> set[int]:
 
 
 def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
-    """Values that are added up or subtracted later, as they are or weighted.
+    """Values that are summed or subtracted later, directly or weighted.
 
-    A variance is the mean of squares, less something nearly as large: squares that were rounded
-    before leave nothing of it. Multiplied by an activation or a gradient first, a square is one of
-    many terms with that much error.
+    A variance is the mean of squares, less a number nearly as large. If the squares were rounded
+    before, nothing is left of it. A square that is first multiplied by an activation or a gradient
+    is only one of many terms with that much error.
     """
     found: set[int] = set()
     suspects = [node for node in graph.nodes if not node.traits.isdisjoint(_CANCELS)]
@@ -217,51 +220,50 @@ def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
 
 
 def _is_scaled(node: Node) -> bool:
-    """True if a square that a node reads is followed to where it is summed."""
+    """True if a node only scales a square on its way to a sum."""
     carried = Trait.CARRIES in node.traits and Trait.SUMS not in node.traits
     return carried or not node.traits.isdisjoint(_SCALES) or "exponent" in node.attributes
 
 
 def _weighs(value: int, graph: Graph, ranges: Ranges) -> bool:
-    """True if multiplying by ``value`` is scaling or masking."""
+    """True if multiplying by ``value`` only scales or masks."""
     interval = ranges.of(value)
     known = interval is not None and interval[0] >= 0.0 and interval[1] <= 1.0
     return known or graph.values[value].constant is not None or graph.values[value].size == 1
 
 
 def deny_out_of_range(classes: Classes, background: Background) -> Classes:
-    """Denies what makes or reads a value that half may not hold.
+    """Denies the makers and the readers of values that half may not represent.
 
-    Only values whose bounds are to be believed: stated, measured, or wholly out of range.
+    It uses only reliable bounds: stated, measured, or entirely out of range.
 
     Args:
         classes: what each node is.
         background: the program, and the ranges of its values.
 
     Returns:
-        New classes; the same where half holds everything.
+        New classes; the same object if half represents everything.
     """
     graph, half, ranges = background.graph, background.half, background.ranges
     certain = {v for v, interval in ranges.intervals.items() if _is_beyond(interval, half)}
-    suspects = ranges.stated | certain
     changed: dict[int, NodeClass] = {}
-    consumers = graph.consumers
-    for value in sorted(suspects):
-        held = graph.values[value]
-        known_to_rule_8 = not held.paintable or held.constant is not None
-        reason = None if known_to_rule_8 else _problem(value, graph, ranges, half)
-        if reason is None:
+    for index in sorted(ranges.stated | certain):
+        value = graph.values[index]
+        if not value.paintable or value.constant is not None:
+            continue  # `classify` decides about constants
+        problem = _problem(index, graph, ranges, half)
+        if problem is None:
             continue
-        rule, words_of_it = reason
-        if held.producer >= 0:
-            made = f"its result {words_of_it}"
-            _deny_node(changed, classes, graph.nodes[held.producer], rule, made, True)
+        rule, reason = problem
+        if value.producer >= 0:
+            node = graph.nodes[value.producer]
+            _deny_node(changed, classes, node, rule, f"its result {reason}", True)
         if rule is Rule.OVERFLOW:
-            for index, slot in consumers[value]:
-                reader = graph.nodes[index]
-                if reader.half_inputs[slot]:
-                    read = f"it reads what {words_of_it}"
-                    _deny_node(changed, classes, reader, rule, read, False)
+            for reader, slot in graph.consumers[index]:
+                node = graph.nodes[reader]
+                if node.half_inputs[slot]:
+                    read = f"it reads a value that {reason}"
+                    _deny_node(changed, classes, node, rule, read, False)
     return classes.with_changed(changed)
 
 
@@ -271,7 +273,7 @@ def _is_beyond(interval: Interval, half: HalfType) -> bool:
 
 
 def _problem(value: int, graph: Graph, ranges: Ranges, half: HalfType) -> tuple[Rule, str] | None:
-    """The rule that a value falls under, and why."""
+    """The rule that a value violates, and the reason."""
     interval = ranges.of(value)
     measured = ranges.measured.get(value)
     if interval is not None and (
@@ -290,11 +292,11 @@ def _problem(value: int, graph: Graph, ranges: Ranges, half: HalfType) -> tuple[
     return None
 
 
-_HEADROOM_WORDS = "4 times what was measured"
+_HEADROOM_WORDS = "4 times the measurement"
 
 
 def _is_masked(graph: Graph, node: Node, half: HalfType) -> bool:
-    """True if a node reads a constant (the -1e9 of a mask) that does not fit and is saturated."""
+    """True if a node reads a saturated constant (the -1e9 of a mask), too large for half."""
     return any(constant.largest > half.largest for _, constant in graph.constants(node))
 
 
@@ -306,7 +308,7 @@ def _deny_node(
     reason: str,
     makes: bool,
 ) -> None:
-    """Denies a node; its taint goes everywhere if it is its result that does not fit."""
+    """Denies a node. Its taint goes everywhere if its own result does not fit."""
     found = changed.get(node.index, classes.nodes[node.index])
     entry = found.entry
     if found.pin is not None or entry.kind is Kind.UNLISTED or node.fixed:

@@ -1,4 +1,4 @@
-"""Relations: what one pass knows of the values of a graph, relations between two included."""
+"""Relations: the findings of one pass over a graph, including relations between two values."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ class Relation:
 
     Attributes:
         kind: ``max`` (no element of the source is larger), ``shifted`` (the source less its
-            maximum), ``exp`` (its exponential), ``sum`` (of a source with no negative elements),
-            ``square`` (element by element), ``squares`` (at least ``factor`` times the sum of
-            squares), ``norm`` and ``inverse`` (the square root of such, and its reciprocal).
+            maximum), ``exp`` (the exponential of that), ``sum`` (of a source with no negative
+            elements), ``square`` (element by element), ``squares`` (at least ``factor`` times the
+            sum of squares), ``norm`` (the square root of that) and ``inverse`` (the reciprocal of
+            the norm).
         source: the source.
-        labels: for each axis of the value, the axis of the source, or -1 where it is
-            constant along it.
+        labels: for each axis of the value, the axis of the source, or -1 if the value is constant
+            along it.
         axes: axes of the source that were reduced.
-        exact: of ``max``: it is the maximum, not something larger.
-        factor: see ``squares``.
+        exact: for ``max``: whether the value is the maximum, and not something larger.
+        factor: the factor of ``squares``.
         terms: number of elements that were reduced to one.
     """
 
@@ -40,18 +41,18 @@ class Findings:
     """The findings of one pass over the nodes so far.
 
     Attributes:
-        values: of the graph.
+        values: the values of the graph.
         known: intervals by value.
-        relations: by value.
-        origin: the value that another one is the same as.
-        unit: values whose scale is about 1, so that it is their absolute error that counts.
-        numbered: operations seen, by operands, so that a second one is known as the first: people
-            write a mean twice, once in the variance. Only what leads from a sum to the difference
-            of a value and its mean is looked at.
+        relations: relations by value.
+        origin: for a copy of a value, the first value that it is equal to.
+        unit: values whose scale is about 1, so that their absolute error counts.
+        numbered: results by operation and operands, to find repeated operations: people write a
+            mean twice, once in the variance. It contains only operations between a sum and the
+            difference of a value and its mean.
         sums: values that are sums of others, perhaps scaled and broadcast.
-        moved: transposed values: of what, and which of its axes each of theirs is.
-        compared: comparisons: by value compared, the intervals of its elements where the comparison
-            is false and where it is true.
+        moved: for a transposed value, its operand and the permutation.
+        compared: for a comparison, by compared value, the intervals of its elements where the
+            comparison is false and where it is true.
     """
 
     def __init__(self, values: Sequence[Value]) -> None:
@@ -66,15 +67,15 @@ class Findings:
         self.compared: dict[int, dict[int, tuple[Interval, Interval]]] = {}
 
     def same(self, value: int) -> int:
-        """The first value that ``value`` is the same as."""
+        """The first value that ``value`` is equal to."""
         return self.origin.get(value, value)
 
     def number_it(self, node: Node, *also: object) -> None:
-        """Finds out whether an operation was there before.
+        """Records an operation, and finds out whether the same one came before.
 
         Args:
             node: the operation.
-            also: what makes it what it is besides its operands and the shape of its result.
+            also: its parameters, besides its operands and the shape of its result.
         """
         result = node.outputs[0]
         operands = [self.number(v) if self.is_number(v) else (self.same(v),) for v in node.inputs]
@@ -88,7 +89,7 @@ class Findings:
         return self.number(value) is not None
 
     def related(self, value: int, kind: str, source: int, shape: tuple[object, ...]) -> bool:
-        """True if ``value`` is the ``kind`` of ``source``, axis by axis, when read beside it."""
+        """True if ``value`` is the ``kind`` of ``source``, axis by axis, in the given shape."""
         found = self.relations.get(value)
         if found is None or found.kind != kind or self.values[source].shape != shape:
             return False
@@ -100,7 +101,7 @@ class Findings:
         )
 
     def order(self, value: int, source: int) -> tuple[int, ...] | None:
-        """Which axis of ``source`` each axis of ``value`` is; ``None`` if it is another value."""
+        """For each axis of ``value``, the axis of ``source``; ``None`` if it is another value."""
         value, order = self.same(value), tuple(range(len(self.values[value].shape)))
         while value != source:
             if value not in self.moved:
@@ -110,12 +111,12 @@ class Findings:
         return order
 
     def number(self, value: int) -> float | None:
-        """The number that a value is everywhere, if it is one."""
+        """The number that all elements of a value are, if it is one."""
         constant = self.values[value].constant
         return constant.low if constant is not None and constant.low == constant.high else None
 
     def keep(self, node: Node, relation: Relation, operand: int) -> None:
-        """Says that the result has the operand's shape and relation."""
+        """Records a relation of the result, if it has the operand's shape."""
         result = node.outputs[0]
         if self.values[result].shape == self.values[operand].shape:
             self.relations[result] = relation

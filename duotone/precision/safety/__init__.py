@@ -1,1 +1,1 @@
-"""Safety rules: each keeps full one kind of program whose result half would spoil."""
+"""Safety rules: each keeps one kind of program full whose result half would spoil."""

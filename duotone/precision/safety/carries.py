@@ -1,26 +1,28 @@
-"""Carries that must stay full: states that are sums, and numbers that say when a loop ends.
+"""Carries that must stay full: states that are sums, and numbers that decide when a loop ends.
 
-A painter stores a carry like what is calculated from it, so that the residual stream of a scan over
-layers is half. Two kinds of carries must not be:
+A painter stores a carry in the precision of the values computed from it, so that the residual
+stream of a scan over layers is half. Two kinds of carries must stay full:
 
-*Sums.* ``s = decay * s + new``, ``h = h + dt * f(h)``, ``w = w - rate * g``: each iteration adds to
-what those before gave. In bfloat16 a term of 1/512 of the sum adds nothing at all, and after
-many iterations the result is wrong altogether. Such a carry is denied if
+*Sums.* In ``s = decay * s + new``, ``h = h + dt * f(h)`` and ``w = w - rate * g``, each iteration
+adds to the result of the iterations before. In bfloat16 a term of 1/512 of the sum adds nothing at
+all, and after many iterations the result is wrong altogether. Such a carry is denied if
 
 - nothing but the sum reads it (the result of an attention in blocks), or
-- a single number scales what is added or what was there (a step size, a decay), or
+- a single number scales the new term or the old sum (a step size, a decay), or
 - the loop runs often (:data:`LONG`), or as often as its condition says.
 
-The last two not in a scan over layers, whose dots read weights of their own in each iteration: what
-it adds up has as many terms as there are layers, and is an activation.
+The last two do not apply to a scan over layers, whose dots read other weights in each iteration.
+Such a sum has only as many terms as there are layers, and is an activation.
 
 *Ends.* A ``while`` that ends when a float32 number is small enough (a fixed point, a bisection) may
-never end in half, whose neighbours are further apart. All in it stays full, if that number follows
-from a dot or there is none. If the loop counts its iterations as well, only where it compares an
-error, a difference of two values, however the test is spelled: not the scores of a beam search. The
-comparison may also be what changes the counter.
-Operations that recompute such a loop for a backward pass stay full too: they must take the same
-decisions.
+never end in half, whose neighbouring numbers are further apart. All nodes in it stay full if that
+number follows from a dot or the loop contains none. If the loop also counts its iterations, they
+stay full only if the loop compares an error, which is a difference of two values, in any spelling
+of the test. The scores of a beam search are no error. The comparison may also be the one that
+changes the counter.
+
+Operations that recompute such a loop for a backward pass stay full too, since they must take the
+same decisions.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ from duotone.precision.rules import Rule
 from duotone.precision.safety.terms import is_one, is_scaled, is_state, moved, scales, subtracts
 
 LONG = 64
-"""Iterations after which any carry that is added to is a sum of many terms."""
+"""The number of iterations from which any carry that is added to is a sum of many terms."""
 LAYERS = 256
 """More iterations than networks have layers."""
 _SHIFTS = frozenset({Trait.SELECTS, Trait.LOGARITHM})
-_SUM = "a sum over iterations: each adds to what those before gave"
+_SUM = "a sum over iterations: each adds to the result of those before"
 _REPLAY = "recomputes an operation of such a loop, and must take the same decisions"
 _END = "in a loop that ends when a float32 number is small enough; in half it may never end"
 
 
 def keep_carries(classes: Classes, background: Background) -> Classes:
-    """Denies carries that are sums, and all in a loop that half may keep from ending.
+    """Denies carries that are sums, and all nodes of a loop that half may keep from ending.
 
     Args:
         classes: what each node is.
@@ -76,7 +78,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
 
 
 def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
-    """Operations that recompute some of these loops: the same operation of the same source line.
+    """Operations that recompute one of these loops: the same operation of the same source line.
 
     The backward pass of an adaptive solver runs the steps again. In half it would accept others.
     """
@@ -90,18 +92,18 @@ def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
 
 
 def _operation(graph: Graph, node: Node) -> tuple[object, ...]:
-    """The operation, source line and shapes that a node has in common with its recomputation."""
+    """The operation, source line and shapes, which a node and its recomputation share."""
     shapes = [graph.values[v].shape for v in (*node.inputs, *node.outputs)]
     return (node.list_key, str(node.source), *shapes)
 
 
 def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
-    """True if dots of a loop read weights of each iteration, and no others that stay the same.
+    """True if dots of a loop read other weights in each iteration, and none that stay the same.
 
     Args:
         graph: the program.
         classes: what each node is.
-        body: of the loop.
+        body: the body of the loop.
     """
     inside: dict[int, list[Node]] = {}
     for node in graph.nodes:
@@ -110,7 +112,7 @@ def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
 
 
 class _Loop:
-    """One loop: what runs in it, nested programs included."""
+    """The nodes of one loop, including those of nested programs."""
 
     def __init__(
         self, graph: Graph, classes: Classes, body: Body, inside: Mapping[int, Sequence[Node]]
@@ -134,10 +136,11 @@ class _Loop:
         return found
 
     def _follow(self, carry: Node) -> tuple[bool, bool, bool]:
-        """How a carry comes back.
+        """Follows a carry to its next value.
 
-        Whether something was added to it or it was multiplied on the way, whether a single number
-        scaled one of the two, and whether nothing else reads it.
+        Returns:
+            Whether something is added to it or it is multiplied on the way, whether a single number
+            scales one of the two, and whether nothing else reads it.
         """
         queue: list[tuple[int, bool, bool]] = [(carry.outputs[0], False, False)]
         seen = set(queue)
@@ -164,12 +167,12 @@ class _Loop:
         return added, scaled, alone
 
     def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
-        """Says if a node on the way of a sum changes it, and if it does so by a single number.
+        """Tells if a node on the way of a sum changes it, and if a single number does so.
 
-        ``None`` where the sum ends: what is read there is something else.
+        ``None`` if the sum ends here, since the node reads it for something else.
         """
         if Trait.ADDS in node.traits:
-            others = [v for at, v in enumerate(node.inputs) if at != slot]
+            others = [v for position, v in enumerate(node.inputs) if position != slot]
             return True, any(is_scaled(self.graph, value) for value in others)
         if Trait.ADDS_INTO in node.traits and slot == 0:
             return True, False
@@ -181,7 +184,7 @@ class _Loop:
         return (False, False) if moves or Trait.CARRIES in node.traits else None
 
     def is_over_layers(self) -> bool:
-        """True if dots read weights of each iteration, and no others that stay the same."""
+        """True if dots read other weights in each iteration, and none that stay the same."""
         own = False
         for node in self.nodes:
             if self.classes.nodes[node.index].kind is Kind.ALLOW:
@@ -195,7 +198,7 @@ class _Loop:
     def _is_own(self, value: Value) -> bool:
         """True if a value is this iteration's slice of an argument, and a matrix.
 
-        A vector of each iteration is an observation, as filters read them.
+        A vector per iteration is an observation, as filters read them.
         """
         vector = sum(side != 1 for side in value.shape) <= 1
         if value.producer < 0 or value.body not in self.bodies or vector:
@@ -204,7 +207,7 @@ class _Loop:
         return Trait.ITERATES in node.traits and moved(self.graph, node.inputs[0]).producer < 0
 
     def ends_by_a_number(self) -> bool:
-        """True if a float32 number says when the loop ends, one that half would change."""
+        """True if a float32 number decides when the loop ends, and half would change it."""
         if self.body.until < 0:
             return False
         counted, limited, numbers = self._condition()
@@ -215,11 +218,11 @@ class _Loop:
         return not counted or self._is_error(numbers, made, limited)
 
     def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
-        """True if something was subtracted on the way to one of them, after the dots.
+        """True if a node between the dots and one of the numbers subtracts an error.
 
-        What a softmax subtracts does not count, nor noise. Where no limit stays the same, neither
-        does a difference of a value and what follows from it: those are the scores of a beam
-        search.
+        The subtractions of a softmax do not count, nor do those of noise. If no limit stays the
+        same, the difference of a value and a value that follows from it does not count either,
+        since those are the scores of a beam search.
         """
         nodes, values = self.graph.nodes, self.graph.values
         makers = [nodes[values[v].producer] for v in self._back(numbers, made)]
@@ -240,11 +243,11 @@ class _Loop:
         return False
 
     def _is_shift(self, node: Node, way: set[int]) -> bool:
-        """True if a node subtracts its operand's maximum or logarithm of sums, as a softmax does.
+        """True if a node subtracts its operand's maximum or log-sum, as a softmax does.
 
         Args:
             node: a difference.
-            way: values that its last operand follows from.
+            way: values from which its last operand follows.
         """
         value = self.graph.values[node.inputs[-1]]
         while node.inputs[0] in way and value.producer >= 0:
@@ -259,12 +262,16 @@ class _Loop:
         return False
 
     def _condition(self) -> tuple[bool, bool, list[int]]:
-        """Says if the condition counts, if it knows a limit, and which float32 numbers it compares.
+        """Reads the condition of the loop.
 
-        It counts if it reads an integer that the loop carries. Such an integer may also depend on a
-        comparison (turns without progress), but not if it was only picked (a token). A limit stays
-        the same in the loop. The graph does not show what chose a branch of a conditional, so every
-        number that the loop carries may have.
+        The condition counts if it reads an integer that the loop carries. Such an integer may also
+        depend on a comparison (iterations without progress), but not if it was only picked (a
+        token). A limit stays the same in the loop. The graph does not show what chose a branch of a
+        conditional, so every number that the loop carries may have.
+
+        Returns:
+            Whether the condition counts, whether it compares with a limit, and the float32 numbers
+            that it compares.
         """
         counted = limited = hidden = False
         numbers: list[int] = []
@@ -298,7 +305,7 @@ class _Loop:
         return value.constant is not None or value.body not in self.bodies
 
     def _back(self, numbers: Sequence[int], ends: set[int]) -> set[int]:
-        """Values of the loop that some follow from, themselves included; none before ``ends``."""
+        """Values of the loop from which some follow, and these; the walk stops at ``ends``."""
         seen, queue = set[int](), list(numbers)
         while queue:
             value = self.graph.values[queue.pop()]

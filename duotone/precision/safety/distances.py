@@ -1,14 +1,14 @@
-"""Distances and moments: dots of which a difference leaves little are full.
+"""Distances and moments: dots are full if their result nearly cancels in a difference.
 
-``sum(a**2) + sum(b**2) - 2 * a @ b.T`` is how squared distances are calculated by a dot:
-nearest neighbours, kernels, codebooks, optimal transport. Near points are what is left of large
-terms, of which half has no digits: the nearest code is another one, and a kernel is no longer
-positive. A dot of what follows from distances with the same points again is full as well: the
-gradient of distances, which is ``sum(g) * a - g @ b``, and centres of clusters.
+``sum(a**2) + sum(b**2) - 2 * a @ b.T`` computes squared distances by a dot, for nearest neighbours,
+kernels, codebooks and optimal transport. For near points it is a small difference of large terms,
+for which half has no digits: the nearest code changes, and a kernel is no longer positive. A dot of
+a value that follows from distances with the same points is full as well. The gradient of distances,
+``sum(g) * a - g @ b``, and the centres of clusters are such dots.
 
 ``conv(x * x, w) - conv(x, w) ** 2`` is a local variance, ``(x * y) @ w - (x @ w) * (y @ w)`` a
 covariance, and so is ``x.T @ x / n - outer(mean, mean)``: a sum of products, less the product of
-sums of the factors. In flat regions the two agree to many digits, so all dots that sum are full:
+sums of the factors. In flat regions the two agree to many digits. So all dots that sum are full:
 one, or one for each axis (a separable window).
 """
 
@@ -26,7 +26,7 @@ from duotone.precision.safety.dot_operands import Dots, is_dot
 from duotone.precision.safety.terms import subtracts
 
 _REASON = "part of a squared distance: it is subtracted from the squares of its own operands"
-_AGAIN = "multiplies what follows from squared distances with the same points: it may cancel"
+_GRADIENT = "multiplies a value that follows from squared distances with their points: may cancel"
 _MOMENT = "part of a variance: a product of results of dots is subtracted from a dot of the product"
 _PRODUCTS = frozenset({Trait.RAISES, Trait.MULTIPLIES})
 _ADDS, _CONTRACTS = Trait.ADDS, Trait.CONTRACTS  # bound once: these are hot
@@ -41,21 +41,21 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
         background: the program.
 
     Returns:
-        New classes; the same where there are no such dots.
+        New classes; the same object if there are no such dots.
     """
     graph = background.graph
     search = _Search(graph, classes)
     reasons: dict[int, str] = {}
     for node in graph.nodes:
         if is_dot(node, classes) and len(node.inputs) == 2 and search.is_of_distances(node):
-            reasons |= dict.fromkeys(search.gradients(node), _AGAIN) | {node.index: _REASON}
+            reasons |= dict.fromkeys(search.gradients(node), _GRADIENT) | {node.index: _REASON}
         for dot in search.moments(node) if _ADDS in node.traits else ():
-            reasons |= dict.fromkeys(search.gradients(dot), _AGAIN) | {dot.index: _MOMENT}
+            reasons |= dict.fromkeys(search.gradients(dot), _GRADIENT) | {dot.index: _MOMENT}
     return classes.with_denied(reasons, Rule.DISTANCE)
 
 
 class _Search(Dots):
-    """Looks for squares of the operands of a dot in the sums that its result is a term of."""
+    """Searches the sums with a dot's result as a term for squares of the dot's operands."""
 
     def is_of_distances(self, dot: Node) -> bool:
         operands = {self.origin(value) for value in dot.inputs}
@@ -66,7 +66,7 @@ class _Search(Dots):
         )
 
     def _added_to(self, dot: Node) -> list[int]:
-        """Values that the result of a dot is added to, or subtracted from, itself left out."""
+        """The other operands of sums and differences with the result of a dot."""
         found, queue, seen = list[int](), list(dot.outputs), set(dot.outputs)
         while queue:
             value = queue.pop()
@@ -80,7 +80,7 @@ class _Search(Dots):
         return found
 
     def _squared(self, value: int) -> set[int]:
-        """Values of whose squares a value is the sum, other terms and a scale left out."""
+        """Values of whose squares a value is the sum, apart from other terms and a scale."""
         found, queue, seen = set[int](), [value], {value}
         while queue:
             producer = self.graph.values[queue.pop()].producer
@@ -96,7 +96,7 @@ class _Search(Dots):
         return found
 
     def _base(self, value: int) -> set[int]:
-        """The value whose square a value is, if it is one."""
+        """The value of which a value is the square, if it is one."""
         node = self.maker(value)
         if node is None or node.traits.isdisjoint(_PRODUCTS):
             return set()
@@ -104,7 +104,7 @@ class _Search(Dots):
         return origins if len(origins) == 1 else set()
 
     def moments(self, node: Node) -> list[Node]:
-        """The dots of a variance or a covariance, if a difference gives one."""
+        """The dots of the variance or covariance that a difference computes; empty for others."""
         if len(node.inputs) != 2 or not subtracts(self.graph, node):
             return []
         for value, other in (node.inputs, node.inputs[::-1]):
@@ -120,7 +120,7 @@ class _Search(Dots):
         return []
 
     def _second_moments(self, value: int) -> Iterator[tuple[tuple[Node, ...], set[int]]]:
-        """Sums of products that a value may be: the dots and sums of each, and the factors."""
+        """The sums of products that a value may be: the nodes that sum, and the factors."""
         queue: list[tuple[int, tuple[Node, ...]]] = [(value, ())]
         for reader, before in queue:
             made = self.maker(self.origin(reader))
@@ -139,7 +139,7 @@ class _Search(Dots):
     def _means(
         self, value: int, factors: set[int], joint: Collection[Node]
     ) -> tuple[list[Node], set[int]]:
-        """Dots and sums that lead from factors to a value without ``joint``, and those factors."""
+        """The nodes that sum factors up to a value, without ``joint``, and those factors."""
         way, reached, queue = list[Node](), set[int](), [self.origin(value)]
         for origin in queue:
             if way and origin in factors:
@@ -157,7 +157,7 @@ class _Search(Dots):
         return outer or not node.traits.isdisjoint(_PRODUCTS)
 
     def _sums(self, node: Node) -> bool:
-        """True if a node sums over an axis or a window, with weights or without."""
+        """True if a node sums over an axis or a window, weighted or not."""
         return not node.traits.isdisjoint({Trait.CONTRACTS, Trait.SUMS})
 
     def _is_allowed(self, node: Node) -> bool:

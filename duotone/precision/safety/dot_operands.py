@@ -1,4 +1,4 @@
-"""Dots and where their operands come from, for the rules that follow what becomes of them."""
+"""Dots and the origins of their operands, for the rules that follow the results of dots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_dot(node: Node, classes: Classes) -> bool:
 
 
 class Dots:
-    """A program, asked for its dots.
+    """The dots of a program.
 
     Attributes:
         graph: the program.
@@ -30,7 +30,7 @@ class Dots:
         self.graph, self.classes = graph, classes
 
     def gradients(self, dot: Node) -> list[int]:
-        """Dots that read an operand of a dot, and what follows from its result: its gradients."""
+        """Dots that read an operand of a dot, and a value that follows from its result."""
         values = self.graph.values
         operands = {self.origin(value) for value in dot.inputs}
         size = values[dot.outputs[0]].size
@@ -56,7 +56,7 @@ class Dots:
         return self.graph.nodes[producer] if producer >= 0 else None
 
     def origin(self, value: int) -> int:
-        """Where a value comes from, through what moves or scales it."""
+        """The origin of a value, upstream of nodes that move or scale it."""
         while (producer := self.graph.values[value].producer) >= 0:
             node = self.graph.nodes[producer]
             if not self.keeps(node):

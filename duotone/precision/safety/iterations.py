@@ -1,26 +1,28 @@
-"""Iterations: loops that multiply a state with matrices, again and again, are full.
+"""Iterations: loops that repeatedly multiply a state with matrices are full.
 
-``x = A @ x / norm(A @ x)``, conjugate gradients with a fixed number of steps, Jacobi's method,
-Newton-Schulz, powers of a matrix, a linear recurrence. What a dot rounds comes back at every turn,
-and these methods live on differences that become small. Networks in loops do not look like that:
-there is an activation between a state and what it becomes, in a backward pass a product with what
-an activation left behind for each iteration, and a scan over layers reads weights of each.
+Examples are ``x = A @ x / norm(A @ x)``, conjugate gradients with a fixed number of steps, Jacobi's
+method, Newton-Schulz, powers of a matrix, and a linear recurrence. The rounding error of a dot
+comes back in every iteration, and these methods depend on differences that become small. Networks
+in loops look different. They have an activation between a state and its next value. Their backward
+pass multiplies with values that an activation left for each iteration. A scan over layers reads
+other weights in each iteration.
 
 ::
 
-    iteration = a loop in which a dot reads what follows from a carry and leads to that carry again,
-                no activation reads what follows from the carry (the trait of the table: an
-                operation that nobody described is none), and
-                nothing on the way round is multiplied with an array of each iteration
+    iteration = a loop in which a dot reads a value that follows from a carry, and leads to that
+                carry again,
+                no activation reads a value that follows from the carry (by its trait in the table,
+                so an undescribed operation is none), and
+                no operation on the way multiplies with an array of each iteration
 
-What follows by a choice counts as well: the centres of k-means lead to the nearest one of each
-point, and that to the centres. A bound is no activation where it ends a step of the carry, ``x =
-max(x - rate * (A @ x - b), 0)``: the projection of a projected gradient; nor one that only divides,
-``x / max(norm, epsilon)``.
+A value also follows from a carry by a choice: the centres of k-means lead to the nearest centre of
+each point, and that leads to the next centres. A bound is no activation if it ends a step of the
+carry, like the projection of a projected gradient, ``x = max(x - rate * (A @ x - b), 0)``. It is
+none either if its result only divides, ``x / max(norm, epsilon)``.
 
-Denied are the dots of an iteration that read what follows from the carry, and all arithmetic on the
-way round. Most iterations solve something, so what leads to them and what reads their results is
-treated as of a solve (:mod:`duotone.precision.safety.solves`, which follows).
+This rule denies the dots of an iteration that read a value that follows from the carry, and all
+arithmetic on the way back to it. Most iterations solve something, so the next rule
+(:mod:`duotone.precision.safety.solves`) treats the dots like solves.
 """
 
 from __future__ import annotations
@@ -37,18 +39,18 @@ from duotone.precision.rules import Rule
 from duotone.precision.safety.carries import is_over_layers
 from duotone.precision.safety.terms import is_one, is_scaled, is_state, scales
 
-_REASON = "an iteration: what is rounded here comes back at every turn of the loop"
+_REASON = "an iteration: its rounding error comes back in every iteration of the loop"
 
 
 def keep_iterations(classes: Classes, background: Background) -> Classes:
-    """Denies dots and arithmetic of loops that multiply a state with matrices again and again.
+    """Denies dots and arithmetic of loops that repeatedly multiply a state with matrices.
 
     Args:
         classes: what each node is.
         background: the program.
 
     Returns:
-        New classes; the same where there is no such loop.
+        New classes; the same object if there is no such loop.
     """
     graph = background.graph
     found: set[int] = set()
@@ -64,7 +66,7 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
 
 
 class _Loop:
-    """One loop, nested programs included."""
+    """One loop, including nested programs."""
 
     def __init__(self, graph: Graph, classes: Classes, body: int, nodes: list[Node]) -> None:
         self._graph, self._classes, self._body = graph, classes, body
@@ -73,19 +75,19 @@ class _Loop:
         self._of_each = self._reach(slices, self._readers, choices=True) | slices
 
     def denied(self) -> set[int]:
-        """Nodes of this loop that are to be full."""
+        """Nodes of this loop that must be full."""
         found = set[int]()
         for node in self._nodes.values():
             if not is_state(node) or node.body != self._body or node.index in found:
                 continue
             if not self._graph.values[node.outputs[0]].paintable:
                 continue
-            behind = self._reach([node.index], self._readers, choices=True)
-            way = behind & self._reach([node.index], self._makers, choices=True)
-            dots = {index for index in behind if self._kind(index) is Kind.ALLOW}
+            downstream = self._reach([node.index], self._readers, choices=True)
+            way = downstream & self._reach([node.index], self._makers, choices=True)
+            dots = {index for index in downstream if self._kind(index) is Kind.ALLOW}
             if not way & dots or self._is_gated(way):
                 continue
-            if not any(map(self._is_activation, behind - self._projections(node))):
+            if not any(map(self._is_activation, downstream - self._projections(node))):
                 arithmetic = {index for index in way if self._kind(index) is Kind.INFER}
                 found |= dots | arithmetic | {node.index}
         return found
@@ -94,9 +96,9 @@ class _Loop:
         return self._classes.nodes[index].listed
 
     def _is_activation(self, index: int) -> bool:
-        """True if a node is a nonlinear function, of an array, as networks have between dots.
+        """True if a node is a nonlinear function of an array, as networks have between dots.
 
-        A maximum is one if its bound is 0, or an array as well.
+        A maximum is one if its bound is 0, or another array.
         """
         node = self._nodes[index]
         made = [self._graph.values[v] for v in node.outputs]
@@ -109,7 +111,7 @@ class _Loop:
         return zero and not self._is_guard(node)
 
     def _is_guard(self, bound: Node) -> bool:
-        """True if what a bound gives only divides: ``x / max(norm, epsilon)``."""
+        """True if the result of a bound only divides: ``x / max(norm, epsilon)``."""
         queue = [(bound.outputs[0], reader) for reader in self._readers(bound)]
         for value, reader in queue:
             node = self._nodes.get(reader)
@@ -123,19 +125,19 @@ class _Loop:
         return bool(queue)
 
     def _is_gated(self, way: Iterable[int]) -> bool:
-        """True if an array that each iteration has multiplies something on the way, or picks it."""
+        """True if an array of each iteration multiplies a value on the way, or chooses it."""
         gates = self._of_each - set(way)
         for index in way:
             node = self._nodes[index]
             chosen = node.inputs[:1] if Trait.CHOOSES in node.traits else ()
             for value in node.inputs if scales(node) else chosen:
-                held = self._graph.values[value]
-                if not held.is_one and held.producer in gates:
+                gate = self._graph.values[value]
+                if not gate.is_one and gate.producer in gates:
                     return True
         return False
 
     def _projections(self, carry: Node) -> set[int]:
-        """Bounds of what a carry becomes by a step: the carry and what one number scales."""
+        """Bounds that end a step of a carry: the carry plus a value that one number scales."""
         found, queue = set[int](), [(value, False) for value in carry.outputs]
         seen = set(queue)
         while queue:
@@ -153,8 +155,8 @@ class _Loop:
         return found
 
     def _step(self, node: Node, slot: int) -> bool | None:
-        """True if a node adds to an operand what a number scales; ``None`` where it ends a step."""
-        others = [value for at, value in enumerate(node.inputs) if at != slot]
+        """True if a node adds a scaled value to an operand; ``None`` if the step ends here."""
+        others = [value for position, value in enumerate(node.inputs) if position != slot]
         if Trait.ADDS in node.traits:
             return any(is_scaled(self._graph, value) for value in others)
         if scales(node):
@@ -176,9 +178,9 @@ class _Loop:
         *,
         choices: bool = False,
     ) -> set[int]:
-        """Nodes of this loop reached from some by way of floating point numbers.
+        """Nodes of this loop that some nodes reach through floating point values.
 
-        With ``choices`` also by way of what was chosen by them: whole numbers and truth values.
+        With ``choices`` also through values that they chose: integers and truth values.
         """
         found, queue = set[int](), deque(starts)
         while queue:

@@ -1,8 +1,9 @@
 """Log-powers: dots between a signal and the logarithm of its power are full.
 
-A logarithm shows the *relative* error of what it reads. A Fourier transform or a filter by dots is
-exact relative to its largest terms only, so what is quiet next to a loud sound would be all
-rounding; and powers over ten decades fit no float16: ``log(max((s * s) @ bank, 1e-10))``.
+A logarithm turns a *relative* error of its operand into an absolute one. A Fourier transform or a
+filter by dots is exact only relative to its largest terms, so a quiet signal next to a loud one
+would be all rounding error. Besides, powers over ten decades do not fit float16:
+``log(max((s * s) @ bank, 1e-10))``.
 
 ::
 
@@ -12,11 +13,11 @@ rounding; and powers over ten decades fit no float16: ``log(max((s * s) @ bank, 
     a choice with such a piece        ends the walk: log(softplus(x)), which is piecewise
     a single number                   ends the walk: the mean over everything, log(mean((x - y)**2))
 
-The walk goes on past a dot: the filter bank reads a power, and that a Fourier transform. The
-gradients of such dots are denied too: they read what was divided by the power.
+The walk goes on upstream of a dot: the filter bank reads a power, and the power reads a Fourier
+transform. The gradients of such dots are denied too, since they read values divided by the power.
 
-A root compresses a power as well, ``((s * s) @ bank) ** 0.3``: a dot of powers is denied if a root
-reads it, through moves, sums and arithmetic alone.
+A root compresses a power as well, ``((s * s) @ bank) ** 0.3``. A dot of powers is denied if a root
+reads it through moves, sums and arithmetic alone.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.dot_operands import Dots, is_dot
 
-_REASON = "a logarithm reads its result, or the power of it: a relative error counts"
+_REASON = "a logarithm reads its result, or its power: a relative error counts"
 _ROOT = "a root reads its result, a sum of powers: their range is twice as wide"
-_GRADIENT = "a gradient of such a dot: it has been divided by the power"
+_GRADIENT = "a gradient of such a dot: it was divided by the power"
 _NUMBERS = ("float", "bfloat", "complex")
 _PASSES = frozenset(
     {
@@ -59,7 +60,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
         background: the program.
 
     Returns:
-        New classes; the same where there are none.
+        New classes; the same object if there are no such dots.
     """
     graph = background.graph
     values = graph.values
@@ -85,7 +86,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
 
 
 def _before_roots(dots: Dots) -> set[int]:
-    """Dots of powers that a root reads through moves, sums and arithmetic."""
+    """Dots of powers that a root reads through moves, sums and arithmetic alone."""
     graph = dots.graph
     seen, found = set[int](), set[int]()
     queue = [v for node in graph.nodes if _is_root(node) for v in node.inputs]
@@ -133,14 +134,14 @@ def _passes(node: Node, graph: Graph) -> bool:
 
 
 def _is_activation(node: Node, graph: Graph) -> bool:
-    """True for activations: a maximum is one if it keeps what is negative out, else it guards."""
+    """True for activations. A maximum is one if its bound is not positive; else it is a guard."""
     bounds = [graph.values[v].constant for v in node.inputs if Trait.BOUNDS in node.traits]
     guards = any(bound is not None and bound.low > 0.0 for bound in bounds)
     return Trait.ACTIVATION in node.traits and not guards
 
 
 def _is_piecewise(choice: Node, graph: Graph) -> bool:
-    """True if a piece of a choice comes from an activation by sums and moves: softplus, ELU."""
+    """True if an activation reaches a piece of a choice by sums and moves: softplus, ELU."""
     queue = list(choice.inputs[1:])
     for value in queue:
         producer = graph.values[value].producer

@@ -1,27 +1,27 @@
 """Positions and counts: numbers whose absolute error counts, however large they are.
 
-A position of 700 is 700 or 704 in bfloat16, and a box of 10 pixels is lost beside it. The lists
-know operations and not what numbers mean, but where they come from and what becomes of them tells.
+bfloat16 rounds a position of 703 to 704, and an offset below 2 is lost next to it. The lists know
+operations, but not the meaning of numbers. Their sources and their uses reveal it.
 
 *Counts* come from counters and from integers by arithmetic (``arange(n) * step``), whatever made
-the integers: an argument, a counter, an index. Sums of what is true or false (the running sum of
-one-hot rows) are counts too. Denied are
+the integers: an argument, a counter, an index. Sums of truth values (the running sum of one-hot
+rows) are counts too. This rule denies
 
-- dots of counts that follow from counters alone (the mean position under a softmax), or together
-  with what is made of no float32 array either (the angles of a rotary embedding);
-- dots of integers that half may not hold exactly, since nothing says that they stay below 2048
+- dots of counts that follow from counters alone (the mean position under a softmax), or whose other
+  operand is no float32 array either (the angles of a rotary embedding);
+- dots of integers that half may not represent exactly, if nothing proves that they stay below 2048
   (float16) or 256 (bfloat16): neither their dtype nor their range, nor a division (of pixels by
   255);
 - the addition of counts to something else (anchors and predicted offsets), unless they are at
   most 1.
 
 *Angles* (random Fourier features, the first layer of a network of sines) are the result of a dot
-that goes into a sine and reads no result of another dot. Denied is that dot: what it would round
-away may be several turns.
+that a sine reads and that reads no result of another dot. This rule denies that dot, since its
+rounding error may be several turns.
 
-*Positions* are rounded down or become integers: ``floor(x)``, ``x.astype(int32)``. All arithmetic
-that leads there from the last dot is denied, but for the sum of two large arrays, which may be a
-residual stream.
+*Positions* are values that the program rounds down or converts to integers: ``floor(x)``,
+``x.astype(int32)``. This rule denies all arithmetic between the last dot and that rounding, except
+the sum of two large arrays, which may be a residual stream.
 """
 
 from __future__ import annotations
@@ -60,26 +60,26 @@ _KEEP_COUNTS = frozenset(
     }
 )
 _DIVISOR = 32.0
-"""Divisors from which integers become small. A position divided by 2 is still one."""
+"""Divisors from which on integers become small. A position divided by 2 is still one."""
 _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
-_ANGLE = "a dot of arguments that goes into a sine, which needs the low bits of its operand"
-_PLACE = "leads to what is rounded to a whole number: a place, whose absolute error counts"
+_ANGLE = "a dot of arguments whose result a sine reads, which needs the low bits of its operand"
+_POSITION = "leads to a position, which is rounded to an integer: its absolute error counts"
 
 
-def keep_places(classes: Classes, background: Background) -> Classes:
-    """Denies arithmetic with positions, counts and what becomes an index.
+def keep_positions(classes: Classes, background: Background) -> Classes:
+    """Denies arithmetic with positions, counts and values that become an index.
 
     Args:
         classes: what each node is.
         background: the program, and the ranges of its values.
 
     Returns:
-        New classes; the same where there is no such number.
+        New classes; the same object if the program has no such number.
     """
     graph, ranges = background.graph, background.ranges
     found = _Counts(graph, ranges, background.half)
-    reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _PLACE)
+    reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _POSITION)
     for node in graph.nodes if found.counts else ():
         kind = classes.nodes[node.index].kind
         counted = found.counts.intersection(node.inputs)
@@ -105,11 +105,11 @@ class _Counts:
     """The values of a program that are counts.
 
     Attributes:
-        counts: all of them.
-        counters: those that follow from counters alone, known before any call.
-        inexact: those that follow from integers which half may not hold exactly.
-        flags: values that are true or false, as numbers.
-        plain: counts, flags and single numbers, and what follows from them alone.
+        counts: all counts.
+        counters: counts that follow from counters alone, so that they are known before any call.
+        inexact: values that follow from integers which half may not represent exactly.
+        flags: truth values, as numbers.
+        plain: counts, flags and single numbers, and values that follow from them alone.
     """
 
     def __init__(self, graph: Graph, ranges: Ranges, half: HalfType) -> None:
@@ -126,7 +126,7 @@ class _Counts:
         self.counters = self.counts & known
 
     def _add(self, node: Node, value: int) -> None:
-        """Files what a node makes."""
+        """Adds a result of a node to the sets to which it belongs."""
         numbers = [v for v in node.inputs if self._values[v].paintable]
         if self._is_new(node):
             self.counts.add(value)
@@ -145,7 +145,7 @@ class _Counts:
         self.plain.add(value)
 
     def _is_new(self, node: Node) -> bool:
-        """True if a node counts, or makes numbers of integers, as an unknown operation may."""
+        """True if a node counts, or converts integers to numbers; an unknown one may do so."""
         read = [self._values[v].dtype for v in node.inputs]
         if not node.traits.isdisjoint(_FROM_INTEGERS):
             return bool(read) and all(dtype in _INTEGERS for dtype in read)
@@ -162,7 +162,7 @@ class _Counts:
         return False
 
     def _is_exact(self, node: Node) -> bool:
-        """True if half holds every integer that a node may make."""
+        """True if half represents every integer that a node may make."""
         interval = self._ranges.of(node.outputs[0])
         most = 2.0 / self._half.epsilon
         return interval is not None and -most <= interval[0] <= interval[1] <= most
@@ -175,7 +175,7 @@ class _Counts:
 
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
-    """Arithmetic between the last dot and what rounds."""
+    """Arithmetic between the last dot and a rounding to integers."""
     values, found, seen = graph.values, set[int](), set[int]()
     queue = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
     while queue:
@@ -202,7 +202,7 @@ def _rounds(node: Node, graph: Graph) -> bool:
 
 
 def _angles(graph: Graph, classes: Classes) -> set[int]:
-    """Dots that read no result of a dot, and reach a sine by scaling and shifting only."""
+    """Dots that read no result of a dot, and that reach a sine by scaling and shifting only."""
     values, found, seen = graph.values, set[int](), set[int]()
     queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
     after = _after_dots(graph, classes) if queue else set[int]()
@@ -226,7 +226,7 @@ _SHIFTS = frozenset(
 
 
 def _after_dots(graph: Graph, classes: Classes) -> set[int]:
-    """Values that follow from dots, or that iterations of a loop hand on."""
+    """Values that follow from dots, or that a loop passes to its iterations."""
 
     def begins(node: Node) -> bool:
         loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})

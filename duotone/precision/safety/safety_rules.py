@@ -1,8 +1,8 @@
 """Safety rules: the stages that change classes for more than the name of an operation.
 
-Each has one signature, :data:`SafetyRule`, and one rule under which it denies; they run in the
-order of :data:`SAFETY_RULES`, each on what those before gave. To add one: a module with such a
-function, and a line here.
+Each one has the signature :data:`SafetyRule` and denies under one rule. They run in the order of
+:data:`SAFETY_RULES`, each on the classes that the one before returned. To add one, write a module
+with such a function, and add a line here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duotone.precision.safety.carries import keep_carries
 from duotone.precision.safety.distances import keep_distances
 from duotone.precision.safety.iterations import keep_iterations
 from duotone.precision.safety.log_powers import keep_log_powers
-from duotone.precision.safety.positions import keep_places
+from duotone.precision.safety.positions import keep_positions
 from duotone.precision.safety.solves import keep_solves
 
 SAFETY_RULES: Mapping[Rule, SafetyRule] = MappingProxyType(
@@ -27,7 +27,7 @@ SAFETY_RULES: Mapping[Rule, SafetyRule] = MappingProxyType(
         Rule.SOLVE: keep_solves,
         Rule.DISTANCE: keep_distances,
         Rule.CARRY: keep_carries,
-        Rule.POSITION: keep_places,
+        Rule.POSITION: keep_positions,
         Rule.LOG_POWER: keep_log_powers,
         Rule.OVERFLOW: deny_out_of_range,
         Rule.RANGE: store_in_half,
@@ -35,7 +35,7 @@ SAFETY_RULES: Mapping[Rule, SafetyRule] = MappingProxyType(
         Rule.DEVICE: decline,
     }
 )
-"""By rule, in order: keep_iterations says for keep_solves what else solves."""
+"""The stages by rule, in order: keep_solves also treats the loops that keep_iterations denied."""
 
 OF_ANY_PAINTER = frozenset({Rule.OVERFLOW, Rule.DEVICE})
-"""Rules that hold for TensorFlow's painter too: the user's ranges, and what a device gains from."""
+"""Rules that also hold for TensorFlow's painter: the user's ranges, and the gains of a device."""

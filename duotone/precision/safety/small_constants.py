@@ -1,9 +1,9 @@
-"""Addends: additions of a constant that is small for half, and that nothing looks at closely.
+"""Small constants: lifts the denial of additions of a constant that is small for half.
 
-A constant below half's normal numbers denies what calculates with it, since most of them keep a
-divisor or the operand of a root from being 0. A number that is merely *added* to an activation, as
-converters write biases of one element, changes in half by less than the activation's own rounding
-where that is of scale 1; what reads it closely (a root, a division, a power, a logarithm) keeps it.
+A constant below half's normal numbers denies its readers, since most such constants keep a divisor
+or the operand of a root from being 0. But converters also write a bias of one element as a constant
+that is *added* to an activation. If the activation has scale 1, its rounding is larger than the
+error of the constant. The denial stays if a root, a division, a power or a logarithm reads the sum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from duotone.ops.entries import Kind
 from duotone.ops.traits import Trait
 from duotone.precision.classify.classes import Classes, NodeClass
 from duotone.precision.classify.lists import OpLists
-from duotone.precision.ranges.cancellation import CLOSELY, looked_at_closely
+from duotone.precision.ranges.cancellation import SENSITIVE, find_sensitive
 from duotone.precision.ranges.find import Ranges
 from duotone.precision.rules import Rule
 
@@ -25,17 +25,17 @@ def allow_small_addends(graph: Graph, classes: Classes, ranges: Ranges, lists: O
 
     Args:
         graph: the program.
-        classes: what each node is.
-        ranges: of its values.
+        classes: the class of each node.
+        ranges: the ranges of its values.
         lists: the lists of operations.
 
     Returns:
-        New classes; the same where there are none.
+        New classes; the same object if there are no such additions.
     """
     denied = [n for n in graph.nodes if _is_denied_for_a_small_one(graph, n, classes)]
     if not denied:
         return classes
-    close = looked_at_closely(graph, classes, ranges, CLOSELY)
+    close = find_sensitive(graph, classes, ranges, SENSITIVE)
     changed: dict[int, NodeClass] = {}
     for node in denied:
         entry = lists.get(node.op, node.list_key)

@@ -1,33 +1,33 @@
-"""Solves: dots around a factorisation or a solve are full, and what lies between them and it.
+"""Solves: dots around a factorisation or a solve are full, and so are the nodes in between.
 
-A solve magnifies the errors of its operands by the condition number, and its result is made of
-large terms that cancel where they are multiplied with the data again. A ridge regression on 64
-features with the dots around its solve in bfloat16 chose another class for 88 % of the points.
+A solve magnifies the errors of its operands by the condition number. Its result consists of large
+terms that cancel when the program multiplies them with the data. A ridge regression on 64 features
+with the dots around its solve in bfloat16 chose another class for 88 % of the points.
 
 ::
 
-    before  = from operands of solves back to the next allow operations, these included, and on
-              through products of several matrices, F @ P @ F.T, and of one with itself and with
-              weights: X.T @ (weights * (X @ v)), a Hessian by its products
-    behind  = from results of solves on to the next allow operations, these included, and through
-              what is linear on to further ones: Zq @ (Z.T @ solution)
-    beside  = from what is multiplied with or added to what is behind, back to one more dot: the
-              kernel between test and training points
-    again   = dots of what follows from a solve with an argument that a dot around it read: the
-              gradient of a kernel or a Gram matrix of data
-    carried = in a loop, all that reads a carry that comes from a solve of this loop: filters,
-              Newton's method, evolution strategies
+    upstream   = from operands of solves back to the next allow operations, these included, and on
+                 through products of several matrices, F @ P @ F.T, and of one with itself and with
+                 weights: X.T @ (weights * (X @ v)), a Hessian by its products
+    downstream = from results of solves on to the next allow operations, these included, and through
+                 linear operations on to further ones: Zq @ (Z.T @ solution)
+    partners   = from values that are multiplied with or added to downstream values, back to one
+                 more dot: the kernel between test and training points
+    gradients  = dots that multiply a value downstream of a solve with an argument that a dot around
+                 the solve read: the gradient of a kernel or a Gram matrix of data
+    carried    = in a loop, all nodes that read a carry that comes from a solve of this loop:
+                 filters, Newton's method, evolution strategies
 
-All of these are denied, what only moves included, since it may join what is full and what is half.
-A network in front or behind keeps half but for the dots next to these:
+This rule denies all of these. It also denies nodes that only move values, since they may join full
+and half values. Of a network upstream or downstream, only the dots next to these nodes are full:
 
-- A single number ends every walk: it is a scale (a spectral norm, a length scale), whose error is
-  one of the result and no more.
-- What is linear ends at the sum with something else that comes from dots (a residual stream), and
-  ``beside`` ends there and at sums over elements.
+- A single number ends every walk. It is a scale (a spectral norm, a length scale), and its error
+  scales the result and does nothing else.
+- A linear chain ends at the sum with another value that comes from dots (a residual stream).
+  ``partners`` ends there and at sums over elements.
 - A scan over layers with activations carries no state of a solver.
-- Of what is solved for constants and random numbers alone (a random orthogonal matrix) no error is
-  magnified: only the dots that read the result are full.
+- A solve of constants and random numbers only (a random orthogonal matrix) magnifies no error. Only
+  the dots that read its result are full.
 
 An operation solves if its row has the trait :attr:`~duotone.ops.traits.Trait.SOLVES`. Taking it off
 the deny list switches this rule off for it.
@@ -45,27 +45,27 @@ from duotone.precision.classify.classes import Classes, NodeClass
 from duotone.precision.context import Background
 from duotone.precision.rules import Rule
 from duotone.precision.safety.carries import is_over_layers
-from duotone.precision.safety.terms import SCALES, is_state
+from duotone.precision.safety.terms import SCALES, following, is_state
 
-_BEFORE = "leads to a factorisation or a solve, which magnifies its error"
-_BEHIND = "multiplies what a factorisation or a solve gave: large terms that may cancel"
-_BESIDE = "is multiplied with or added to what a factorisation or a solve gave, which may cancel"
-_AGAIN = "multiplies what follows from a solve with what led to it: a gradient, which may cancel"
+_UPSTREAM = "leads to a factorisation or a solve, which magnifies its error"
+_DOWNSTREAM = "multiplies the result of a factorisation or a solve: large terms that may cancel"
+_PARTNER = "is multiplied with or added to the result of a factorisation or a solve; may cancel"
+_GRADIENT = "multiplies a value downstream of a solve with its operands: a gradient that may cancel"
 _CARRIED = "reads a state of this loop that comes from a factorisation or a solve"
 _WEIGHTS = SCALES | {Trait.CHOOSES, Trait.ADDS}
 _LINEAR = frozenset({Trait.NEGATES, Trait.CARRIES, Trait.LINEAR, Trait.UNDESCRIBED})
-"""An operation that nobody described may be linear, so that no walk ends there."""
+"""Traits of linear operations. An undescribed operation may be linear, so no walk ends there."""
 
 
 def keep_solves(classes: Classes, background: Background) -> Classes:
-    """Denies dots around solves, and what lies between.
+    """Denies dots around solves, and the nodes in between.
 
     Args:
         classes: what each node is.
         background: the program.
 
     Returns:
-        New classes; the same where nothing is solved.
+        New classes; the same object if the program solves nothing.
     """
     graph = background.graph
     solves = [node for node in graph.nodes if _solves(classes.nodes[node.index])]
@@ -75,22 +75,22 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     exact = [node for node in solves if walks.data.isdisjoint(node.inputs)]
     solves = [node for node in solves if not walks.data.isdisjoint(node.inputs)]
     operands = [value for node in solves for value in node.inputs]
-    before = walks.before(operands)
-    behind = walks.on(v for node in solves for v in node.outputs)
-    products, sums = walks.products(behind)
-    behind |= products
-    meeting = (v for i in behind | sums for v in graph.nodes[i].inputs)
-    beside = walks.back(meeting, walks.keeps_errors)
-    behind |= walks.on(v for node in exact for v in node.outputs)
+    upstream = walks.upstream_through_products(operands)
+    downstream = walks.downstream(v for node in solves for v in node.outputs)
+    products, sums = walks.products(downstream)
+    downstream |= products
+    meeting = (v for i in downstream | sums for v in graph.nodes[i].inputs)
+    partners = walks.upstream(meeting, walks.keeps_errors)
+    downstream |= walks.downstream(v for node in exact for v in node.outputs)
     carried = walks.carried(solves)
-    again = walks.again(walks.back(operands), beside, solves)
+    gradients = walks.gradients(walks.upstream(operands), partners, solves)
     reasons: dict[int, str] = {}
     for found, reason in (
         (carried, _CARRIED),
-        (again, _AGAIN),
-        (beside, _BESIDE),
-        (behind, _BEHIND),
-        (before, _BEFORE),
+        (gradients, _GRADIENT),
+        (partners, _PARTNER),
+        (downstream, _DOWNSTREAM),
+        (upstream, _UPSTREAM),
     ):
         reasons.update(dict.fromkeys(found, reason))
     return classes.with_denied(reasons, Rule.SOLVE)
@@ -113,33 +113,29 @@ class _Walks:
         self._graph, self._classes = graph, classes
         self._nodes, self._values = graph.nodes, graph.values
         self._streams = _streams(graph, classes)
-        self.data = _data(graph)
+        arguments = (value for value in graph.inputs if graph.values[value].paintable)
+        self.data = following(graph, values=arguments)
 
     def _is_dot(self, index: int) -> bool:
         return self._classes.nodes[index].kind is Kind.ALLOW
 
-    def back(
+    def upstream(
         self, values: Iterable[int], passes: Callable[[Node], bool] = lambda _: True
     ) -> set[int]:
-        """Nodes that values follow from, up to allow operations and to what does not pass."""
+        """Nodes from which values follow, up to allow operations and to nodes that do not pass."""
+        return self._walk(values, self._makers, lambda node: node.inputs, passes)
 
-        def makers(value: int) -> Collection[int]:
-            producer = self._values[value].producer
-            return () if producer < 0 else (producer,)
-
-        return self._walk(values, makers, lambda node: node.inputs, passes)
-
-    def on(self, values: Iterable[int]) -> set[int]:
+    def downstream(self, values: Iterable[int]) -> set[int]:
         """Nodes that follow from values, up to allow operations."""
         return self._walk(values, self._readers, lambda node: node.outputs, lambda _: True)
 
-    def before(self, values: Iterable[int]) -> set[int]:
-        """Nodes that values follow from, up to products of matrices."""
-        found = self.back(values)
+    def upstream_through_products(self, values: Iterable[int]) -> set[int]:
+        """Nodes from which values follow, up to allow operations and on through matrix products."""
+        found = self.upstream(values)
         new = found
         while dots := [i for i in new if self._is_dot(i)]:
             operands = [v for i in dots for v in self._nodes[i].inputs]
-            new = self.back(operands, self._is_linear) - found
+            new = self.upstream(operands, self._is_linear) - found
             new = new if any(map(self._is_dot, new)) else set()
             for index in dots:
                 new |= self._weighted(self._nodes[index])
@@ -148,31 +144,33 @@ class _Walks:
         return found
 
     def _weighted(self, dot: Node) -> set[int]:
-        """Nodes that lead linearly, perhaps weighted, to a dot from one that reads its matrix."""
+        """Nodes on linear ways, perhaps weighted, between two dots that read the same matrix."""
         found = set[int]()
         matrices = {self._origin(value) for value in dot.inputs}
         for value in dot.inputs:
-            new = self.back([value], self._is_weighted)
+            new = self.upstream([value], self._is_weighted)
             for index in new:
                 node = self._nodes[index]
                 if self._is_dot(index) and not matrices.isdisjoint(map(self._origin, node.inputs)):
                     found |= self._linear_way(node, new)
         return found
 
-    def again(
-        self, first: Iterable[int], beside: Iterable[int], solves: Iterable[Node]
+    def gradients(
+        self, first: Iterable[int], partners: Iterable[int], solves: Iterable[Node]
     ) -> set[int]:
-        """Dots of arguments that dots around solves read with what has such a dot's size.
+        """Dots of a value downstream of a solve with an argument that a dot around it reads.
+
+        The value must have the size of that dot's result.
 
         Args:
-            first: nodes up to the first dots before solves. Features that a network gave to these
-                are no arguments: its gradients stay half.
-            beside: further nodes; their dots count that read an argument of those.
-            solves: what solves.
+            first: nodes up to the first dots upstream of solves. Features that a network gives
+                these dots are no arguments, so the gradients of a network stay half.
+            partners: further nodes; their dots count if they read an argument of the first dots.
+            solves: the nodes that solve.
         """
         points = {v for i in first if self._is_dot(i) for v in self._arguments(self._nodes[i])}
         sizes = dict[int, set[int]]()
-        for index in filter(self._is_dot, {*first, *beside} if points else ()):
+        for index in filter(self._is_dot, {*first, *partners} if points else ()):
             node = self._nodes[index]
             read = self._arguments(node)
             for value in read if not points.isdisjoint(read) else ():
@@ -191,12 +189,12 @@ class _Walks:
         return found
 
     def _arguments(self, dot: Node) -> set[int]:
-        """Arguments of the program that a dot reads, moved or scaled."""
+        """Arguments of the program that a dot reads directly, moved or scaled."""
         origins = map(self._origin, dot.inputs)
         return {v for v in origins if self._values[v].producer < 0 and _counts(self._values[v])}
 
     def _linear_way(self, dot: Node, nodes: Collection[int]) -> set[int]:
-        """A dot and those of some nodes that follow from it alone; none if not linearly so."""
+        """A dot and the nodes that follow from it alone; empty if one is not linear in it."""
         found, follow = {dot.index}, set(dot.outputs)
         for node in self._nodes[dot.index + 1 :]:
             own = follow.intersection(node.inputs)
@@ -221,7 +219,7 @@ class _Walks:
         return not node.traits.isdisjoint(_WEIGHTS) or self._is_linear(node)
 
     def _origin(self, value: int) -> int:
-        """Where a value comes from, through what only moves it or scales it by one number."""
+        """The origin of a value, upstream of nodes that move it or scale it by one number."""
         while (producer := self._values[value].producer) >= 0:
             node = self._nodes[producer]
             rest = [v for v in node.inputs if not self._is_number(v, node)]
@@ -230,6 +228,10 @@ class _Walks:
                 break
             (value,) = rest
         return value
+
+    def _makers(self, value: int) -> Collection[int]:
+        producer = self._values[value].producer
+        return () if producer < 0 else (producer,)
 
     def _readers(self, value: int) -> Collection[int]:
         return [reader for reader, _ in self._graph.consumers[value]]
@@ -255,15 +257,16 @@ class _Walks:
                     queue += () if dot else values_of(self._nodes[index])
         return found
 
-    def products(self, behind: Iterable[int]) -> tuple[set[int], set[int]]:
-        """Nodes that follow linearly from dots among some nodes, and the sums at which that ends.
+    def products(self, nodes: Iterable[int]) -> tuple[set[int], set[int]]:
+        """Follows the results of the dots among some nodes through linear operations.
 
-        The former are further dots and what is between.
+        Returns:
+            Further dots with the nodes on the way, and the sums at which the linear chains end.
         """
         found, sums = set[int](), set[int]()
-        marked = {v for i in behind if self._is_dot(i) for v in self._nodes[i].outputs}
+        marked = {v for i in nodes if self._is_dot(i) for v in self._nodes[i].outputs}
         grown = -1
-        while len(found) > grown:  # again where a loop hands on what was found
+        while len(found) > grown:  # repeats if a loop carries a marked value back
             grown = len(found)
             for node in self._nodes:
                 own = marked.intersection(node.inputs)
@@ -277,11 +280,11 @@ class _Walks:
         return found, sums
 
     def _is_linear(self, node: Node, marked: Collection[int] = ()) -> bool:
-        """True if a node moves, scales by a single number, or adds what is no residual stream.
+        """True if a node moves, scales by a single number, or adds without a residual stream.
 
         Args:
-            node: asked.
-            marked: results of dots that count as one, whatever is added to them.
+            node: the node.
+            marked: results of dots; a sum may have one, whatever else it adds.
         """
         if self._moves(node) or not node.traits.isdisjoint(_LINEAR):
             return True
@@ -297,7 +300,7 @@ class _Walks:
         return Trait.COMMUTES in node.traits and not picks
 
     def _is_number(self, value: int, node: Node) -> bool:
-        """True if an operand of ``node`` is one number, or one for each matrix of a batch."""
+        """True if an operand of ``node`` is one number, or one number per matrix of a batch."""
         shape = self._values[node.outputs[0]].shape
         matrices = math.prod(n if isinstance(n, int) else 1 for n in shape[:-2])
         found = self._values[value]
@@ -309,7 +312,7 @@ class _Walks:
         return found.size <= matrices or found.constant is not None
 
     def keeps_errors(self, node: Node) -> bool:
-        """True if errors neither even out in a node nor come from a residual stream."""
+        """True if a node neither averages out errors nor adds residual streams."""
         if Trait.AVERAGES in node.traits:
             return False
         return not (
@@ -317,7 +320,7 @@ class _Walks:
         )
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
-        """In each loop, all that reads a carry that comes from a solve of that loop."""
+        """All nodes that read a carry of a loop that comes from a solve in the same loop."""
         bodies, found = self._graph.bodies, set[int]()
         loops = set[int]()
         for node in solves:
@@ -331,21 +334,21 @@ class _Walks:
             if self._is_of_layers(loop, inside):
                 continue
             solved = [node.index for node in solves if node.body in inside]
-            behind = self._within(inside, solved)
-            carries = [i for i in behind if is_state(self._nodes[i])]
+            following_solves = self._within(inside, solved)
+            carries = [i for i in following_solves if is_state(self._nodes[i])]
             own = [i for i in carries if self._nodes[i].body == loop]
             found |= self._within(inside, own)
         return found
 
     def _is_of_layers(self, loop: int, inside: Collection[int]) -> bool:
-        """True if a loop goes over layers of a network, activations among them."""
+        """True if a loop iterates over layers of a network with activations."""
         active = any(
             node.body in inside and Trait.ACTIVATION in node.traits for node in self._nodes
         )
         return active and is_over_layers(self._graph, self._classes, self._graph.bodies[loop])
 
     def _within(self, bodies: Collection[int], starts: Iterable[int]) -> set[int]:
-        """Nodes of some bodies that follow from some nodes, by way of what counts."""
+        """Nodes of some bodies that follow from some nodes through values that count."""
         found, queue = set[int](), list(starts)
         while queue:
             for value in self._nodes[queue.pop()].outputs:
@@ -359,26 +362,19 @@ class _Walks:
 
 
 def _counts(value: Value) -> bool:
-    """True if the error of a value counts: floating point, more than one number, no constant."""
+    """True if the error of a value matters: floating point, several numbers, no constant."""
     real = value.dtype.startswith(("float", "bfloat", "complex"))
     return real and value.size > 1 and value.constant is None
 
 
-def _data(graph: Graph) -> set[int]:
-    """Values that follow from floating point arguments."""
-    found = {value for value in graph.inputs if graph.values[value].paintable}
-    for node in graph.nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(node.outputs)
-    return found
-
-
 def _streams(graph: Graph, classes: Classes) -> set[int]:
     """Values that come from allow operations without getting smaller on the way."""
-    found = set[int]()
-    for node in graph.nodes:
-        allow = classes.nodes[node.index].kind is Kind.ALLOW
+
+    def is_allowed(node: Node) -> bool:
+        return classes.nodes[node.index].kind is Kind.ALLOW
+
+    def keeps_size(node: Node, value: int) -> bool:
         size = max((graph.values[v].size for v in node.outputs), default=0)
-        if allow or any(v in found and graph.values[v].size >= size for v in node.inputs):
-            found.update(node.outputs)
-    return found
+        return graph.values[value].size >= size
+
+    return following(graph, is_allowed, passes=keeps_size)

@@ -1,15 +1,15 @@
-"""Where a value comes from, through moves, and whether a single number scales it."""
+"""Where a value comes from, what follows from it, and whether a single number scales it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from duotone.graph.graph import Graph, Node, Value
 from duotone.ops.traits import Trait
 
 
 def moved(graph: Graph, value: int) -> Value:
-    """Where a value comes from, through what only moves it."""
+    """The value that a value is a move of; the value itself if no node moves it."""
     found = graph.values[value]
     while found.producer >= 0:
         node = graph.nodes[found.producer]
@@ -37,7 +37,7 @@ def is_scaled(graph: Graph, value: int) -> bool:
 
 
 def scales(node: Node) -> bool:
-    """True if a node multiplies or divides element by element, two different operands."""
+    """True if a node multiplies or divides two different operands element by element."""
     return not node.traits.isdisjoint(SCALES) and len(set(node.inputs)) == 2
 
 
@@ -48,7 +48,7 @@ def subtracts(graph: Graph, node: Node) -> bool:
 
 
 def _turned(graph: Graph, value: int) -> bool:
-    """True if a value is another one with the other sign, moved or scaled; or may be."""
+    """True if a value is, or may be, another value with the other sign, moved or scaled."""
     while (producer := graph.values[value].producer) >= 0:
         node = graph.nodes[producer]
         constants = [graph.values[v].constant for v in node.inputs]
@@ -67,14 +67,38 @@ def _turned(graph: Graph, value: int) -> bool:
 
 
 SCALES = frozenset({Trait.MULTIPLIES, Trait.DIVIDES})
-"""Traits of operations that scale an operand by another, element by element."""
+"""Traits of operations that scale an operand by another one, element by element."""
 
 
-def following(graph: Graph, begins: Callable[[Node], bool]) -> set[int]:
-    """Values that some nodes make, and all that follow from them, in program order."""
-    found = set[int]()
+def _never(node: Node) -> bool:
+    del node
+    return False
+
+
+def _always(node: Node, value: int) -> bool:
+    del node, value
+    return True
+
+
+def following(
+    graph: Graph,
+    begins: Callable[[Node], bool] = _never,
+    *,
+    values: Iterable[int] = (),
+    passes: Callable[[Node, int], bool] = _always,
+) -> set[int]:
+    """Values that follow from some nodes or values, in program order.
+
+    Args:
+        graph: the program.
+        begins: returns True for a node whose results count.
+        values: further values that count.
+        passes: returns whether the results of a node follow from an operand of it.
+    """
+    found = set(values)
     for node in graph.nodes:
-        if begins(node) or not found.isdisjoint(node.inputs):
+        reached = () if found.isdisjoint(node.inputs) else node.inputs
+        if begins(node) or any(value in found and passes(node, value) for value in reached):
             found.update(node.outputs)
     return found
 

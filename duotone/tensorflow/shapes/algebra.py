@@ -50,7 +50,7 @@ def broadcast_shapes(left: Shape, right: Shape) -> Shape:
 
 
 def from_attribute(operation: Operation) -> Sequence[Shape]:
-    """A variable; a handle stands for the value it refers to."""
+    """A variable; a handle has the shape of its value."""
     return [operation.attribute_shape()]
 
 
@@ -95,7 +95,7 @@ def batch_matmul(operation: Operation) -> Sequence[Shape]:
 
 
 def einsum(operation: Operation) -> Sequence[Shape]:
-    """Einsum; an ellipsis stands for the dimensions that are left."""
+    """Einsum; an ellipsis matches the remaining dimensions."""
     inputs, _, output = operation.text("equation").replace(" ", "").partition("->")
     sizes: dict[str, int | None] = {}
     dots: Shape = ()

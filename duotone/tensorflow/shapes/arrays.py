@@ -102,7 +102,7 @@ def unpack(operation: Operation) -> Sequence[Shape]:
 
 
 def expand_dims(operation: Operation) -> Sequence[Shape]:
-    """ExpandDims at a constant place."""
+    """ExpandDims at a constant position."""
     shape, axes = operation.shape(0), operation.value(1)
     if shape is None or not axes or axes[0] is None:
         return [None]
@@ -155,12 +155,12 @@ def cut_out(operation: Operation) -> Sequence[Shape]:
 
 def gather(operation: Operation) -> Sequence[Shape]:
     """GatherV2 and its forerunners along the first or a constant axis."""
-    table, places, axes = operation.shape(0), operation.shape(1), operation.value(2)
-    if table is None or places is None:
+    table, indices, axes = operation.shape(0), operation.shape(1), operation.value(2)
+    if table is None or indices is None:
         return [None]
     axis = axes[0] or 0 if axes else 0
     batch = operation.integer("batch_dims")
-    return [(*table[:axis], *places[batch:], *table[axis + 1 :])]
+    return [(*table[:axis], *indices[batch:], *table[axis + 1 :])]
 
 
 def one_hot(operation: Operation) -> Sequence[Shape]:
@@ -173,7 +173,7 @@ def one_hot(operation: Operation) -> Sequence[Shape]:
 
 
 def strided_slice(operation: Operation) -> Sequence[Shape]:
-    """StridedSlice with constant places, masks included; no ellipsis."""
+    """StridedSlice with constant indices, including masks; no ellipsis."""
     shape = operation.shape(0)
     parts = [operation.value(slot) for slot in (1, 2, 3)]
     if shape is None or any(p is None for p in parts) or operation.integer("ellipsis_mask"):
@@ -183,8 +183,8 @@ def strided_slice(operation: Operation) -> Sequence[Shape]:
     no_start, no_end = operation.integer("begin_mask"), operation.integer("end_mask")
     result: list[int | None] = []
     axis = 0
-    for place, (start, end, step) in enumerate(zip(starts, ends, steps, strict=True)):
-        bit = 1 << place
+    for axis_index, (start, end, step) in enumerate(zip(starts, ends, steps, strict=True)):
+        bit = 1 << axis_index
         if new & bit:
             result.append(1)
             continue

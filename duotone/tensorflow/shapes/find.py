@@ -75,7 +75,7 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
 
 
 def _running_order(units: Units) -> list[int]:
-    """Nodes behind what they read; what a loop hands back does not count."""
+    """Nodes after their inputs; ignores the back edges of loops."""
     readers: list[list[int]] = [[] for _ in units.nodes]
     waiting = [0] * len(units.nodes)
     for position, sources in enumerate(units.sources):

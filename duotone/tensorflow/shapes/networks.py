@@ -56,8 +56,8 @@ def _convolved(operation: Operation, *, depthwise: bool) -> Sequence[Shape]:
     filters = filters or (None,) * len(shape)
     result = list(shape)
     strides, dilations = operation.integers("strides"), operation.integers("dilations")
-    for place, axis in enumerate(_spatial_axes(operation, len(shape))):
-        size = filters[place]
+    for axis_index, axis in enumerate(_spatial_axes(operation, len(shape))):
+        size = filters[axis_index]
         dilation = dilations[axis] if axis < len(dilations) else 1
         reach = None if size is None else (size - 1) * dilation + 1
         result[axis] = _window(operation, shape[axis], axis, reach, strides)
@@ -158,7 +158,7 @@ def to_scalar(operation: Operation) -> Sequence[Shape]:
 
 
 def top_k(operation: Operation) -> Sequence[Shape]:
-    """TopKV2: values and their places."""
+    """TopKV2: values and their indices."""
     shape, count = operation.shape(0), operation.value(1)
     if shape is None:
         return [None, None]

@@ -60,7 +60,7 @@ class Operation:
         return list(self.node.attr[name].list.i) if name in self.node.attr else []
 
     def attribute_shape(self, name: str = "shape") -> Shape:
-        """An attribute that holds a shape."""
+        """An attribute with a shape."""
         return shape_of_proto(self.node.attr[name].shape) if name in self.node.attr else None
 
 

@@ -21,7 +21,7 @@ _INTEGERS = {3: ("i", 4, "int_val"), 9: ("q", 8, "int64_val")}  # int32, int64: 
 
 
 def constant_value(node: NodeDef) -> Numbers:
-    """The value of a Const node that holds few whole numbers."""
+    """The value of a Const node with few whole numbers."""
     tensor = node.attr["value"].tensor
     shape = shape_of_proto(tensor.tensor_shape)
     count = count_elements(shape)

@@ -149,7 +149,7 @@ def test_a_model_that_no_optimizer_watches_is_refused() -> None:
         loss=cross_entropy(),
     )
     model.second = duotone.keras.enable(keras.optimizers.SGD(), dtype="float16", policy=HEAL)
-    with pytest.raises(ArgumentError, match="watches the one optimizer"):
+    with pytest.raises(ArgumentError, match="needs exactly one wrapped optimizer"):
         fit(model)
 
 

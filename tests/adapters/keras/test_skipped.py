@@ -105,8 +105,8 @@ def test_without_settling_batch_normalization_is_poisoned(monkeypatch):
     def moving(model):
         return values(model.non_trainable_variables)
 
-    for settled, finite in ((skipped.settled, True), (_not_settled, False)):
-        monkeypatch.setattr(skipped, "settled", settled)
+    for settled, finite in ((skipped.run_step, True), (_not_settled, False)):
+        monkeypatch.setattr(skipped, "run_step", settled)
         model = compiled(dense(batch_norm=True))
         for x in (X, bad(X), X, X):
             model.train_on_batch(x, Y)

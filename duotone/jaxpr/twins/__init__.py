@@ -1,1 +1,0 @@
-"""A rewritten program beside its float32 reference: what ``blame`` looks at."""
