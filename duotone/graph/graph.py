@@ -197,7 +197,7 @@ class Node:
     ``terms``               how many products or elements one result adds up (dot, convolution,
                             running sum, window); absent if unknown
     ``axes``                the axes of the operand that a reduction removes
-    ``broadcast_dimensions``for each axis of the operand of a broadcast, its axis in the result
+    ``places``              for each axis of the operand of a broadcast, its axis in the result
     ``permutation``         the permutation of a transposition, or of a reshape that moves axes
                             first (Fortran's order)
     ``length``              the length of the dimension along which a counter counts

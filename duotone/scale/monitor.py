@@ -46,8 +46,8 @@ _OFTEN = 10
 class StuckAlarm:
     """The warnings of an optimizer: steps that are skipped, and losses that are not finite.
 
-    It warns once when steps are skipped on and on though the scale can fall no more, and once
-    before of losses that are not finite, or of skipped steps that have good ones between them.
+    It warns once if many consecutive steps are skipped at the smallest scale. It also warns once,
+    earlier, of losses that are not finite, or of skipped steps with good steps between them.
 
     Args:
         warn_after: the number of consecutive skipped steps.
@@ -57,7 +57,7 @@ class StuckAlarm:
     def __init__(self, warn_after: int = WARN_AFTER, ask: Callable[[], str] = lambda: "") -> None:
         self.warn_after = warn_after
         self._ask = ask
-        self._rung = self._said = False
+        self._rung = self._warned_of_some = False
         self._counted = 0
 
     def check(self, reading: Reading) -> None:
@@ -83,7 +83,7 @@ class StuckAlarm:
     @property
     def said(self) -> bool:
         """True if it has warned of some skipped steps or losses: it does not do so again."""
-        return self._said
+        return self._warned_of_some
 
     def count(self, skipped: int, loss_scale: float) -> None:
         """Says that steps were skipped: of the first, and when they are ten times as many.
@@ -109,9 +109,9 @@ class StuckAlarm:
         Args:
             batches: how many batches had such a loss.
         """
-        if not batches or self._said:
+        if not batches or self._warned_of_some:
             return
-        self._said = True
+        self._warned_of_some = True
         logger.warning(
             "the loss of %s in this epoch was not finite. The loss scale is not the reason, and "
             "float32 may not be finite there either. %sduotone.keras.blame(model, x, y) with such "

@@ -200,7 +200,7 @@ def _refuse_inside_accumulation(state: Any, who: str) -> None:
 
 
 def refuse_accumulation_around() -> None:
-    """Raises if ``optax.MultiSteps`` calls ``update``, which hands on the inner state alone."""
+    """Raises if ``optax.MultiSteps`` calls ``update``, which passes only the inner state."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code is optax.MultiSteps.update.__code__:
@@ -210,9 +210,9 @@ def refuse_accumulation_around() -> None:
 
 def _accumulation_around(who: str) -> ArgumentError:
     return ArgumentError(
-        f"{who}: optax.MultiSteps stands around the mixed-precision optimizer, so one bad "
+        f"{who}: optax.MultiSteps is outside of the mixed-precision optimizer, so one bad "
         "micro-batch makes the whole accumulated sum NaN, and the loss scale is adjusted once in k "
-        "steps. Skip outside: enable_mixed_precision_graph_rewrite(optax.MultiSteps(tx, k))."
+        "steps. Wrap it instead: enable_mixed_precision_graph_rewrite(optax.MultiSteps(tx, k))."
     )
 
 

@@ -94,9 +94,9 @@ def test_a_loss_scale_out_of_range(loss_scale):
 @pytest.mark.parametrize(
     ("loss_scale", "kind", "says"),
     [
-        ("fixed", ArgumentError, 'the only word that is taken is "dynamic"'),
+        ("fixed", ArgumentError, 'the only string accepted is "dynamic"'),
         (True, ArgumentTypeError, "got True"),
-        (DynamicLossScale, ArgumentTypeError, r"Make an object of it: DynamicLossScale\(...\)"),
+        (DynamicLossScale, ArgumentTypeError, r"Make an instance of it: DynamicLossScale\(...\)"),
         (np.array([8.0]), ArgumentTypeError, r"array of float64\[1\]. Convert the array"),
         ([8], ArgumentTypeError, "got a list"),
     ],

@@ -108,7 +108,7 @@ def test_names_of_arguments() -> None:
         (lambda x: jnp.cumsum(x, 1), {"terms": 4.0}),
         (
             lambda x: jax.lax.broadcast_in_dim(x, (4, 2, 4), (0, 2)),
-            {"broadcast_dimensions": (0, 2)},
+            {"places": (0, 2)},
         ),
         (lambda x: jax.lax.iota(jnp.float32, 9), {"length": 9.0}),
         (

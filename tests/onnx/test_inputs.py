@@ -40,7 +40,7 @@ def test_other_numbers_are_converted(tmp_path):
 
 
 def test_nothing_finite_to_calibrate_with():
-    with pytest.raises(CalibrationError, match="'x' to calibrate with holds no finite number"):
+    with pytest.raises(CalibrationError, match="'x' to calibrate with has no finite number"):
         calibrated({"x": np.full((2, 3), np.nan, np.float32), "k": K})
 
 

@@ -65,7 +65,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         self._warn_after, self._logdir, self._writer = warn_after, logdir, writer
         self._monitors: dict[str, LossScaleMonitor] = {}
         self._shown = False
-        self._lost: Any = 0
+        self._not_finite: Any = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reads the loss scale before the first step."""
@@ -93,10 +93,8 @@ class LossScaleCallback(keras.callbacks.Callback):
         del batch
         loss = (logs or {}).get("loss")
         alarm = getattr(getattr(self.model, "optimizer", None), "alarm", None)
-        if loss is not None and not (
-            alarm and alarm.said
-        ):  # on the device, for which nobody waits here
-            self._lost = self._lost + jnp.sum(~jnp.isfinite(loss))
+        if loss is not None and not (alarm and alarm.said):  # on the device, without waiting for it
+            self._not_finite = self._not_finite + jnp.sum(~jnp.isfinite(loss))
         if self._shown:
             return
         self._shown = True
@@ -109,7 +107,7 @@ class LossScaleCallback(keras.callbacks.Callback):
         del epoch
         optimizers = list(wrapped_optimizers(self.model))
         if len(optimizers) == 1 and optimizers[0].half is not None:
-            optimizers[0].alarm.lost(int(self._lost))
+            optimizers[0].alarm.lost(int(self._not_finite))
         for optimizer in optimizers:
             metrics = optimizer.metrics()
             prefix = f"{optimizer.name}_" if len(optimizers) > 1 else ""

@@ -40,7 +40,7 @@ def _axes(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _places(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
-    return {"broadcast_dimensions": tuple(map(int, eqn.params["broadcast_dimensions"]))}
+    return {"places": tuple(map(int, eqn.params["broadcast_dimensions"]))}
 
 
 def _permutation(eqn: _jax.Eqn) -> Mapping[str, Attribute]:

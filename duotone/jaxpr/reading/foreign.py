@@ -57,8 +57,8 @@ def refuse_nnx_objects(
     if (found := nnx_object_in(call)) is not None:
         path, leaf = found
         raise ArgumentTypeError(
-            f"{name}: {describe(path)} is {_of_nnx(leaf)}: what the function changes in it "
-            f"would be lost. {_USE}; or pass what nnx.split(...) gives"
+            f"{name}: {describe(path)} is {_of_nnx(leaf)}: the function's changes to it "
+            f"would be lost. {_USE}; or pass the results of nnx.split(...)"
         )
 
 

@@ -129,7 +129,7 @@ def _identity(findings: Findings, node: Node) -> Known:
 @_fact("broadcast_in_dim")
 def _broadcast(findings: Findings, node: Node) -> Known:
     found = findings.relations.get(node.inputs[0])
-    axes = node.attributes.get("broadcast_dimensions")
+    axes = node.attributes.get("places")
     if node.inputs[0] in findings.sums:
         _follow(findings, node, axes)
     if found is None or not isinstance(axes, tuple):
