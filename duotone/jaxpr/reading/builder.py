@@ -225,7 +225,7 @@ class Builder:
     def step(
         self, eqn: _jax.Eqn, inputs: tuple[int, ...], body: int, scopes: tuple[str, ...]
     ) -> Step:
-        """Adds one equation: a nested step if a function knows its primitive, else a leaf."""
+        """Adds one equation: a nested step if a function reads its primitive, else a leaf."""
         nested = self._nested.get(eqn.primitive.name)
         if nested is not None:
             step = nested(self, eqn, inputs, body, scopes)
@@ -353,5 +353,5 @@ def _scalar_magnitude(number: Any) -> Magnitude | None:
 
 
 NestedBuilder = Callable[[Builder, _jax.Eqn, tuple[int, ...], int, tuple[str, ...]], "Step | None"]
-"""Takes the builder, an equation, its operands, the body it is in and the name scopes around it;
-returns its step, or ``None`` to make it a leaf that is not changed."""
+"""Takes the builder, an equation, its operands, its body and the name scopes around it; returns its
+step, or ``None`` to make it a leaf that is not changed."""
