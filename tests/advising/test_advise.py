@@ -150,7 +150,7 @@ def test_half_by_hand_is_looked_at_as_written_unless_a_type_is_asked_for():
     step = half_by_hand(np.float32(1.5))
     assert advised(step).kinds == ("promotion",)
     assert advised(half_by_hand(1.5)).kinds == ()
-    assert "duotone.autocast makes it" in advised(step, dtype="bfloat16").notes[1]
+    assert "duotone.autocast rewrites it" in advised(step, dtype="bfloat16").notes[1]
 
 
 def test_data_in_half_that_are_widened_at_once_are_free_as_advised():
