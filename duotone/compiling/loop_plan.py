@@ -309,7 +309,7 @@ class _Planner:
         self.steps.append(loop)
 
     def want_single_values(self) -> None:
-        """Adds the stacks from which single values are read to :attr:`wanted`."""
+        """Adds the stacks from which single values are read to ``wanted``."""
         loops = {step.number: step for step in self.steps if isinstance(step, Loop)}
         for value in self._single_values():
             stacks = [stack for stack, _ in self.places.get(value, ()) if stack[1] != "split"]
