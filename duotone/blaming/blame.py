@@ -29,8 +29,8 @@ from duotone.blaming.blame_view import BlameView
 from duotone.blaming.findings import BlameRecord, Verdict
 from duotone.blaming.reference_loops import HANDLERS
 from duotone.blaming.reference_run import References, reference_of
-from duotone.blaming.reference_statistics import ERRORS, FULL_TICK, LOOK, SIZE, WIDTH, Kind
-from duotone.blaming.suspects import Run, blamed
+from duotone.blaming.reference_statistics import ERRORS, FULL_TICK, LOOK, SIZE, WIDTH, RowKind
+from duotone.blaming.suspects import StepRun, blamed
 from duotone.comparing.variants import without_duotone
 from duotone.devices import assumed
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
@@ -304,7 +304,9 @@ class Instrumented:
             read[:, WIDTH:] = jax.device_get(errors)
         sites, readers = self._references.sites, self._references.readers
         marked = self._collection.marked
-        return blamed(Run(sites, read, readers, marked, self.arguments, self._results), self.half)
+        return blamed(
+            StepRun(sites, read, readers, marked, self.arguments, self._results), self.half
+        )
 
     def is_result_finite(self, rows: Any, position: int) -> bool:
         """True if a result is finite in float32.
@@ -316,7 +318,7 @@ class Instrumented:
         site = self._results[position]
         return site < 0 or math.isinf(rows[site, FULL_TICK])
 
-    def _noted(self, kind: Kind, arrays: list[Any]) -> Any:
+    def _noted(self, kind: RowKind, arrays: list[Any]) -> Any:
         """The rows of all sites; traced once for each kind, which gives the same sites."""
         references = self._references = References(kind, HANDLERS)
         operands = [

@@ -27,7 +27,7 @@ from duotone.ops.traits import Trait
 from duotone.policy.regions import region_of
 
 if TYPE_CHECKING:
-    from duotone.blaming.suspects import Run
+    from duotone.blaming.suspects import StepRun
 
 MOST = 20
 """The most operations of each group in a ranking."""
@@ -39,12 +39,12 @@ _ALL_IS_LOST = 0.05
 """From this error on, a value computed from negligible sums counts as negligible too."""
 
 
-def shares_lost(run: Run) -> np.ndarray:
+def shares_lost(run: StepRun) -> np.ndarray:
     """Returns for each site the share of elements that are 0 or subnormal only in half."""
     return run.rows[:, UNDERFLOW] / np.maximum(run.rows[:, COUNT], 1)
 
 
-def errors(run: Run) -> np.ndarray:
+def errors(run: StepRun) -> np.ndarray:
     """Returns for each site its relative error; 0 if the site is not ranked."""
     found = np.array([run.error(k) for k in range(len(run.sites))])
     wrong = found > 0
@@ -65,7 +65,7 @@ def errors(run: Run) -> np.ndarray:
     return found
 
 
-def _terms(run: Run, site: Site, reads: list[int]) -> float:
+def _terms(run: StepRun, site: Site, reads: list[int]) -> float:
     """Returns the greatest magnitude of the terms that a site adds; 0 if it is no sum."""
     name = "" if site.eqn is None else site.eqn.primitive.name
     if name in _SUMS:
@@ -73,7 +73,7 @@ def _terms(run: Run, site: Site, reads: list[int]) -> float:
     return math.prod(map(run.reference, reads)) if name in _DOTS and len(reads) == 2 else 0.0
 
 
-def _number(run: Run, k: int, reads: list[int]) -> float:
+def _number(run: StepRun, k: int, reads: list[int]) -> float:
     """Estimates how many terms each element of a sum has."""
     counts = [float(run.rows[read, COUNT]) for read in reads]
     result = max(float(run.rows[k, COUNT]), 1.0)
@@ -82,7 +82,7 @@ def _number(run: Run, k: int, reads: list[int]) -> float:
     return max(max(counts, default=1.0) / result, 1.0)
 
 
-def order(run: Run, sizes: np.ndarray) -> list[list[int]]:
+def order(run: StepRun, sizes: np.ndarray) -> list[list[int]]:
     """Sorts sites by size in two groups, the user's own lines and others, greatest first.
 
     Args:

@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 
 from duotone import _jax
-from duotone.blaming.reference_statistics import Kind, Note, watched
+from duotone.blaming.reference_statistics import Note, RowKind, watched
 
 HALF = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 MOVING = frozenset(
@@ -102,7 +102,7 @@ class References:
         watching: whether values are noted.
     """
 
-    def __init__(self, kind: Kind, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, kind: RowKind, handlers: Mapping[str, Handler]) -> None:
         self.kind, self._handlers = kind, handlers
         self.sites: list[Site] = []
         self.readers: dict[int, set[tuple[tuple[str, bool], ...]]] = {}

@@ -65,7 +65,7 @@ class Note(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class RowKind:
     """One kind of rows.
 
     Attributes:
@@ -230,9 +230,9 @@ def _sum(array: Any) -> Any:
     return jnp.sum(lax.optimization_barrier(columns), 1)
 
 
-LOOK = Kind(_rows_of_look, _joined_looks, NEUTRAL)
+LOOK = RowKind(_rows_of_look, _joined_looks, NEUTRAL)
 """Overflows and underflows: the columns from ``BAD`` to ``FULL_TICK``."""
-ERRORS = Kind(_rows_of_errors, lax.add, np.zeros(2, np.float32))
+ERRORS = RowKind(_rows_of_errors, lax.add, np.zeros(2, np.float32))
 """Errors against float32: the columns ``ERROR`` and ``SIZE``."""
 
 

@@ -48,7 +48,7 @@ Names = tuple[tuple[str, bool], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class StepRun:
     """One run of a step and its reference.
 
     Attributes:
@@ -109,7 +109,7 @@ class Run:
         return found.reads[0]
 
 
-def blamed(run: Run, half: str) -> BlameRecord:
+def blamed(run: StepRun, half: str) -> BlameRecord:
     """Finds the operation to blame in a run, and the cause.
 
     Args:
@@ -144,7 +144,7 @@ def blamed(run: Run, half: str) -> BlameRecord:
     )
 
 
-def _bad_inputs(run: Run) -> tuple[str, ...]:
+def _bad_inputs(run: StepRun) -> tuple[str, ...]:
     """Returns the names of arguments that are not finite."""
     found = (k for k, site in enumerate(run.sites) if site.eqn is None)
     return tuple(
@@ -154,13 +154,13 @@ def _bad_inputs(run: Run) -> tuple[str, ...]:
     )
 
 
-def _first_bad(run: Run) -> int | None:
+def _first_bad(run: StepRun) -> int | None:
     """Returns the earliest site with an element that is not finite while its reference is."""
     bad = np.flatnonzero(run.rows[:, BAD] > 0)
     return min(bad.tolist(), key=lambda k: (run.rows[k, TICK], k), default=None)
 
 
-def _scales(run: Run) -> tuple[float | None, float | None]:
+def _scales(run: StepRun) -> tuple[float | None, float | None]:
     """Returns the loss scale and the greatest power of two at which the backward pass fits."""
     backward = [k for k in range(len(run.sites)) if run.backward(k)]
     scaled = [k for k in backward if (LOSS_SCALE, False) in run.sites[k].names]
@@ -172,7 +172,7 @@ def _scales(run: Run) -> tuple[float | None, float | None]:
     return scale, fitting
 
 
-def _cause(run: Run, first: int, scale: float | None, fitting: float | None) -> Verdict:
+def _cause(run: StepRun, first: int, scale: float | None, fitting: float | None) -> Verdict:
     if run.reference(first) <= run.largest(first) and not _overflows_before(run, first):
         return Verdict.UNDERFLOW if _emptied(run, first) is not None else Verdict.OVERFLOW
     if not run.backward(first):
@@ -182,14 +182,14 @@ def _cause(run: Run, first: int, scale: float | None, fitting: float | None) -> 
     return Verdict.BACKWARD
 
 
-def _overflows_before(run: Run, first: int) -> bool:
+def _overflows_before(run: StepRun, first: int) -> bool:
     """True if the first operation is float32 and reads numbers that are too large for half."""
     return run.sites[first].dtype not in HALF_TYPES and any(
         run.reference(k) > run.largest(k) for k in run.sites[first].reads
     )
 
 
-def _emptied(run: Run, site: int) -> int | None:
+def _emptied(run: StepRun, site: int) -> int | None:
     """Returns the nearest ancestor of a site at which numbers became 0."""
     seen, layer = {site}, [site]
     while layer:
@@ -201,7 +201,7 @@ def _emptied(run: Run, site: int) -> int | None:
     return None
 
 
-def _emptied_before(run: Run, site: int) -> set[int]:
+def _emptied_before(run: StepRun, site: int) -> set[int]:
     """Returns a site and its ancestors along paths on which numbers became 0 at every site."""
     found, stack = {site}, [site]
     while stack:
@@ -212,7 +212,7 @@ def _emptied_before(run: Run, site: int) -> set[int]:
     return found
 
 
-def _pins(run: Run, first: int, culprit: int | None, *, scale_helps: bool) -> list[str]:
+def _pins(run: StepRun, first: int, culprit: int | None, *, scale_helps: bool) -> list[str]:
     """Returns patterns of the operations that make or read a half value that does not fit.
 
     Args:
@@ -248,7 +248,7 @@ def _escaped(path: str) -> str:
     )
 
 
-def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
+def _of_float32(run: StepRun, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
     """Returns the verdict on a run that half does not break, and the site if there is one."""
     bad = np.isfinite(run.rows[:, FULL_TICK])
     nan = np.flatnonzero(np.isnan(run.rows[:, LOW])).tolist()
@@ -260,7 +260,7 @@ def _of_float32(run: Run, inputs: Sequence[str]) -> tuple[Verdict, int | None]:
     return Verdict.FLOAT32, _origin(run, bad, starts)
 
 
-def _origin(run: Run, bad: np.ndarray, starts: Sequence[int]) -> int:
+def _origin(run: StepRun, bad: np.ndarray, starts: Sequence[int]) -> int:
     """Follows the earliest of some sites back to the first ancestor that is not finite.
 
     Args:
@@ -283,7 +283,7 @@ def _origin(run: Run, bad: np.ndarray, starts: Sequence[int]) -> int:
         found = min(before, key=moment)
 
 
-def suspect(run: Run, site: int) -> Suspect:
+def suspect(run: StepRun, site: int) -> Suspect:
     """Returns the operation at a site with its statistics."""
     made, row = run.maker(site), run.rows[site]
     at = run.sites[made]
@@ -312,7 +312,7 @@ def suspect(run: Run, site: int) -> Suspect:
     )
 
 
-def _described(run: Run, at: Site) -> tuple[str, str, str, str]:
+def _described(run: StepRun, at: Site) -> tuple[str, str, str, str]:
     """Returns the operation, scope, source line and rule of a site."""
     if at.eqn is None:
         return "argument", at.names[0][0], "", ""
@@ -333,7 +333,7 @@ def _first_known(source: str, at: Site) -> str:
     return next((line for line in lines if line != _jax.NO_SOURCE), source)
 
 
-def _ranked(run: Run, sizes: np.ndarray, *, is_error: bool) -> tuple[Suspect, ...]:
+def _ranked(run: StepRun, sizes: np.ndarray, *, is_error: bool) -> tuple[Suspect, ...]:
     """Ranks operations by a figure of their sites, each once, the user's own lines first."""
     ranked: list[Suspect] = []
     for group in ranking.order(run, sizes):

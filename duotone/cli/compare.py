@@ -80,13 +80,15 @@ def compare(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from duotone.comparing.compare import Plan
+    from duotone.comparing.compare import ComparisonPlan
 
     function, arguments = load(program, shapes)
     asked = settings(dtype, policy_file)
     positions = None if batch is None else _positions(batch)
     devices = names(targets)
-    plan = Plan(function, arguments, {}, devices, asked["dtype"], asked["policy"], exact, positions)
+    plan = ComparisonPlan(
+        function, arguments, {}, devices, asked["dtype"], asked["policy"], exact, positions
+    )
     progress = Progress(
         TextColumn("{task.description:<20}"),
         BarColumn(),

@@ -113,10 +113,10 @@ def compare(
         >>> round(seen.row("h100").speedup, 2)
         1.63
     """
-    return Plan(step, args, kwargs, targets, dtype, policy, exact, batch).run()
+    return ComparisonPlan(step, args, kwargs, targets, dtype, policy, exact, batch).run()
 
 
-class Plan:
+class ComparisonPlan:
     """A comparison with checked arguments."""
 
     def __init__(

@@ -23,7 +23,7 @@ import numpy as np
 from duotone import _jax
 from duotone.compiling.copies import FEWEST, phase
 from duotone.compiling.listing import LITERALS, Listing, is_reference
-from duotone.compiling.repeats import Run, find_runs
+from duotone.compiling.repeats import CopyRun, find_runs
 
 SCOPE = "duotone.cluster"
 """The prefix of a cluster scope's name; a number and the user's name follow."""
@@ -171,7 +171,7 @@ def _stretches(listing: Listing, sizes: Sizes) -> Iterator[tuple[int, int]]:
     for run in find_runs(listing.keys, FEWEST):
         for low, high in _free(taken, run):
             if high - low >= FEWEST * run.period:
-                _cut(listing, Run(low, high - low, run.period), sizes, total, taken, edges)
+                _cut(listing, CopyRun(low, high - low, run.period), sizes, total, taken, edges)
     ordered = sorted(edges)
     for start, end in itertools.pairwise(ordered):
         yield from _small_enough(start, end, sizes, total)
@@ -185,7 +185,7 @@ def _fixed(listing: Listing, sizes: Sizes) -> list[str]:
     ]
 
 
-def _free(taken: np.ndarray, run: Run) -> list[tuple[int, int]]:
+def _free(taken: np.ndarray, run: CopyRun) -> list[tuple[int, int]]:
     """The stretches of a run that are not in a part yet."""
     free = ~taken[run.start : run.start + run.length]
     steps = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
@@ -193,7 +193,12 @@ def _free(taken: np.ndarray, run: Run) -> list[tuple[int, int]]:
 
 
 def _cut(
-    listing: Listing, run: Run, sizes: Sizes, total: np.ndarray, taken: np.ndarray, edges: set[int]
+    listing: Listing,
+    run: CopyRun,
+    sizes: Sizes,
+    total: np.ndarray,
+    taken: np.ndarray,
+    edges: set[int],
 ) -> None:
     """Cuts a run into its copies, unless they would be too small for a launch."""
     start = run.start + phase(listing, run, run.period)

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from duotone.compiling.listing import LITERALS, Listing
-from duotone.compiling.repeats import Run
+from duotone.compiling.repeats import CopyRun
 
 FEWEST = 4
 """The least number of copies of a run."""
@@ -74,7 +74,7 @@ class Copies:
         return self.start + (self.count // 2) * self.period
 
 
-def find_copies(listing: Listing, run: Run) -> Copies | None:
+def find_copies(listing: Listing, run: CopyRun) -> Copies | None:
     """The largest part of a run whose copies are linked in the same way.
 
     Args:
@@ -172,7 +172,7 @@ class _Reads:
         return found
 
 
-def phase(listing: Listing, run: Run, period: int) -> int:
+def phase(listing: Listing, run: CopyRun, period: int) -> int:
     """Where the first copy of a run starts, so that copies pass the fewest bytes to the next copy.
 
     It counts, over the second copy, the bytes made before an equation and read at or after it.
@@ -194,7 +194,7 @@ def phase(listing: Listing, run: Run, period: int) -> int:
     return int(np.argmin(bytes_at[period : 2 * period]))
 
 
-def _multiple(listing: Listing, run: Run) -> int:
+def _multiple(listing: Listing, run: CopyRun) -> int:
     """How many periods make one copy, so that the fewest bytes differ from copy to copy.
 
     In a time loop over layers, all layers have equal keys, but their weights repeat only with the

@@ -1,4 +1,4 @@
-"""Plan: which runs of a program become loops, and where each loop reads its operands.
+"""Loop plan: which runs of a program become loops, and where each loop reads its operands.
 
 ::
 
@@ -23,7 +23,7 @@ from duotone import _jax
 from duotone.compiling.copies import FEWEST, Copies, find_copies, slots_of
 from duotone.compiling.gain import LEAST_GAIN, Loop, depth, fresh_bytes, why_not
 from duotone.compiling.listing import LITERALS, Listing, is_reference
-from duotone.compiling.repeats import Run, find_runs
+from duotone.compiling.repeats import CopyRun, find_runs
 from duotone.compiling.sources import Piece, Places, Source, StackKey, find_source, window
 
 _MOVES = frozenset(
@@ -71,7 +71,7 @@ class Join:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class LoopPlan:
     """A program with its loops.
 
     Attributes:
@@ -124,7 +124,7 @@ class Plan:
         return left
 
 
-def make_plan(listing: Listing) -> Plan:
+def make_plan(listing: Listing) -> LoopPlan:
     """Decides which runs of a program become loops.
 
     Args:
@@ -133,7 +133,7 @@ def make_plan(listing: Listing) -> Plan:
     planner = _Planner(listing)
     planner.stretch(0, len(listing.eqns), find_runs(listing.keys, FEWEST))
     planner.want_single_values()
-    return Plan(
+    return LoopPlan(
         listing,
         tuple(planner.steps),
         planner.places,
@@ -150,9 +150,9 @@ class _Planner:
         self.wanted: set[StackKey] = set()
         self.lines: list[Line] = []
 
-    def stretch(self, low: int, high: int, runs: list[Run]) -> None:
+    def stretch(self, low: int, high: int, runs: list[CopyRun]) -> None:
         """Plans the equations from ``low`` to ``high``; ``runs`` are the runs among them."""
-        todo: list[tuple[int, int, list[Run], Copies | None]] = [(low, high, runs, None)]
+        todo: list[tuple[int, int, list[CopyRun], Copies | None]] = [(low, high, runs, None)]
         while todo:
             low, high, runs, copies = todo.pop()
             if copies is not None:
@@ -178,7 +178,7 @@ class _Planner:
             todo.append((found.start, found.end, inside, found))
             todo.append((low, found.start, _within(runs, low, found.start), None))
 
-    def _gain(self, run: Run) -> bool:
+    def _gain(self, run: CopyRun) -> bool:
         weights = self.listing.weights[run.start : run.start + run.length]
         moves = self._only_moves(run.start, run.start + run.period)
         return int(weights.sum()) * (run.copies - 1) >= LEAST_GAIN * run.copies or moves
@@ -345,13 +345,13 @@ def _singles(pieces: tuple[Piece, ...]) -> list[int]:
     return [piece.start for piece in pieces if piece.stack is None and piece.start > LITERALS]
 
 
-def _within(runs: list[Run], low: int, high: int) -> list[Run]:
+def _within(runs: list[CopyRun], low: int, high: int) -> list[CopyRun]:
     """The parts of runs in a stretch, by decreasing savings."""
     found = []
     for run in runs:
         start, end = max(run.start, low), min(run.start + run.length, high)
         if end - start >= FEWEST * run.period:
-            found.append(Run(start, end - start, run.period))
+            found.append(CopyRun(start, end - start, run.period))
     return sorted(found, key=lambda run: (-run.gain, run.start))
 
 

@@ -20,7 +20,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class CopyRun:
     """A stretch of a sequence that repeats itself.
 
     Attributes:
@@ -44,7 +44,7 @@ class Run:
         return (self.copies - 1) * self.period
 
 
-def find_runs(keys: np.ndarray, copies: int = 4) -> list[Run]:
+def find_runs(keys: np.ndarray, copies: int = 4) -> list[CopyRun]:
     """All maximal runs of a sequence, by decreasing savings.
 
     Args:
@@ -56,11 +56,11 @@ def find_runs(keys: np.ndarray, copies: int = 4) -> list[Run]:
 
     Example:
         >>> find_runs(np.array([7, 1, 2, 1, 2, 1, 2, 1, 2, 9]))
-        [Run(start=1, length=8, period=2)]
+        [CopyRun(start=1, length=8, period=2)]
     """
     count = len(keys)
     hashes = _mixed(np.asarray(keys).astype(np.uint64) + np.uint64(1))
-    found: list[Run] = []
+    found: list[CopyRun] = []
     size = 1
     while size * (copies - 1) <= count and len(hashes):
         found += _runs_of(hashes, size, copies)
@@ -70,7 +70,7 @@ def find_runs(keys: np.ndarray, copies: int = 4) -> list[Run]:
     return sorted(found, key=lambda run: (-run.gain, run.start))
 
 
-def _runs_of(hashes: np.ndarray, size: int, copies: int) -> list[Run]:
+def _runs_of(hashes: np.ndarray, size: int, copies: int) -> list[CopyRun]:
     """The runs whose period is above half the size of a window and at most that size."""
     order = np.argsort(hashes, kind="stable")
     before = np.full(len(hashes), -1)
@@ -84,7 +84,7 @@ def _runs_of(hashes: np.ndarray, size: int, copies: int) -> list[Run]:
     lengths = ends - starts + size - 1 + periods
     good = (periods > size // 2) & (periods <= size) & (lengths >= copies * periods)
     return [
-        Run(int(start - period), int(length), int(period))
+        CopyRun(int(start - period), int(length), int(period))
         for start, period, length in zip(starts[good], periods[good], lengths[good], strict=True)
     ]
 

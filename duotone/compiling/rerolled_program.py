@@ -18,7 +18,7 @@ from jax import lax
 from duotone import _jax
 from duotone.compiling.edges import peeled
 from duotone.compiling.listing import LITERALS, Listing, list_program
-from duotone.compiling.loop_plan import Join, Line, Loop, Plan, make_plan
+from duotone.compiling.loop_plan import Join, Line, Loop, LoopPlan, make_plan
 from duotone.compiling.recomputed import with_recomputed_values
 from duotone.compiling.rerolled_loops import LoopRun
 from duotone.compiling.sources import Piece, Source, StackKey
@@ -48,7 +48,7 @@ def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..
     return run
 
 
-def best_plan(listing: Listing) -> Plan:
+def best_plan(listing: Listing) -> LoopPlan:
     """The best plan of a program and of its equivalents with more repeats or fewer stacks.
 
     Args:
@@ -72,7 +72,7 @@ def best_plan(listing: Listing) -> Plan:
 class _Run:
     """One run through a plan: values by number, and stacks."""
 
-    def __init__(self, plan: Plan, lines: Lines, depth: int) -> None:
+    def __init__(self, plan: LoopPlan, lines: Lines, depth: int) -> None:
         self.plan, self.listing = plan, plan.listing
         self.lines, self.depth = lines, depth
         self.values: dict[int, Any] = {}

@@ -26,7 +26,7 @@ class Site:
             a program that is only part of the user's function, or a policy that says nothing about
             values.
         weights: how many of the first arguments are the same at every call; those that are read in
-            half only are to be given in half, see :attr:`Painted.given`.
+            half only are to be given in half, see :attr:`PaintedProgram.given`.
         scopes: the name scopes around the program, outermost first.
     """
 
@@ -42,7 +42,7 @@ ALONE = Site()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Painted:
+class PaintedProgram:
     """The values of all stages of one program, up to the cast plan."""
 
     built: Built

@@ -23,7 +23,7 @@ from duotone.errors import RewriteError
 from duotone.graph.graph import HALF_TYPES, Boundary, HalfType, Paint
 from duotone.jaxpr import dumps
 from duotone.jaxpr.nesting import custom, nested
-from duotone.jaxpr.painted import ALONE, Painted, Site
+from duotone.jaxpr.painted import ALONE, PaintedProgram, Site
 from duotone.jaxpr.policy_of_program import check_names, resolved_for, warn_of_idle_patterns
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.program import Built
@@ -59,7 +59,7 @@ def paint_jaxpr(
     half: HalfType,
     forms: DeviceForms | None = None,
     site: Site = ALONE,
-) -> Painted:
+) -> PaintedProgram:
     """Paints a jaxpr, up to the cast plan.
 
     Args:
@@ -75,7 +75,9 @@ def paint_jaxpr(
     return _paint_built(built, resolved_for(policy, half, forms), forms, site)
 
 
-def _paint_built(built: Built, resolved: Resolved, forms: DeviceForms, site: Site) -> Painted:
+def _paint_built(
+    built: Built, resolved: Resolved, forms: DeviceForms, site: Site
+) -> PaintedProgram:
     graph = built.graph
     known = assumptions_of(graph, resolved.ranges, resolved.measurements, site.arguments)
     weights = graph.inputs[: site.weights]
@@ -85,8 +87,10 @@ def _paint_built(built: Built, resolved: Resolved, forms: DeviceForms, site: Sit
     return _painted(built, found, resolved, forms)
 
 
-def _painted(built: Built, found: Decisions, resolved: Resolved, forms: DeviceForms) -> Painted:
-    return Painted(
+def _painted(
+    built: Built, found: Decisions, resolved: Resolved, forms: DeviceForms
+) -> PaintedProgram:
+    return PaintedProgram(
         Built(found.graph, built.program),
         found.classes,
         found.painting,
@@ -97,7 +101,7 @@ def _painted(built: Built, found: Decisions, resolved: Resolved, forms: DeviceFo
     )
 
 
-def rewriter_of(painted: Painted) -> Rewriter:
+def rewriter_of(painted: PaintedProgram) -> Rewriter:
     """The rewriter of a painted program; derivative rules inside are painted by the same policy."""
 
     def repaint(
@@ -122,7 +126,7 @@ def paint_for_device(
     *,
     chosen: bool = False,
     site: Site = ALONE,
-) -> Painted:
+) -> PaintedProgram:
     """Paints a program in the forms of the device.
 
     Args:
@@ -144,7 +148,7 @@ def paint_for_device(
     return painted
 
 
-def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> Painted:
+def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
     """A program in which nothing is half, since mixed precision is switched off.
 
     Args:
@@ -157,7 +161,7 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> Painted:
     return _painted(built, leave_full(built.graph, resolved), resolved, forms)
 
 
-def lower(jaxpr: _jax.ClosedJaxpr, painted: Painted) -> Callable[..., list[Any]]:
+def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
     """The rewritten program; whoever traces it has its jaxpr.
 
     Args:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from duotone import _jax
 from duotone.graph.graph import Node
-from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.reading.program import Built
@@ -29,7 +29,7 @@ _ALIASES = {OWN_DOT: "dot_general", "duotone_instead": ""}
 """The names of duotone's own primitives in a record; the second only sets a derivative."""
 
 
-def record_of(painted: Painted, collection: Collection | None = None) -> Record:
+def record_of(painted: PaintedProgram, collection: Collection | None = None) -> Record:
     """The record of a painted program.
 
     Args:
@@ -39,7 +39,7 @@ def record_of(painted: Painted, collection: Collection | None = None) -> Record:
     return _alone(painted) if collection is None else _joined(painted, collection).record
 
 
-def _alone(painted: Painted) -> Record:
+def _alone(painted: PaintedProgram) -> Record:
     return make_record(
         painted.built.graph,
         painted.classes,
@@ -50,7 +50,7 @@ def _alone(painted: Painted) -> Record:
     )
 
 
-def _joined(painted: Painted, collection: Collection) -> Joined:
+def _joined(painted: PaintedProgram, collection: Collection) -> Joined:
     built = painted.built
     return join(_alone(painted), built.graph, _insides(built, collection))
 
@@ -77,7 +77,7 @@ def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
 
 
 def _read(
-    jaxpr: _jax.ClosedJaxpr, painted: Painted, record: Record, collection: Collection
+    jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram, record: Record, collection: Collection
 ) -> Joined:
     """The record of a program that a transformation made from a painted one."""
     built, half = build(jaxpr), painted.half.name

@@ -18,7 +18,7 @@ from typing import Any
 from duotone.graph.graph import Boundary, Graph, Paint
 from duotone.onnx.demands import Demands
 from duotone.onnx.parts import Built, Part, Step
-from duotone.onnx.pipeline import Painted
+from duotone.onnx.pipeline import PaintedModel
 from duotone.onnx.protos import (
     FLOAT,
     NUMBERS,
@@ -34,7 +34,7 @@ from duotone.precision.casts.cast_plan import Cast, CastPlan
 _SUFFIX = {Paint.HALF: "half", Paint.FULL: "full"}
 
 
-def apply(painted: Painted, storage: Storage) -> tuple[ModelProto, CastPlan]:
+def apply(painted: PaintedModel, storage: Storage) -> tuple[ModelProto, CastPlan]:
     """The rewritten model, and the casts in it.
 
     Args:
@@ -71,7 +71,7 @@ class Writer:
         casts: the planned casts, in the order of their first reader.
     """
 
-    def __init__(self, painted: Painted, storage: Storage) -> None:
+    def __init__(self, painted: PaintedModel, storage: Storage) -> None:
         self._built: Built = painted.built
         self._graph: Graph = painted.built.graph
         self._number = NUMBERS[painted.half.name]

@@ -91,7 +91,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Painted:
+class PaintedModel:
     """The values of all stages, up to the painting."""
 
     model: ModelProto
@@ -151,7 +151,7 @@ def _say_ignored(policy: Policy) -> None:
         )
 
 
-def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted:
+def paint(model: ModelProto, folder: Path | None, settings: Settings) -> PaintedModel:
     """Paints a model.
 
     Args:
@@ -182,7 +182,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
         names=_names_in(built),
     )
     built = dataclasses.replace(built, graph=found.graph)
-    return Painted(model, built, found.classes, found.painting, half, settings.fold_inputs)
+    return PaintedModel(model, built, found.classes, found.painting, half, settings.fold_inputs)
 
 
 def _say_defaults(built: Built) -> None:

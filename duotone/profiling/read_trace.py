@@ -29,7 +29,7 @@ from jax.profiler import ProfileData
 from duotone.errors import TraceError
 from duotone.profiling import wire
 from duotone.profiling.metadata import PROGRAM, programs_in, stats_of
-from duotone.profiling.trace_events import Kind, Trace
+from duotone.profiling.trace_events import EventKind, Trace
 
 _METADATA, _HOST = "/host:metadata", "/host:CPU"
 _DEVICE = re.compile(r"/device:(GPU|TPU):(\d+)$")
@@ -211,7 +211,7 @@ class _Reader:
             return
         for event in events:
             stats = dict(event.stats)
-            kind = Kind(
+            kind = EventKind(
                 device,
                 event.name,
                 str(stats.get("hlo_op", "")).rpartition("::")[2],  # the innermost of several
@@ -229,9 +229,9 @@ class _Reader:
             for event in events:
                 name = _NAME.match(event.name.lstrip("%"))
                 operation = name[0] if name else event.name
-                self._add(Kind(device, operation, operation, "", None), event)
+                self._add(EventKind(device, operation, operation, "", None), event)
 
-    def _add(self, kind: Kind, event: Any) -> None:
+    def _add(self, kind: EventKind, event: Any) -> None:
         index = self._kinds.setdefault((kind,), len(self._kinds))
         self._kind.append(index)
         self._start.append(event.start_ns)
@@ -292,11 +292,11 @@ def _number(event: Any, stat: str) -> int:
     return -1
 
 
-def _kind_of(key: tuple[Any, ...]) -> Kind:
+def _kind_of(key: tuple[Any, ...]) -> EventKind:
     if len(key) == 1:
         return key[0]
     ordinal, operation, program, module = key
-    return Kind(f"CPU:{ordinal}", operation, operation, module, _as_number(program))
+    return EventKind(f"CPU:{ordinal}", operation, operation, module, _as_number(program))
 
 
 def _as_number(value: Any) -> int | None:
@@ -304,26 +304,26 @@ def _as_number(value: Any) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _on_accelerators(kinds: list[Kind], kind: np.ndarray) -> np.ndarray:
+def _on_accelerators(kinds: list[EventKind], kind: np.ndarray) -> np.ndarray:
     """Returns the events on GPUs and TPUs, or all events if there are none."""
     accelerator = np.array([not k.device.startswith("CPU") for k in kinds], bool)
     chosen = accelerator[kind] if len(kind) else np.zeros(0, bool)
     return np.flatnonzero(chosen) if chosen.any() else np.arange(len(kind))
 
 
-def _used(kinds: list[Kind], kind: np.ndarray) -> tuple[list[Kind], np.ndarray]:
+def _used(kinds: list[EventKind], kind: np.ndarray) -> tuple[list[EventKind], np.ndarray]:
     """Keeps the kinds that occur and renumbers them."""
     found, numbers = np.unique(kind, return_inverse=True)
     return [kinds[index] for index in found], numbers.astype(np.int32)
 
 
 def _named_by_module(
-    kinds: list[Kind],
+    kinds: list[EventKind],
     kind: np.ndarray,
     start: np.ndarray,
     device: str,
     runs: list[tuple[float, float, str]],
-) -> tuple[list[Kind], np.ndarray]:
+) -> tuple[list[EventKind], np.ndarray]:
     """Adds to the operations of a TPU the program during whose run they began."""
     runs = sorted(runs)
     here = np.flatnonzero(np.array([k.device == device for k in kinds], bool)[kind])

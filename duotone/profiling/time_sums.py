@@ -13,7 +13,7 @@ import numpy as np
 
 from duotone.profiling.programs import Fact, Facts, is_container_name
 from duotone.profiling.tensor_cores import eligible, uses_tensor_cores
-from duotone.profiling.trace_events import Kind, Trace
+from duotone.profiling.trace_events import EventKind, Trace
 from duotone.profiling.training_iterations import Cut, Iterations
 
 NANO = 1e-9
@@ -32,7 +32,7 @@ class Sum:
         uses: whether its kernel uses Tensor Cores; ``None`` if not known.
     """
 
-    kind: Kind
+    kind: EventKind
     fact: Fact | None
     calls: int
     seconds: float

@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class EventKind:
     """A kernel or operation that ran on a device, once or more.
 
     Attributes:
@@ -44,7 +44,7 @@ class Trace:
         notes: notes on missing data.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[EventKind, ...]
     kind: np.ndarray
     start: np.ndarray
     end: np.ndarray

@@ -28,7 +28,7 @@ import numpy as np
 
 from duotone.profiling.asked import Asked
 from duotone.profiling.programs import Fact, Facts
-from duotone.profiling.trace_events import Kind, Trace
+from duotone.profiling.trace_events import EventKind, Trace
 
 _WARMS_UP = 3
 """From this number of iterations on, the first is left out."""
@@ -103,11 +103,11 @@ _Key = tuple[str, str]
 """Module and operation; without an operation, an empty text and the kernel."""
 
 
-def _key_of(kind: Kind) -> _Key:
+def _key_of(kind: EventKind) -> _Key:
     return (kind.module, kind.operation) if kind.operation else ("", kind.kernel)
 
 
-def _fact(kind: Kind, facts: Mapping[int, Facts]) -> Fact | None:
+def _fact(kind: EventKind, facts: Mapping[int, Facts]) -> Fact | None:
     return facts.get(kind.program, {}).get(kind.operation) if kind.program is not None else None
 
 

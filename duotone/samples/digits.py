@@ -189,7 +189,7 @@ def make_train_step(
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """The results of one training run.
 
     Attributes:
@@ -255,7 +255,7 @@ class Trainer:
         self._train_step = make_train_step(self.precision, self._optimizer)
         self._predict = jax.jit(duotone.autocast(logits, dtype=self.precision.value))
 
-    def run(self, seed: int, listener: Listener | None = None) -> Run:
+    def run(self, seed: int, listener: Listener | None = None) -> TrainingRun:
         """Trains from one seed."""
         params = init_params(jax.random.key(seed))
         scale = initial_loss_scale(self.precision)
@@ -274,7 +274,7 @@ class Trainer:
                 if listener is not None:
                     listener(len(losses), losses[-1])
             accuracies.append(self._accuracy(state.params))
-        return Run(
+        return TrainingRun(
             precision=self.precision,
             seed=seed,
             losses=tuple(losses),

@@ -27,7 +27,7 @@ from rich.console import Console
 import duotone
 from duotone._files import prepare_folder, write_atomically
 from duotone.errors import MissingExtraError
-from duotone.samples.digits import Precision, Run
+from duotone.samples.digits import Precision, TrainingRun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Result:
     """All runs in one precision, and the record of autocast (``None`` for float32)."""
 
     precision: Precision
-    runs: tuple[Run, ...]
+    runs: tuple[TrainingRun, ...]
     explanation: duotone.Explanation | None
 
     @property

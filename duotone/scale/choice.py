@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from duotone.errors import ArgumentError, ArgumentTypeError, kind_of
-from duotone.scale.configuration import check_scale, with_names_of_tensorflow
+from duotone.scale.configuration import GROWTH_INTERVAL, check_scale, with_names_of_tensorflow
 from duotone.scale.state import DynamicLossScale, FixedLossScale, LossScale, NoLossScale
 
 DYNAMIC = "dynamic"
@@ -25,7 +25,7 @@ DYNAMIC = "dynamic"
 )
 def dynamic_loss_scale(
     initial: float = 2.0**15,
-    growth_interval: int = 2000,
+    growth_interval: int = GROWTH_INTERVAL,
     factor: float = 2.0,
     floor: float = 1.0,
     cap: float = 2.0**24,
@@ -34,7 +34,7 @@ def dynamic_loss_scale(
 
     Args:
         initial: the first scale (2**15 as in TensorFlow).
-        growth_interval: finite steps in a row after which it grows (2000 as in TensorFlow).
+        growth_interval: finite steps in a row after which it grows (by default as in TensorFlow).
         factor: the factor by which it grows and shrinks.
         floor: the smallest value.
         cap: the largest value.

@@ -12,6 +12,9 @@ import numpy as np
 
 from duotone.errors import ArgumentError, ArgumentTypeError
 
+GROWTH_INTERVAL = 2000
+"""Finite steps in a row after which a loss scale grows by default, as in TensorFlow."""
+
 MAX_SCALE = 2.0**126
 """The largest power of two whose reciprocal is still a normal float32."""
 

@@ -32,6 +32,7 @@ from jax import lax
 from duotone.errors import ArgumentError
 from duotone.policy.regions import scaling_loss, updating
 from duotone.scale.configuration import (
+    GROWTH_INTERVAL,
     check_factor,
     check_interval,
     check_scale,
@@ -148,8 +149,8 @@ class DynamicLossScale(LossScale):
 
     Args:
         initial: the first scale. The default, 2**15, is TensorFlow's.
-        growth_interval: finite steps in a row after which the scale grows (2000, as in
-            Micikevicius et al.).
+        growth_interval: finite steps in a row after which the scale grows (the default is that of
+            Micikevicius et al. and TensorFlow).
         factor: multiplies and divides the scale. A power of two does not change the mantissas of
             the gradients.
         floor: the smallest scale; at least 2**-126. A floor below 1 helps if gradients overflow
@@ -180,7 +181,7 @@ class DynamicLossScale(LossScale):
     """
 
     initial: float = dataclasses.field(default=2.0**15, metadata=_STATIC)
-    growth_interval: int = dataclasses.field(default=2000, metadata=_STATIC)
+    growth_interval: int = dataclasses.field(default=GROWTH_INTERVAL, metadata=_STATIC)
     factor: float = dataclasses.field(default=2.0, metadata=_STATIC)
     floor: float = dataclasses.field(default=1.0, metadata=_STATIC)
     cap: float = dataclasses.field(default=2.0**24, metadata=_STATIC)

@@ -3,9 +3,9 @@
 A pass may paint a unit and a later pass undo it, and units that are not float32 are painted too. So
 the final precisions do not show all events::
 
-    Painted("deny", 7)                    pass 2 denied unit 7
-    Painted("clear", 9)                   pass 5 allowed unit 9
-    Painted("impossible", 9, deny=True)   pass 6 took that back
+    PaintedUnit("deny", 7)                    pass 2 denied unit 7
+    PaintedUnit("clear", 9)                   pass 5 allowed unit 9
+    PaintedUnit("impossible", 9, deny=True)   pass 6 took that back
 
 ``walk`` has TensorFlow's order: depth first from each start, the last neighbour first. The order
 does not change which units are reached, so it matters only for the log.
@@ -31,7 +31,7 @@ Stage = Literal[
 """The passes, in their order; ``"cut"`` is the minimum cut, which TensorFlow does not have."""
 
 
-class Painted(NamedTuple):
+class PaintedUnit(NamedTuple):
     """One unit that a pass painted.
 
     Attributes:
@@ -47,7 +47,7 @@ class Painted(NamedTuple):
     cause: int | None = None
 
 
-Journal = list[Painted]
+Journal = list[PaintedUnit]
 
 
 def walk(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from duotone.tensorflow.journal import Painted, Stage
+from duotone.tensorflow.journal import PaintedUnit, Stage
 from duotone.tensorflow.passes import Precisions, reads_variable
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.rewrite_record import BodyResult
@@ -127,7 +127,7 @@ def _tensor_lists(done: Rewrite) -> Iterator[str]:
 
 def _passes(done: Rewrite) -> Iterator[str]:
     """Log lines of each pass: the nodes that it painted."""
-    events: dict[str, list[Painted]] = {}
+    events: dict[str, list[PaintedUnit]] = {}
     for event in done.precisions.journal:
         events.setdefault(event.stage, []).append(event)
     roots = {m: len(c.roots) for c in done.precisions.clusters for m in c.members}
@@ -147,7 +147,7 @@ def _passes(done: Rewrite) -> Iterator[str]:
             return
 
 
-def _painting(done: Rewrite, event: Painted) -> str:
+def _painting(done: Rewrite, event: PaintedUnit) -> str:
     """The line of one event."""
     units = done.facts.units
     node = units.nodes[units.node[event.unit]]

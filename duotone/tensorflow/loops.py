@@ -10,7 +10,7 @@ If all readers of a user's Cast to float32 are half, it casts to half directly.
 from __future__ import annotations
 
 from duotone.errors import GraphDefError
-from duotone.tensorflow.journal import Journal, Painted
+from duotone.tensorflow.journal import Journal, PaintedUnit
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.units import Units
 
@@ -42,12 +42,12 @@ def agree_on_loops(units: Units, allow: dict[int, str], journal: Journal) -> Non
         if all(merge in allow for merge in merges):
             if carried not in allow:
                 allow[carried] = "loop"
-                journal.append(Painted("loop", carried))
+                journal.append(PaintedUnit("loop", carried))
             continue
         for unit in (*merges, carried):
             if allow.pop(unit, None):
                 cause = None if unit == carried else carried
-                journal.append(Painted("loop", unit, deny=True, cause=cause))
+                journal.append(PaintedUnit("loop", unit, deny=True, cause=cause))
 
 
 def shorten_casts(units: Units, allow: dict[int, str]) -> None:

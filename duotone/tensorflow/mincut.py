@@ -28,7 +28,7 @@ from duotone.graph.cut import FULL, HALF, Labelling, pay_for_casts
 from duotone.graph.graph import Paint
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
-from duotone.tensorflow.journal import Painted
+from duotone.tensorflow.journal import PaintedUnit
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.passes import Precisions, reads_variable
 from duotone.tensorflow.protos import FLOAT
@@ -68,7 +68,7 @@ def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -
             return precisions
     opened = frozenset(u for u in range(len(facts.units)) if variables.of_unit(u) > FULL)
     changed = sorted(allow.keys() ^ precisions.allow.keys())
-    journal = [*precisions.journal, *(Painted("cut", u, deny=u not in allow) for u in changed)]
+    journal = [*precisions.journal, *(PaintedUnit("cut", u, deny=u not in allow) for u in changed)]
     return Precisions(allow, precisions.deny, precisions.clusters, journal, chosen=opened)
 
 

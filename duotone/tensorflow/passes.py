@@ -29,7 +29,7 @@ import dataclasses
 
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
-from duotone.tensorflow.journal import Journal, Painted, walk
+from duotone.tensorflow.journal import Journal, PaintedUnit, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.tensor_lists import Cluster, agree, find_clusters, hidden_edges
 from duotone.tensorflow.unit_facts import Facts
@@ -102,7 +102,7 @@ def _listed(facts: Facts, journal: Journal) -> dict[int, str]:
             allow[unit] = "allow_list"
         elif facts.is_forced(unit):
             allow[unit] = "forced"
-    journal.extend(Painted("allow_list", unit) for unit in allow)
+    journal.extend(PaintedUnit("allow_list", unit) for unit in allow)
     return allow
 
 
@@ -116,7 +116,7 @@ def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
     deny.update(dict.fromkeys(roots, "deny_list"))
     for unit in spread:
         deny.setdefault(unit, "deny")
-        journal.append(Painted("deny", unit, deny=True))
+        journal.append(PaintedUnit("deny", unit, deny=True))
 
 
 def _may_become_half(facts: Facts, unit: int, deny: dict[int, str]) -> bool:
@@ -145,7 +145,7 @@ def _fill_between(
     for unit in walk(roots, lambda u: sorted(units.before[u]), below.__contains__):
         if unit not in allow:
             allow[unit] = "allow_list" if facts.kind(unit) is Kind.ALLOW else "between"
-            journal.append(Painted("between", unit))
+            journal.append(PaintedUnit("between", unit))
 
 
 def _follow_allow(
@@ -163,7 +163,7 @@ def _follow_allow(
             continue
         if facts.allows_half(unit):
             allow[unit] = "follow"
-            journal.append(Painted("follow", unit))
+            journal.append(PaintedUnit("follow", unit))
 
 
 def reads_variable(units: Units, node: int) -> bool:
@@ -198,7 +198,7 @@ def _spread_allow(
     for unit in walk(roots, neighbours, passable):
         if unit not in allow:
             allow[unit] = "clear"
-            journal.append(Painted("clear", unit))
+            journal.append(PaintedUnit("clear", unit))
 
 
 def _remove_impossible(facts: Facts, allow: dict[int, str], journal: Journal) -> None:
@@ -206,4 +206,4 @@ def _remove_impossible(facts: Facts, allow: dict[int, str], journal: Journal) ->
     for unit in [u for u in sorted(allow) if facts.kind(u) is Kind.ALLOW]:
         if not facts.allows_half(unit) or facts.is_quantized(unit):
             del allow[unit]
-            journal.append(Painted("impossible", unit, deny=True))
+            journal.append(PaintedUnit("impossible", unit, deny=True))

@@ -16,7 +16,7 @@ import dataclasses
 
 from duotone.errors import GraphDefError
 from duotone.graph.reach import reach
-from duotone.tensorflow.journal import Journal, Painted, Stage
+from duotone.tensorflow.journal import Journal, PaintedUnit, Stage
 from duotone.tensorflow.protos import FLOAT, VARIANT
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import TypeAttribute, Units
@@ -159,4 +159,4 @@ def agree(
             allow.setdefault(member, "tensor_list")
     else:
         return
-    journal.extend(Painted(stage, member, deny=member in deny) for member in cluster.members)
+    journal.extend(PaintedUnit(stage, member, deny=member in deny) for member in cluster.members)

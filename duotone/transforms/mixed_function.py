@@ -28,7 +28,7 @@ from duotone.devices.half_type import device_in_words, saves_no_time
 from duotone.errors import ArgumentTypeError
 from duotone.explaining.summary_line import first_line
 from duotone.graph.graph import HALF_TYPES, HalfType, Paint
-from duotone.jaxpr.painted import Painted, Site
+from duotone.jaxpr.painted import PaintedProgram, Site
 from duotone.jaxpr.pipeline import lower, paint_for_device
 from duotone.jaxpr.reading.signature import describe_callable
 from duotone.jaxpr.reading.trace import Traced
@@ -122,7 +122,7 @@ class Settings:
             return self._plain
 
         def rewritten(
-            traced: Traced, painted: Painted, whole: _jax.ClosedJaxpr, count: int
+            traced: Traced, painted: PaintedProgram, whole: _jax.ClosedJaxpr, count: int
         ) -> Callable[..., list[Any]]:
             """Rewrites the differentiated program; its last arguments are cotangents."""
             names = argument_names(traced, merged)
@@ -153,7 +153,7 @@ class Settings:
         return Runner(fn, lambda traced: paint(traced, 0)[1])
 
     def _announced(
-        self, run: Callable[..., list[Any]], painted: Painted
+        self, run: Callable[..., list[Any]], painted: PaintedProgram
     ) -> Callable[..., list[Any]]:
         """Wraps a rewritten program so that the first run logs one line."""
 
@@ -193,7 +193,7 @@ class Settings:
         return self._whole(args, kwargs)
 
 
-def leaves_backward(painted: Painted) -> str:
+def leaves_backward(painted: PaintedProgram) -> str:
     """Returns why the backward pass of a function is not painted together with its forward pass.
 
     The ranges in a policy describe values of the function, not values of its derivative.
@@ -220,7 +220,7 @@ _LINES: set[str] = set()
 """Lines logged so far, so that a function created in every step is announced once."""
 
 
-def _log_once(name: str, painted: Painted) -> None:
+def _log_once(name: str, painted: PaintedProgram) -> None:
     """Logs a summary of a painting unless the same line was logged before."""
     line = first_line(
         name,

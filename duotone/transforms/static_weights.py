@@ -210,7 +210,7 @@ def _cast(array: Any, half: str) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class WeightPlan:
     """The program of one signature.
 
     Attributes:
@@ -258,7 +258,7 @@ class WeightsRunner(Runner):
             return lambda *rest: compiled(*self._weights.take(plan.given, self.half), *rest)
         return functools.partial(compiled, *self._weights.take(plan.given, self.half))
 
-    def _jitted(self, plan: Plan) -> Callable[..., tuple[list[Any], Results]]:
+    def _jitted(self, plan: WeightPlan) -> Callable[..., tuple[list[Any], Results]]:
         count, name = len(plan.given), marker()
 
         def program(*leaves: Any) -> tuple[list[Any], Results]:
@@ -270,7 +270,7 @@ class WeightsRunner(Runner):
         donated = tuple(position for position in donated if position >= count)
         return jax.jit(_jax.named(program, name), donate_argnums=donated)
 
-    def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WeightPlan:
         """Traces and paints the function for a call; casts and compiles nothing.
 
         Args:
@@ -296,7 +296,7 @@ class WeightsRunner(Runner):
             )
             raise
         given, run = self._paint(traced, count)
-        return Plan(traced, tuple(given[:count]), run)
+        return WeightPlan(traced, tuple(given[:count]), run)
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, frozenset[str]]:
         """Returns the weights as a call reads them, and the names of the half leaves."""

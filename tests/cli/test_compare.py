@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duotone.cli.main import app, run
-from duotone.comparing.compare import Plan
+from duotone.comparing.compare import ComparisonPlan
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -70,7 +70,7 @@ def test_the_bar_counts_what_is_made(program: Path) -> None:
     from duotone.cli.user_program import load
 
     function, arguments = load(f"{program}:example", None)
-    plan = Plan(function, arguments, {}, ["h100", "v5e"], exact=False)
+    plan = ComparisonPlan(function, arguments, {}, ["h100", "v5e"], exact=False)
     told: list[str] = []
     plan.run(told.append)
     assert told == ["h100: float32", "h100: duotone", "v5e: float32", "v5e: duotone"]

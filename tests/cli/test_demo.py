@@ -14,7 +14,7 @@ from rich.console import Console
 from duotone.cli import main
 from duotone.cli.demo import comparison, loss_curve
 from duotone.samples import digits
-from duotone.samples.digits import Precision, Run
+from duotone.samples.digits import Precision, TrainingRun
 from duotone.samples.training_report import Result
 
 
@@ -76,7 +76,7 @@ def test_options_out_of_range_are_refused(words, capsys):
 
 def test_the_table_shows_what_the_runs_gave():
     half = Precision.FLOAT16
-    run = Run(half, 0, (2.0, 0.5), (0.25, 0.875), (2.0**15, 2.0**14), 1, 12.5, 1.5)
+    run = TrainingRun(half, 0, (2.0, 0.5), (0.25, 0.875), (2.0**15, 2.0**14), 1, 12.5, 1.5)
     console = Console(file=io.StringIO(), width=100, color_system=None)
     with console.capture() as capture:
         console.print(comparison([Result(half, (run,), None)], width=100))

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from duotone.compiling.repeats import Run, find_runs
+from duotone.compiling.repeats import CopyRun, find_runs
 
 
 def by_hand(keys: list[int], copies: int) -> set[tuple[int, int, int]]:
@@ -49,7 +49,7 @@ def test_runs_are_those_found_by_hand(seed: int) -> None:
 
 def test_the_run_that_leaves_out_most_comes_first() -> None:
     keys = np.array([*[1, 2] * 4, 9, *[3, 4, 5] * 6])
-    assert find_runs(keys)[0] == Run(start=9, length=18, period=3)
+    assert find_runs(keys)[0] == CopyRun(start=9, length=18, period=3)
 
 
 @pytest.mark.parametrize("keys", [[], [1], [1, 2, 3, 4, 5]])

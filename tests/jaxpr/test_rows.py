@@ -15,7 +15,7 @@ from duotone.devices.table import TABLE
 from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr import pipeline as road
-from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.painted import PaintedProgram
 from duotone.ops.traits import Trait
 from duotone.policy.policy import Policy
 from duotone.precision.levels import find_levels
@@ -69,7 +69,7 @@ def step(attention: Attention) -> Attention:
     return jax.grad(lambda *args: (attention(*args) ** 2).sum(), argnums=(0, 1, 2))
 
 
-def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> Painted:
+def painted(attention: Attention, dtype: str = "bfloat16", *removed: str) -> PaintedProgram:
     """As for a GPU."""
     policy = POLICY.replace(optimizations_remove=removed)
     jaxpr = jax.make_jaxpr(step(attention))(W, BIAS, X)
@@ -80,7 +80,7 @@ def rewriter(attention: Attention, dtype: str = "bfloat16", *removed: str) -> An
     return jax.jit(road.rewriter_of(painted(attention, dtype, *removed)))
 
 
-def again(found: Painted) -> list[str]:
+def again(found: PaintedProgram) -> list[str]:
     """The operations of what is calculated again."""
     graph = found.built.graph
     values = found.optimizations.recompute.recomputed

@@ -15,7 +15,7 @@ from duotone.devices.table import TABLE
 from duotone.graph.forms import WIDENED
 from duotone.graph.graph import HALF_TYPES
 from duotone.jaxpr import pipeline as road
-from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.painted import PaintedProgram
 from duotone.policy.policy import Policy
 from duotone.precision.optimize import free_scales as scale
 from duotone.precision.optimize import row_statistics as rows
@@ -93,7 +93,7 @@ def entropy(w: Any, x: Any) -> Any:
 
 def painted(
     function: Callable[..., Any], dtype: str = "bfloat16", policy: Policy = POLICY
-) -> Painted:
+) -> PaintedProgram:
     """As for a GPU."""
     jaxpr = jax.make_jaxpr(function)(W, X)
     return road.paint_jaxpr(jaxpr, policy, HALF_TYPES[dtype], forms=GPU)

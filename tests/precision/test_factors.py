@@ -11,7 +11,7 @@ import pytest
 
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.pipeline import paint_jaxpr, rewriter_of
 from duotone.policy.policy import Policy
 from duotone.precision.optimize.optimization import Optimization
@@ -32,7 +32,7 @@ def carried_out(function: Any, *args: Any, device: str = "gpu") -> tuple[Any, An
     return _factors(painted), jax.make_jaxpr(rewriter)(*args), rewriter(*args)
 
 
-def _factors(painted: Painted) -> dict[int, Optimization]:
+def _factors(painted: PaintedProgram) -> dict[int, Optimization]:
     return painted.optimizations.named("factors") | painted.optimizations.named("passing_factors")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.pipeline import paint_jaxpr
 from duotone.policy.policy import Policy
 from duotone.precision.optimize.optimization import Optimization
@@ -20,7 +20,7 @@ WEIGHTS = jnp.zeros((16, 128))
 LABELS = jnp.zeros((2, 8), jnp.int32)
 
 
-def painted(function: Any, *args: Any, device: str = "tpu", **policy: Any) -> Painted:
+def painted(function: Any, *args: Any, device: str = "tpu", **policy: Any) -> PaintedProgram:
     jaxpr = jax.make_jaxpr(function)(*args)
     return paint_jaxpr(jaxpr, Policy(**policy), HALF_TYPES["bfloat16"], forms=TABLE[device])
 

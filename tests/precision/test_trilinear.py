@@ -13,7 +13,7 @@ import pytest
 
 from duotone.devices.table import TABLE
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.pipeline import paint_jaxpr
 from duotone.policy.policy import Policy
 from duotone.precision.optimize.optimization import Optimization
@@ -92,7 +92,7 @@ def painted(
     half: str = "bfloat16",
     device: str = "tpu",
     policy: Policy | None = None,
-) -> Painted:
+) -> PaintedProgram:
     """With the dots of a CPU without half arithmetic, so that it runs here."""
     jaxpr = jax.make_jaxpr(function)(*args)
     forms = dataclasses.replace(TABLE[device], dots="widened")

@@ -18,7 +18,7 @@ from duotone.profiling.profile_tables import tabulate
 from duotone.profiling.programs import Fact
 from duotone.profiling.shapes import Product
 from duotone.profiling.time_sums import Sum
-from duotone.profiling.trace_events import Kind, Trace
+from duotone.profiling.trace_events import EventKind, Trace
 from duotone.profiling.training_iterations import cut
 
 USES, NOT, NEW = "ampere_bf16_s16816gemm_tn", "ampere_sgemm_128x64_tn", "next_years_kernel"
@@ -51,10 +51,10 @@ FACTS = {
 
 def trace_of(ran: list[tuple[str, str, float, float]], device: str = "GPU:0") -> Trace:
     """What ran: operation, kernel, begin and end in seconds."""
-    kinds: dict[Kind, int] = {}
+    kinds: dict[EventKind, int] = {}
     columns = []
     for operation, kernel, start, end in sorted(ran, key=lambda r: r[2]):
-        kind = Kind(device, kernel, operation, "jit_step" if operation else "", 1)
+        kind = EventKind(device, kernel, operation, "jit_step" if operation else "", 1)
         columns.append((kinds.setdefault(kind, len(kinds)), start * SECOND, end * SECOND))
     kind, start, end = np.array(columns).T
     return Trace(

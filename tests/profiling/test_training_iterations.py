@@ -10,7 +10,7 @@ import pytest
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.profiling.asked import Asked
 from duotone.profiling.programs import Fact
-from duotone.profiling.trace_events import Kind, Trace
+from duotone.profiling.trace_events import EventKind, Trace
 from duotone.profiling.training_iterations import Iterations, cut
 
 Ran = tuple[str, float, float]
@@ -20,11 +20,11 @@ Ran = tuple[str, float, float]
 def trace_of(
     ran: Sequence[Ran], compiled: Sequence[tuple[float, float]] = (), device: str = "GPU:0"
 ) -> Trace:
-    kinds: dict[Kind, int] = {}
+    kinds: dict[EventKind, int] = {}
     columns = []
     for name, start, end in sorted(ran, key=lambda r: r[1]):
         module, _, operation = name.rpartition("/")
-        kind = Kind(device, f"kernel of {operation}", operation, module, 1)
+        kind = EventKind(device, f"kernel of {operation}", operation, module, 1)
         columns.append((kinds.setdefault(kind, len(kinds)), start, end))
     kind, start, end = np.array(columns).T
     compilations = np.array(compiled, float).reshape(-1, 2)
@@ -135,7 +135,7 @@ def test_a_program_that_is_compiled_again_keeps_its_key() -> None:
 def compiled_again(count: int) -> Trace:
     """Three steps, and so many more of a program of the same name."""
     first, second = trace_of(steps(3)), trace_of(steps(count, at=300))
-    again = [Kind(k.device, k.kernel, k.operation, k.module, 2) for k in second.kinds]
+    again = [EventKind(k.device, k.kernel, k.operation, k.module, 2) for k in second.kinds]
     return Trace(
         (*first.kinds, *again),
         np.concatenate([first.kind, second.kind + len(first.kinds)]),

@@ -11,14 +11,14 @@ import pytest
 import duotone
 from duotone.errors import ArgumentError, MissingExtraError
 from duotone.samples import digits
-from duotone.samples.digits import Precision, Run
+from duotone.samples.digits import Precision, TrainingRun
 from duotone.samples.training_report import Result, picture, write_report
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def a_run(precision, *, seed=0, accuracy=0.5, losses=(2.0, 1.0), scale=1.0, skipped=0):
-    return Run(
+    return TrainingRun(
         precision=precision,
         seed=seed,
         losses=losses,

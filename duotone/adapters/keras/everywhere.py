@@ -64,13 +64,13 @@ class _Switches:
     loss_scale: Any
     half: tuple[str | None] | None = None  # found once, so that there is one log line
 
-    def plan_of(self, model: Any) -> plans.Plan | None:
+    def plan_of(self, model: Any) -> plans.StepPlan | None:
         """The plan of a model that has none of its own."""
         if not self.rewrite or not _plain(model):
             return None
         if self.half is None:
             self.half = (settings.half_of(self.dtype, None, "Keras models"),)
-        return plans.Plan(self.half[0], asks_device=self.dtype is None)
+        return plans.StepPlan(self.half[0], asks_device=self.dtype is None)
 
     def wrap_optimizer(self, model: Any) -> None:
         """Wraps the plain optimizer of a model if loss scaling is on."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import keras
 
 from duotone.adapters.keras import refusals, settings
-from duotone.adapters.keras.plans import PLAN, Plan, plan_of, wrapped_optimizers
+from duotone.adapters.keras.plans import PLAN, StepPlan, plan_of, wrapped_optimizers
 from duotone.adapters.keras.steps import STEPS, stepping
 from duotone.errors import ArgumentError, ArgumentTypeError
 from duotone.policy.arguments import refuse_heal
@@ -62,9 +62,9 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
     kind = type(model)
 
     @functools.cache
-    def plan() -> Plan:
+    def plan() -> StepPlan:
         found = settings.half_of(half, policy, f"model {model.name!r}")
-        return Plan(found, policy, asks_device=half is None)
+        return StepPlan(found, policy, asks_device=half is None)
 
     members: dict[str, Any] = {
         "__doc__": kind.__doc__,

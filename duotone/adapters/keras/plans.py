@@ -48,7 +48,7 @@ class Wrapped(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """How the steps of one model are treated.
 
     Attributes:
@@ -66,22 +66,22 @@ class Plan:
     asks_device: bool = False
 
 
-def no_plan(model: Any) -> Plan | None:
+def no_plan(model: Any) -> StepPlan | None:
     """The plan of a model that has none of its own, unless ``everywhere`` is on."""
     del model
     return None
 
 
-_default: Callable[[Any], Plan | None] = no_plan
+_default: Callable[[Any], StepPlan | None] = no_plan
 
 
-def set_default(default: Callable[[Any], Plan | None]) -> None:
+def set_default(default: Callable[[Any], StepPlan | None]) -> None:
     """Sets the function that gives a plan to models that have none of their own."""
     global _default
     _default = default
 
 
-def plan_of(model: Any) -> Plan | None:
+def plan_of(model: Any) -> StepPlan | None:
     """The plan of a model, or ``None`` if it is not rewritten.
 
     Raises:
@@ -109,7 +109,7 @@ def plan_of(model: Any) -> Plan | None:
             f"optimizer, with which the model was compiled; this model has {len(optimizers)}. "
             "Leave heal out; duotone.keras.blame(model, x, y) prints what to keep full."
         )
-    return Plan(half, without_heal(policy), skips, asks_device)
+    return StepPlan(half, without_heal(policy), skips, asks_device)
 
 
 def _skips(model: Any, optimizers: list[Any]) -> Wrapped | None:

@@ -27,7 +27,7 @@ import jax
 from jax.core import Tracer
 
 from duotone.adapters.keras import refusals, skipped
-from duotone.adapters.keras.plans import Plan, plan_of
+from duotone.adapters.keras.plans import StepPlan, plan_of
 from duotone.calibrating.measure import Calibrations
 from duotone.transforms.autocast import autocast
 from duotone.transforms.log_observers import heard_by
@@ -95,7 +95,7 @@ def _wrapped(name: str, method: Any) -> Callable[..., Any]:
 def stepping(
     name: str,
     bind: Bind,
-    plan_of: Callable[[Any], Plan | None],
+    plan_of: Callable[[Any], StepPlan | None],
     named: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
     """A method that runs a step by the plan of its model.
@@ -122,7 +122,7 @@ def stepping(
     return step
 
 
-def _program(plan: Plan, model: Any, name: str, bind: Bind, call: Any) -> Callable[..., Any]:
+def _program(plan: StepPlan, model: Any, name: str, bind: Bind, call: Any) -> Callable[..., Any]:
     """The step to run: the original, or the rewritten one; cached outside of a trace."""
     if plan.half is None:
         return bind(model)
@@ -162,7 +162,7 @@ def _no_owner() -> None:
     """The owner of a program that is not cached yet."""
 
 
-def _rewritten(plan: Plan, model: Any, name: str, bind: Bind) -> Callable[..., Any]:
+def _rewritten(plan: StepPlan, model: Any, name: str, bind: Bind) -> Callable[..., Any]:
     refusals.check_model(model)
     reference: Any = weakref.ref(model)  # a cached program must not keep its model alive
 

@@ -32,7 +32,7 @@ class Entry:
     """One rewritten program.
 
     Attributes:
-        painted: the result of the pipeline; see :class:`duotone.jaxpr.painted.Painted`.
+        painted: the result of the pipeline; see :class:`duotone.jaxpr.painted.PaintedProgram`.
         jaxpr: the rewritten program.
     """
 

@@ -27,7 +27,7 @@ from jax.core import Tracer
 from duotone import _jax
 from duotone.errors import RewriteError
 from duotone.graph.graph import Boundary, Graph, Node, Paint
-from duotone.jaxpr.painted import Painted
+from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.reading.program import Program, Step
 from duotone.jaxpr.rules.instead import instead
 from duotone.jaxpr.rules.meshes import in_mesh_of
@@ -103,7 +103,7 @@ class Rewriter:
 
     def __init__(
         self,
-        painted: Painted,
+        painted: PaintedProgram,
         handlers: Mapping[str, Handler],
         repaint: Repaint,
         mark: Callable[[int], Any] | None = None,
