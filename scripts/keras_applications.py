@@ -94,7 +94,7 @@ Weights, images, labels and dropout masks are the same in float32, in the rewrit
 
 **Errors** are relative to float32: |loss - loss32| / |loss32|, and ‖g - g32‖ / ‖g32‖ over all
 gradients together; settled: the root mean square of two batches. If an architecture exceeds a limit
-with two batches, {more_batches} batches decide{measured_again}.
+with two batches, {more_batches} batches decide{with_more_batches}.
 
 - *by hand*: the same model under Keras' own dtype policy, `mixed_float16` or `mixed_bfloat16`.
 - *rounded*: everything in float32, but weights and images rounded once to the half type. This is
@@ -197,7 +197,7 @@ def page(data: dict[str, Any]) -> str:
         passed=sum(map(passes, records.values())),
         total=len(data["architectures"]),
         more_batches=MORE_BATCHES,
-        measured_again=_measured_again(records),
+        with_more_batches=_with_more_batches(records),
         missing=f"; not measured yet: {', '.join(missing)}" if missing else "",
         keras=data["environment"]["keras"],
         jax=data["environment"]["jax"],
@@ -226,7 +226,7 @@ def page(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measured_again(records: dict[str, Any]) -> str:
+def _with_more_batches(records: dict[str, Any]) -> str:
     names = [name for name, record in records.items() if record.get("batches") == MORE_BATCHES]
     return f" ({', '.join(names)})" if names else ""
 

@@ -455,6 +455,6 @@ def test_more_batches_decide_where_two_are_out_of_a_limit(files, monkeypatch, mo
     monkeypatch.setattr(script, "measured_apart", measured)
     assert script.main([]) == (1 if more else 0)
     assert asked == [("A",), ("B",), ("B", "--more"), ("C",)]
-    assert "measured again with 10, which decide (B)." in script.PAGE.read_text()
+    assert "10 batches decide (B)." in script.PAGE.read_text()
     script.main(["--only", "C", "--more"])
     assert asked[4:] == [("C", "--more")]

@@ -146,7 +146,6 @@ OUTSIDE = {
     "inject_hyperparams": lambda tx: optax.inject_hyperparams(
         lambda learning_rate: optax.chain(tx, optax.scale(learning_rate))
     )(learning_rate=0.1),
-    "MultiSteps": lambda tx: optax.MultiSteps(tx, 2).gradient_transformation(),
     "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 3),
     "schedule_free": lambda tx: optax.contrib.schedule_free(tx, 0.1),
     "sam": lambda tx: optax.contrib.sam(tx, optax.sgd(0.01), sync_period=2, opaque_mode=False),

@@ -155,7 +155,7 @@ def test_pmap() -> None:
         batches = XS.reshape(4, DEVICES, 2, 8)
         return train(step, params, state, batches)
 
-    where = "axis_name='batch' of enable_mixed_precision_graph_rewrite"
+    where = "axis_name='batch' to enable_mixed_precision_graph_rewrite"
     with pytest.raises(ArgumentError, match=where):
         run(optimizer())
     params, state = run(optimizer("batch"))

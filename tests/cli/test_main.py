@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import duotone
 from duotone._version import __version__
 from duotone.cli import main
 
@@ -72,6 +73,9 @@ def test_the_folder_is_checked_before_the_training(call, tmp_path):
 
 def test_a_missing_library_is_one_line(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
+    for name in [name for name in sys.modules if f"{name}.".startswith("duotone.onnx.")]:
+        monkeypatch.delitem(sys.modules, name)  # another test may have loaded them
+    monkeypatch.delattr(duotone, "onnx", raising=False)
     status, _, err = call("explain", "model.onnx")
     assert status == 2
     assert "pip install 'duotone[onnx]'" in err
