@@ -75,7 +75,7 @@ def test_a_missing_library_is_one_line(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     for name in [name for name in sys.modules if f"{name}.".startswith("duotone.onnx.")]:
         monkeypatch.delitem(sys.modules, name)  # another test may have loaded them
-    monkeypatch.delattr(duotone, "onnx", raising=False)
+    monkeypatch.delitem(vars(duotone), "onnx", raising=False)
     status, _, err = call("explain", "model.onnx")
     assert status == 2
     assert "pip install 'duotone[onnx]'" in err
