@@ -240,7 +240,7 @@ def multiplies_half(operation: OperationRecord) -> bool:
 
 
 def as_shape(shape: Iterable[object]) -> str:
-    """Formats dimensions.
+    """Joins dimensions with ``x``.
 
     Example:
         >>> as_shape(("8", "16"))

@@ -108,7 +108,7 @@ def make_row(
     half: str,
     bounds: tuple[float, float] | None,
 ) -> ComparisonRow:
-    """Makes a row without its speed-up.
+    """Makes a row; leaves its speed-up unset.
 
     Args:
         cost: the cost of the program, compiled or estimated.

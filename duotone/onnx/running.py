@@ -230,7 +230,7 @@ def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:
 
 
 def in_memory(source: files.Source) -> ModelProto | Path:
-    """The file of a model with external data, else the message: a session takes either."""
+    """Returns the path of a model with external data, else the message: a session takes both."""
     if source.external and source.path is not None:
         return source.path
     return source.model

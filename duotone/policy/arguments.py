@@ -25,7 +25,7 @@ def check_callable(name: str, fn: Any) -> None:
     """Raises unless a function was given.
 
     Args:
-        name: the public function that was called, for the error; likewise below.
+        name: the public function that was called, for the error.
         fn: what it was given.
     """
     if not callable(fn):

@@ -136,7 +136,7 @@ def strings(field: str, value: object) -> tuple[str, ...]:
 
 
 def removed(field: str, value: object) -> frozenset[str]:
-    """Names of what is switched off; raises if one is none, with the one that was meant."""
+    """Returns the names to switch off; an unknown name is an error that suggests the closest."""
     entries, known = strings(field, value), REMOVABLE[field]
     for entry in entries:
         if entry not in known:

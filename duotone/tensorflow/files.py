@@ -261,7 +261,7 @@ def _parse_text(text: str, file: Path) -> tuple[Kind, Any]:
 
 
 def _parse_binary(content: bytes, file: Path) -> tuple[Kind, Any]:
-    """Parses as the kind that leaves no field unknown, or else as one that gives a graph."""
+    """Parses the first kind that has no unknown fields, otherwise one that contains a graph."""
     possible: list[tuple[Kind, Any]] = []
     for kind, make in _CLASSES.items():
         message = make()
@@ -332,7 +332,7 @@ def _outer_fields(content: bytes) -> Iterator[tuple[int, int | None, int]]:
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position after it; missing bits count as 0."""
+    """Decodes the number at a position; returns it and the next position. Missing bits are 0."""
     number = 0
     for shift in range(0, 70, 7):
         if position >= len(content):

@@ -239,7 +239,7 @@ _DATASET_OPS = frozenset(
 
 
 def _same_class(node: NodeDef, like: NodeDef) -> NodeDef:
-    """``node`` as a message of the class of ``like``."""
+    """Converts ``node`` to the message class of ``like``."""
     if type(node) is type(like):
         return node
     return type(like).FromString(node.SerializeToString())

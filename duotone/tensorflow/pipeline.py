@@ -102,7 +102,7 @@ def rewrite(
         graph_def: a ``GraphDef``; it is not changed.
         fetch: names of the nodes (``"name"`` or ``"name:0"``) that are fetched; these keep their
             types.
-        feed: names of the nodes that are fed; likewise. Placeholders always are.
+        feed: names of the nodes that are fed; placeholders always are.
         dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
         painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the
         precisions

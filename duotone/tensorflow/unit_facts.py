@@ -92,7 +92,7 @@ class Facts:
         return self.allows_half(unit) and self._has_kernel(unit)
 
     def _has_kernel(self, unit: int) -> bool:
-        """True if a kernel fits the node with this one type replaced by half."""
+        """True if the node has a kernel with this type set to half."""
         units = self.units
         attribute = units.attribute[unit]
         node = units.nodes[units.node[unit]]

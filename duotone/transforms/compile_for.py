@@ -49,9 +49,8 @@ def compile_for(
             arguments; or one that :func:`duotone.autocast` returned, which is painted for the
             target.
         *args: its arguments: arrays or ``jax.ShapeDtypeStruct``.
-        target: ``"b200"``, ``"h200"``, ``"h100"``, ``"a100"``, ``"l40s"``, ``"l4"``, ``"a10"``,
-            ``"rtx4090"``, ``"v100"``, ``"t4"``, ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"cpu"`` (this
-            machine's CPU), or a :class:`Target`.
+        target: the name of a device, such as ``"h100"``, ``"v5e"`` or ``"cpu"`` (this machine's
+            CPU; ``docs/targets.md`` lists them all), or a :class:`Target`.
         **kwargs: its keyword arguments. For a function that has one named ``target`` itself, pass
             ``functools.partial(fn, target=...)``.
 

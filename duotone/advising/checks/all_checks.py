@@ -42,6 +42,6 @@ def found_in(step: StepModel) -> tuple[Finding, ...]:
 
 
 def _sort_key(finding: Finding) -> tuple[bool, float]:
-    """Sorts an unknown cost first: that of a compilation, as long as thousands of steps."""
+    """Sorts unknown costs first: a compilation can cost as much as thousands of steps."""
     cost = math.inf if finding.share is None else finding.share
     return finding.kind == _LAST, -cost

@@ -85,7 +85,7 @@ class Collection:
         return found
 
     def put(self, name: str, jaxpr: _jax.ClosedJaxpr) -> None:
-        """Stores the program that was painted last, by the name of its equation."""
+        """Stores the most recently painted program under the name of its equation."""
         if self.latest is not None:
             self._entries[name] = Entry(self.latest, jaxpr)
             self.latest = None

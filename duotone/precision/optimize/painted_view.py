@@ -63,7 +63,7 @@ class View:
         return sorted(itertools.chain(*families), key=lambda node: node.index)
 
     def value(self, index: int) -> Value:
-        """A value."""
+        """The value with an index."""
         return self.graph.values[index]
 
     def shape(self, value: int) -> tuple[object, ...]:
