@@ -307,7 +307,7 @@ def test_a_policy_reaches_the_rewrite():
 def test_plans_of_other_objects():
     assert plans.plan_of(dense()) is None
     model = compiled()
-    assert plans.plan_of(model) == plans.Plan("float16", None, model.optimizer)
+    assert plans.plan_of(model) == plans.StepPlan("float16", None, model.optimizer)
 
 
 def test_a_step_set_on_the_model_itself_is_named(caplog):
