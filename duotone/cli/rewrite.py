@@ -70,8 +70,8 @@ DeviceOption = Annotated[
     str | None,
     typer.Option(
         help="The device of the graph: cpu, gpu, a GPU's compute capability as in gpu:8.0, or a "
-        "name such as h100 or v5e (an unknown one lists them). By default the device that the "
-        "dtype is for.",
+        "name: b200, h200, h100, a100, l40s, l4, a10, rtx4090, v100, t4, v5e, v5p, v6e. By default "
+        "the device that the dtype is for.",
         metavar="DEVICE",
     ),
 ]
