@@ -39,7 +39,7 @@ CLEAR = (
         "commutes",
         _MOVES,
         _MOVES_SOURCE,
-        interval="moves moves moves moves moves Trilu CenterCropPad Dropout ConstantOfShape+moves",
+        interval="moves moves moves moves moves Trilu CenterCropPad Dropout ConstantOfShape",
     ),
     *rows(
         Kind.CLEAR,
