@@ -21,8 +21,6 @@ from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.optimize.optimizations import switched_on
 from duotone.precision.ranges.measurements import Measurements
 from duotone.precision.resolved import Resolved
-from duotone.precision.rules import Rule
-from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
 
 Rename = Callable[[frozenset[str]], Iterable[str]]
 """From the names in a list edit to the names in a front end's table."""
@@ -48,7 +46,6 @@ def resolve(
     Raises:
         PolicyError: ``reduce_dtype`` is the other half type.
     """
-    by_rules = policy.painter == "duotone" and policy.level is None
     return Resolved(
         half,
         lists,
@@ -56,7 +53,6 @@ def resolve(
         painter=policy.painter,
         level=policy.level,
         rules_off=policy.rules_remove,
-        safety_rules=_safety_rules(policy, by_rules=by_rules),
         optimizations=switched_on(
             optimizations,
             policy.optimizations_remove,
@@ -95,15 +91,6 @@ def edited_lists(
     if policy.reduce_dtype == FULL_DTYPE:  # so that its derivative adds up what is not cast yet
         removed[Kind.CLEAR] |= {entry.op for entry in entries if Trait.VARIES in entry.traits}
     return OpLists.for_half(entries, half.name).leveled(policy.level).edited(added, removed)
-
-
-def _safety_rules(policy: Policy, *, by_rules: bool) -> tuple[Rule, ...]:
-    """The safety rules in effect: all of them under duotone's rules, else what always holds."""
-    return tuple(
-        rule
-        for rule in SAFETY_RULES
-        if (by_rules or rule in OF_ANY_PAINTER) and rule not in policy.rules_remove
-    )
 
 
 def _measurements(

@@ -12,6 +12,7 @@ from duotone.precision.classify.profitability import EVERYTHING, Profitability
 from duotone.precision.ranges.interval import Interval
 from duotone.precision.ranges.measurements import Measurements
 from duotone.precision.rules import Rule
+from duotone.precision.safety.safety_rules import OF_ANY_PAINTER, SAFETY_RULES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,7 +26,6 @@ class Resolved:
         painter: its name.
         level: TensorFlow's optimization level, or ``None``.
         rules_off: names of the rules that are switched off.
-        safety_rules: the safety rules in effect, in order.
         optimizations: names of the optimizations in effect.
         profitability: what gains from half on the device.
         ranges: name patterns and the intervals that the user states for them.
@@ -41,7 +41,6 @@ class Resolved:
     painter: str = "duotone"
     level: str | None = None
     rules_off: frozenset[str] = frozenset()
-    safety_rules: tuple[Rule, ...] = ()
     optimizations: frozenset[str] = frozenset()
     profitability: Profitability = EVERYTHING
     ranges: tuple[tuple[str, Interval], ...] = ()
@@ -54,6 +53,15 @@ class Resolved:
     def by_rules(self) -> bool:
         """True if duotone's rules decide, not TensorFlow's painter, a level or the minimum cut."""
         return self.painter == "duotone" and self.level is None
+
+    @property
+    def safety_rules(self) -> tuple[Rule, ...]:
+        """The safety rules in effect, in order: all under duotone's rules, else those of any."""
+        return tuple(
+            rule
+            for rule in SAFETY_RULES
+            if (self.by_rules or rule in OF_ANY_PAINTER) and rule not in self.rules_off
+        )
 
     @property
     def force_all(self) -> bool:
