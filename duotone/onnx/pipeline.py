@@ -27,7 +27,6 @@ from duotone.onnx.nested import NESTED
 from duotone.onnx.parts import Built
 from duotone.onnx.protos import ONNX, GraphProto, ModelProto, TensorProto, operation
 from duotone.onnx.providers import without_half
-from duotone.onnx.ranges import ONNX_RULES
 from duotone.onnx.reading import Reader
 from duotone.onnx.weights import count, is_external
 from duotone.ops.onnx import ENTRIES
@@ -40,6 +39,7 @@ from duotone.precision.painters.painting import Painting
 from duotone.precision.pipeline import Capabilities, decide
 from duotone.precision.ranges import nearest
 from duotone.precision.ranges.find import Assumptions, Measured
+from duotone.precision.ranges.kernels import KERNEL_RULES
 from duotone.precision.resolved import Resolved
 
 logger = logging.getLogger("duotone")
@@ -50,7 +50,7 @@ CAPABILITIES = Capabilities(
     takes_optimizations=False,
     trained_constants=True,
     ranges_for_all_painters=True,
-    interval_rules=ONNX_RULES,
+    interval_rules=KERNEL_RULES,
 )
 """ONNX models: an operation has one type, a cast is an operation, and weights are constants."""
 _NOT_FOR_MODELS = (

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from duotone.errors import OnnxError
+from duotone.graph.elements import in_half
 from duotone.graph.graph import (
     FULL_DTYPE,
     Body,
@@ -356,7 +357,7 @@ class Reader:
             return ""
         epsilon = attribute(node, "epsilon") or 1e-5
         for piece in weights.pieces(variance, self.folder):
-            rounded = weights.in_half(piece, self.half).astype(piece.dtype)
+            rounded = in_half(piece, self.half).astype(piece.dtype)
             error = abs(rounded - piece) / (abs(piece) + epsilon)
             if (error > 2 * self.half.epsilon).any():
                 return f"{self.half.name} rounds its variances too coarsely"

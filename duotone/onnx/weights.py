@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from duotone.errors import OnnxError
+from duotone.graph.elements import in_half, magnitude_of
 from duotone.graph.graph import HalfType, Magnitude, bytes_of
 from duotone.onnx.protos import DTYPES, FLOAT, NUMBERS, ONNX, TensorProto, dtype_of
 
 PIECE = 2**22
 """The largest number of elements in memory at a time."""
-_HALF_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def is_external(tensor: TensorProto) -> bool:
@@ -135,30 +134,13 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
 
 def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
     """The magnitude of the elements of a float32 tensor."""
-    largest, low, high = 0.0, math.inf, -math.inf
-    for piece in pieces(tensor, folder):
-        sizes = np.abs(piece)
-        largest = max(largest, float(np.max(sizes, initial=0.0, where=np.isfinite(sizes))))
-        with np.errstate(invalid="ignore"):
-            low = min(low, float(np.fmin.reduce(piece)))
-            high = max(high, float(np.fmax.reduce(piece)))
-    if low > high:  # no elements, or only NaN
-        low, high = -math.inf, math.inf
-    return Magnitude(largest or math.inf, largest, low, high)
+    return magnitude_of(pieces(tensor, folder))
 
 
 def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:
     """The elements of a float32 tensor in half; too large numbers are saturated."""
     for piece in pieces(tensor, folder):
         yield in_half(piece, half).tobytes()
-
-
-def in_half(array: Any, half: HalfType) -> Any:
-    """Elements in half; infinities stay, too large finite numbers are saturated."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        clipped = np.clip(array, -half.largest, half.largest)
-        kept = np.where(np.isinf(array), array, clipped)
-        return kept.astype(_HALF_DTYPES[half.name])
 
 
 def tensor_in_half(tensor: TensorProto, folder: Path | None, half: HalfType) -> TensorProto:

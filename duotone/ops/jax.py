@@ -308,12 +308,13 @@ _ON_NO_LIST = [
     *_fixed("rng_uniform random_gamma", "draws float32 numbers"),
     *_fixed("approx_top_k", "has no half form"),
 ]
-_ALL = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
-TRAITS = traits_by_name(_ALL)
+ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
+"""All rows."""
+TRAITS = traits_by_name(ROWS)
 """The traits of each operation that has a row, by name."""
-CHEAP = frozenset(entry.op for entry in _ALL if entry.pointwise is Pointwise.CHEAP)
+CHEAP = frozenset(entry.op for entry in ROWS if entry.pointwise is Pointwise.CHEAP)
 """Operations that compilers fuse into each of their readers."""
-FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ALL if entry.fixed})
+FIXED = MappingProxyType({entry.op: entry.fixed for entry in ROWS if entry.fixed})
 """Why primitives stay as they are whatever a list says, by name."""
-INTERVALS = intervals_by_name(_ALL)
+INTERVALS = intervals_by_name(ROWS)
 """The name of the interval function of each, by name."""

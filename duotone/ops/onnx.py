@@ -296,12 +296,13 @@ _ON_NO_LIST = [
         "quantised: left alone",
     ),
 ]
-_ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
-TRAITS = traits_by_name(_ROWS)
+ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES, *_ON_NO_LIST)
+"""All rows."""
+TRAITS = traits_by_name(ROWS)
 """The traits of each operation that has a row, by name."""
-FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ROWS if entry.fixed})
+FIXED = MappingProxyType({entry.op: entry.fixed for entry in ROWS if entry.fixed})
 """Why operations stay as they are whatever a list says, by name."""
-INTERVALS = intervals_by_name(_ROWS)
+INTERVALS = intervals_by_name(ROWS)
 """The name of the interval function of each, by name."""
 
 NEUTRAL = {

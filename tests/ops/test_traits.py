@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from duotone.onnx.ranges import ONNX_RULES
 from duotone.ops import jax, onnx
 from duotone.ops.entries import Entry, Kind, Pointwise, rows, traits_of
 from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 from duotone.precision.ranges.facts import FACTS
 from duotone.precision.ranges.intervals import INTERVAL_RULES
+from duotone.precision.ranges.kernels import KERNEL_RULES
 
 TABLES: dict[str, ModuleType] = {"jax": jax, "onnx": onnx}
 
@@ -97,8 +97,8 @@ def test_operations_of_one_meaning_have_the_same_traits_in_both_frameworks() -> 
 
 def test_rows_name_every_interval_function() -> None:
     named = {name for table in TABLES.values() for name in table.INTERVALS.values()}
-    assert not set(ONNX_RULES) - named
-    assert set(FACTS) <= set(INTERVAL_RULES) <= set(ONNX_RULES)
+    assert not set(KERNEL_RULES) - named
+    assert set(FACTS) <= set(INTERVAL_RULES) <= set(KERNEL_RULES)
 
 
 def test_a_name_in_a_row_may_have_a_trait_and_a_function_of_its_own() -> None:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from duotone import _jax
+from duotone.graph.elements import magnitude_of
 from duotone.graph.graph import (
     FULL_DTYPE,
     NO_ATTRIBUTES,
@@ -334,13 +335,7 @@ def _array_magnitude(array: Any) -> Magnitude | None:
         return None
     if not _jax.is_concrete(array):
         return None
-    elements = np.asarray(array)
-    sizes = np.abs(elements)
-    largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
-    low, high = -np.inf, np.inf
-    if elements.size:  # NaN would mean "unknown" here; fmin and fmax ignore it
-        low, high = float(np.fmin.reduce(elements, None)), float(np.fmax.reduce(elements, None))
-    return Magnitude(largest or np.inf, largest, low, high)
+    return magnitude_of([np.asarray(array)])
 
 
 def _scalar_magnitude(number: Any) -> Magnitude | None:

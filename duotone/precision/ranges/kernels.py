@@ -1,4 +1,4 @@
-"""Ranges: the interval rules of ONNX operations that differ from JAX's.
+"""The interval rules of operations that ONNX and TensorFlow have and JAX has not.
 
 A graph node has no omitted operands; its attribute ``operands`` has the slot of each operand in the
 file. :mod:`duotone.precision.ranges.intervals` documents the contract of a rule.
@@ -22,15 +22,15 @@ from duotone.precision.ranges.interval import (
 )
 from duotone.precision.ranges.intervals import INTERVAL_RULES
 
-ONNX_RULES: dict[str, IntervalRule] = dict(INTERVAL_RULES)
-"""The interval rules that rows of ONNX operations name."""
+KERNEL_RULES: dict[str, IntervalRule] = dict(INTERVAL_RULES)
+"""The interval rules that rows of ONNX operations and TensorFlow ops name."""
 
 _ZERO: Interval = (0.0, 0.0)
 
 
 def _rule(names: str) -> Callable[[IntervalRule], IntervalRule]:
     def register(rule: IntervalRule) -> IntervalRule:
-        ONNX_RULES.update(dict.fromkeys(names.split(), rule))
+        KERNEL_RULES.update(dict.fromkeys(names.split(), rule))
         return rule
 
     return register

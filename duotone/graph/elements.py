@@ -1,0 +1,48 @@
+"""The elements of a constant array: their magnitudes, and their conversion to half."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from duotone.graph.graph import HalfType, Magnitude
+
+_HALF_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def magnitude_of(pieces: Iterable[Any]) -> Magnitude:
+    """The magnitude of a float32 array, of any shape, given in pieces.
+
+    Example:
+        >>> magnitude_of([np.float32([0.0, -3.0]), np.float32([2.0])])
+        Magnitude(smallest=3.0, largest=3.0, low=-3.0, high=2.0)
+    """
+    largest, low, high = 0.0, math.inf, -math.inf
+    for piece in pieces:
+        sizes = np.abs(piece)
+        largest = max(largest, float(np.max(sizes, initial=0.0, where=np.isfinite(sizes))))
+        if sizes.size:
+            with np.errstate(invalid="ignore"):
+                low = min(low, float(np.fmin.reduce(piece, None)))
+                high = max(high, float(np.fmax.reduce(piece, None)))
+    if not low <= high:  # no elements, or only NaN
+        low, high = -math.inf, math.inf
+    return Magnitude(largest or math.inf, largest, low, high)
+
+
+def in_half(array: Any, half: HalfType) -> Any:
+    """Elements in half; infinities stay, too large finite numbers are saturated.
+
+    Example:
+        >>> from duotone.graph.graph import HALF_TYPES
+        >>> in_half(np.float32([1.0, 1e9]), HALF_TYPES["float16"]).tolist()
+        [1.0, 65504.0]
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        clipped = np.clip(array, -half.largest, half.largest)
+        kept = np.where(np.isinf(array), array, clipped)
+        return kept.astype(_HALF_DTYPES[half.name])
