@@ -11,6 +11,8 @@ import numpy as np
 
 from duotone.graph.graph import HalfType, Magnitude
 
+EXACT_DTYPES = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
+"""The dtypes whose numbers half holds exactly."""
 _HALF_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 

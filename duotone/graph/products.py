@@ -57,6 +57,61 @@ def meaning_of_dot(
     return "short_dot" if terms < SHORTEST else ""
 
 
+Side = object
+Axes = tuple[list[Side], list[Side], list[Side]]
+"""The sides of the free axes of both operands, and of those that are summed over."""
+
+
+def matmul_axes(lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
+    """The axes of NumPy's ``matmul``: what broadcasts is a free axis of the other operand.
+
+    Args:
+        lhs: the shape of one operand.
+        rhs: the shape of the other one.
+
+    Example:
+        >>> matmul_axes([2, 3, 4], [4, 5])
+        ([3, 2], [5], [4])
+    """
+    if not lhs or not rhs:
+        return None
+    left, right = list(lhs[-2:-1]), list(rhs[-1:]) if len(rhs) > 1 else []
+    first, second = list(lhs[:-2]), list(rhs[:-2])
+    most = max(len(first), len(second))
+    first, second = [1] * (most - len(first)) + first, [1] * (most - len(second)) + second
+    left += [a for a, b in zip(first, second, strict=True) if b == 1]
+    right += [b for a, b in zip(first, second, strict=True) if a == 1]
+    return left, right, [lhs[-1]]
+
+
+def einsum_axes(equation: str, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
+    """The axes of an Einstein sum of two operands; ``None`` if it is not one, or unclear.
+
+    A letter that the result lacks is summed over, and one that all three have is a batch axis.
+
+    Args:
+        equation: such as ``"bij,bjk->bik"``.
+        lhs: the shape of one operand.
+        rhs: the shape of the other one.
+
+    Example:
+        >>> einsum_axes("bij,bjk->bik", [2, 3, 4], [2, 4, 5])
+        ([3], [5], [4])
+    """
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    names = terms.split(",")
+    if not arrow or len(names) != 2 or "." in terms:
+        return None
+    first, second = (dict(zip(*pair, strict=False)) for pair in zip(names, (lhs, rhs), strict=True))
+    if (len(first), len(second)) != (len(lhs), len(rhs)):
+        return None  # a diagonal, or a shape that is not known
+    return (
+        [side for name, side in first.items() if name in result and name not in second],
+        [side for name, side in second.items() if name in result and name not in first],
+        [side for name, side in (first | second).items() if name not in result],
+    )
+
+
 def _size(sides: Sequence[object]) -> float:
     """The number of elements along some axes; infinity if the size of one is unknown."""
     known = [side for side in sides if type(side) is int]

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
 from duotone.onnx.products import meaning_of_product
 from duotone.onnx.protos import NodeProto, attribute, operation
@@ -24,7 +25,6 @@ _KEPT: dict[str, frozenset[str]] = {
     "Range": frozenset({"T"}),
 }
 """Type variables that stay float32: statistics, positions, masks."""
-_EXACT = ("bool", "int8", "uint8", "int4", "uint4", "int2", "uint2", "float16", "bfloat16")
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 
@@ -156,7 +156,7 @@ def _fixed_cast(ins: set[str], outs: set[str]) -> str:
     source, target = next(iter(ins), ""), next(iter(outs), "")
     if source == FULL_DTYPE and target.startswith(("float8", "float4", "float64", "string")):
         return f"converts to {target}"
-    if target == FULL_DTYPE and source not in (*_EXACT, FULL_DTYPE):
+    if target == FULL_DTYPE and source not in (*EXACT_DTYPES, FULL_DTYPE):
         return f"converts from {source}"
     return ""
 
@@ -168,7 +168,7 @@ def _listed_as(
     name = operation(node)
     ins = [value.dtype for value in operands if value is not None]
     if name == "Cast" and ins and results[0] is not None:
-        exact = ins[0] in (*_EXACT, FULL_DTYPE) and results[0].dtype == FULL_DTYPE
+        exact = ins[0] in (*EXACT_DTYPES, FULL_DTYPE) and results[0].dtype == FULL_DTYPE
         return "CastExact" if exact else name
     if meaning := meaning_of_product(node, operands):
         return meaning

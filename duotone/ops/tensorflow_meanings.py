@@ -259,8 +259,8 @@ _OWN = (
         Kind.CLEAR,
         "TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter "
         "TensorListScatterV2 TensorListScatterIntoExistingList TensorListSetItem TensorListSplit "
-        "TensorListStack TensorListGather TensorListGetItem TensorListPopBack TensorListConcat "
-        "TensorListConcatV2 TensorListConcatLists",
+        "TensorListStack TensorListGather TensorListGetItem+iterates TensorListPopBack+iterates "
+        "TensorListConcat TensorListConcatV2 TensorListConcatLists",
         "commutes",
         "moves elements into a list or out of it",
         f"{TF} TensorListStack",
@@ -274,6 +274,25 @@ _OWN = (
     ),
 )
 """Ops that no operation of ONNX or JAX equals."""
+
+_RULES = (
+    "AdaMax Adadelta Adagrad AdagradDA AdagradV2 Adam AddSign CenteredRMSProp Ftrl FtrlV2 "
+    "GradientDescent Momentum PowerSign ProximalAdagrad ProximalGradientDescent RMSProp"
+).split()
+WRITERS = frozenset(
+    {
+        *(
+            f"{kind}Apply{rule}"
+            for kind in ("", "Sparse", "Resource", "ResourceSparse")
+            for rule in _RULES
+        ),
+        "ResourceApplyAdamWithAmsgrad",
+        "ResourceApplyKerasMomentum",
+        "ResourceSparseApplyKerasMomentum",
+        *"Assign AssignAdd AssignSub ScatterAdd ScatterSub ScatterUpdate".split(),
+    }
+)
+"""Ops that write a variable. Like ops without results, they read results of the graph."""
 
 _MEANINGS = ("sum_of_products", "short_dot", "ExactPower", "CastExact")
 """Rows that are not ops: meanings that the front end distinguishes."""

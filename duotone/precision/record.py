@@ -301,7 +301,6 @@ def _operation(
     optimizations: tuple[tuple[str, str], ...],
 ) -> OperationRecord:
     rule = painting.rules[node.index]
-    detail = painting.details.get(node.index, "")
     runs = graph.trips(node)
     first = graph.values[node.outputs[0]] if node.outputs else None
     painted = _traffic(graph, node, painting.compute[node.index], painting.store[node.index])
@@ -311,7 +310,7 @@ def _operation(
         paint=str(painting.compute[node.index]),
         stored=str(painting.store[node.index]),
         rule=rule.value,
-        reason=f"{rule.words}: {detail}" if detail else rule.words,
+        reason=painting.reason(node.index),
         list=classes.nodes[node.index].listed.value,
         scope=node.scope,
         source=str(node.source),

@@ -17,6 +17,7 @@ from duotone.errors import GraphDefError
 from duotone.tensorflow.protos import FLOAT, HALF, GraphDef, NodeDef
 from duotone.tensorflow.rewrite_record import CastRecord
 from duotone.tensorflow.shapes import ElementCount
+from duotone.tensorflow.tensors import halve_const
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import Port, Units
 
@@ -50,7 +51,7 @@ def apply(
                 continue
             half = unit in allow
             if half:
-                _make_half(units, unit, facts.half)
+                _make_half(units, unit, facts)
             for port, owner in enumerate(units.outputs[position]):
                 if owner != unit:
                     continue
@@ -65,8 +66,9 @@ def apply(
     return tuple(casts)
 
 
-def _make_half(units: Units, unit: int, half: int) -> None:
-    """Sets the type attribute of a unit."""
+def _make_half(units: Units, unit: int, facts: Facts) -> None:
+    """Sets the type attribute of a unit; the elements of a ``Const`` become half too."""
+    half = facts.half
     node = units.nodes[units.node[unit]]
     attribute = units.attribute[unit]
     if not attribute.name:
@@ -76,6 +78,8 @@ def _make_half(units: Units, unit: int, half: int) -> None:
         )
     if attribute.position < 0:
         node.attr[attribute.name].type = half
+        if node.op == "Const":
+            halve_const(node, facts.resolved.half)
         return
     definition = units.definitions[units.node[unit]]
     if attribute.name not in node.attr:  # the op's default, written out

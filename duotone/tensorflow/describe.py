@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from duotone.ops.entries import Kind
 from duotone.tensorflow.devices import WANTED, placement
-from duotone.tensorflow.passes import Precisions
+from duotone.tensorflow.passes import Precisions, Reason
 from duotone.tensorflow.protos import FLOAT
-from duotone.tensorflow.rewrite_record import PRECISIONS, Decision
+from duotone.tensorflow.rewrite_record import PRECISIONS, RULES, Decision
 from duotone.tensorflow.unit_facts import Facts
 
 ARGUMENTS = ("_Arg", "_Retval")
@@ -37,13 +37,24 @@ def describe(
         if attribute.name:
             painting.setdefault(node.name, {})[str(attribute)] = precision
         kind = facts.kind(unit)
-        rule = _rule(facts, precisions, unit, skipped)
-        decisions.append(Decision(node.name, node.op, str(attribute), kind.value, precision, rule))
+        reason = _reason(facts, precisions, unit, skipped)
+        decisions.append(
+            Decision(node.name, node.op, str(attribute), kind.value, precision, *reason)
+        )
     return painting, tuple(decisions)
 
 
+def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> Reason:
+    """Why a unit has its precision: its painter's reason, or a key of ``RULES`` with its words."""
+    found = precisions.reasons.get(unit)
+    if found is not None:
+        return found
+    rule = _rule(facts, precisions, unit, skipped)
+    return Reason(rule, RULES[rule])
+
+
 def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str:
-    """Why a unit has its precision, a key of ``record.RULES``."""
+    """The rule of TensorFlow's passes that decided on a unit, a key of ``RULES``."""
     if unit in precisions.chosen:
         return "cut"
     if unit in precisions.allow:
@@ -51,7 +62,7 @@ def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str
     if not facts.is_processed(unit):
         node = facts.units.nodes[facts.units.node[unit]]
         on_device = placement(node.device, facts.device).is_on(WANTED[facts.dtype])
-        return "preserved" if on_device and not skipped else "device"
+        return "preserved" if on_device and not skipped else "placement"
     if not precisions.found_work:
         return "nothing_allowed"
     if unit in precisions.deny:

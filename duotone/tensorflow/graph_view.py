@@ -102,7 +102,7 @@ def summary(graph: GraphResult) -> Table:
     if not t.half:
         rules = Counter(d.rule for body in everything for d in body.decisions)
         reasons = ["the graph is half already"] if already else []
-        reasons += [RULES.get(rule, rule) for rule, _ in rules.most_common(2)]
+        reasons += [RULES[rule] for rule, _ in rules.most_common(2)]
         add_row(table, "why none", "; ".join(reasons) or "there is no float32 in the graph")
     if result.functions:
         add_row(table, "functions", f"{len(result.functions)}, each painted on its own")
@@ -160,7 +160,7 @@ def by_op(result: RewriteResult) -> Table:
             kind,
             str(rows["half"] or ""),
             str(sum(count for _, count in reasons) or ""),
-            "; ".join(RULES.get(rule, rule) for rule, _ in reasons),
+            "; ".join(RULES[rule] for rule, _ in reasons),
         )
     return table
 
@@ -184,9 +184,7 @@ def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Gro
     ]
     for where, d in rows[:most]:
         paint = Text(d.precision, style=_STYLE[d.precision])
-        add_row(
-            table, _path(where, d.node), d.op, d.attribute, d.list, paint, RULES.get(d.rule, d.rule)
-        )
+        add_row(table, _path(where, d.node), d.op, d.attribute, d.list, paint, d.words)
     hidden = len(rows) - len(rows[:most])
     more = [Text(f"… and {hidden} more")] if hidden else []
     return Group(table, *more) if rows else Group(Text(f"no node fits {pattern!r}"))
@@ -233,10 +231,7 @@ def _shown(decisions: list[Decision]) -> Shown:
     half = next((_HALF[precision] for precision in found if precision in _HALF), "")
     precision = (f"{half} and float32" if "f32" in found else half) if half else _FULL
     kind = decisions[0].list
-    why = {
-        f"_paint_{d.attribute}": f"{d.precision}: {d.list}; {RULES.get(d.rule, d.rule)}"
-        for d in decisions
-    }
+    why = {f"_paint_{d.attribute}": f"{d.precision}: {d.list}; {d.words}" for d in decisions}
     return Shown(precision, kind if kind == "unlisted" else f"{kind} list", why)
 
 

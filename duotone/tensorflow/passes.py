@@ -26,14 +26,28 @@ References:
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from duotone.graph.reach import reach
 from duotone.ops.entries import Kind
+from duotone.precision.rules import Rule
 from duotone.tensorflow.journal import Journal, PaintedUnit, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
 from duotone.tensorflow.tensor_lists import Cluster, agree, find_clusters, hidden_edges
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import Units
+
+
+class Reason(NamedTuple):
+    """Why a unit has its precision.
+
+    Attributes:
+        rule: the name of the rule.
+        words: for people.
+    """
+
+    rule: str
+    words: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,6 +61,7 @@ class Precisions:
         journal: all paint events in order, including those that were undone later.
         found_work: whether there is any allow-list unit; without one nothing changes.
         chosen: the units whose precision, half or full, a minimum cut chose.
+        reasons: the reasons of units, from a painter that gives them.
     """
 
     allow: dict[int, str]
@@ -55,6 +70,7 @@ class Precisions:
     journal: Journal
     found_work: bool = True
     chosen: frozenset[int] = frozenset()
+    reasons: dict[int, Reason] = dataclasses.field(default_factory=dict)
 
 
 def paint(facts: Facts) -> Precisions:
@@ -113,9 +129,9 @@ def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
     above = reach(stops, units.before, lambda u: facts.kind(u) is Kind.CLEAR).union(stops)
     roots = [u for u in stops if facts.kind(u) is Kind.DENY and u not in deny]
     spread = walk(roots, lambda u: sorted(units.after[u]), lambda u: u in above and u not in deny)
-    deny.update(dict.fromkeys(roots, "deny_list"))
+    deny.update(dict.fromkeys(roots, Rule.DENY.value))
     for unit in spread:
-        deny.setdefault(unit, "deny")
+        deny.setdefault(unit, Rule.TAINT.value)
         journal.append(PaintedUnit("deny", unit, deny=True))
 
 

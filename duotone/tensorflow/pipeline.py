@@ -1,7 +1,8 @@
 """From a GraphDef to the rewritten one.
 
-The passes are those of the original, in its order: its units are finer than the nodes of a neutral
-graph. What a policy says is resolved as for every front end.
+duotone's painter reads the units into a neutral graph, and the pipeline of all front ends decides.
+TensorFlow's painter runs the passes of the original on the units themselves, which are finer than
+the nodes of a neutral graph. A policy is resolved as for every front end.
 
 ::
 
@@ -11,7 +12,7 @@ graph. What a policy says is resolved as for every front end.
         processed = not fetched, fed or kept, and on the device
         FusedBatchNorm becomes FusedBatchNormV2 where processed
         units     = make_units(graph)
-        precisions   = paint(units)                    "tensorflow" or "mincut"
+        precisions   = paint(units)                    "duotone", "tensorflow" or "mincut"
         casts     = apply(precisions)
 """
 
@@ -23,13 +24,14 @@ import fnmatch
 import gc
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from duotone.errors import ArgumentError, PolicyError
 from duotone.graph.graph import HALF_TYPES
+from duotone.ops.tensorflow_meanings import ENTRIES
 from duotone.policy.dtypes import canonical
 from duotone.policy.policy import Policy
-from duotone.policy.resolve import resolve, without
+from duotone.policy.resolve import edited_lists, resolve, without
 from duotone.precision.ranges import nearest
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
@@ -42,7 +44,8 @@ from duotone.tensorflow.lists import make_lists
 from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.mincut import paint_mincut
 from duotone.tensorflow.op_registry import OpDefinition, define_function, find_op, op_names
-from duotone.tensorflow.passes import paint
+from duotone.tensorflow.painting import paint_duotone
+from duotone.tensorflow.passes import Precisions, paint
 from duotone.tensorflow.preparation import (
     drop_doubled_controls,
     find_preserved,
@@ -52,11 +55,11 @@ from duotone.tensorflow.preparation import (
 )
 from duotone.tensorflow.protos import GraphDef, NodeDef
 from duotone.tensorflow.rewrite_record import BodyResult, FunctionResult, RewriteResult
-from duotone.tensorflow.shapes import element_count
+from duotone.tensorflow.shapes import ElementCount, element_count
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import make_units
 
-PAINTERS = ("tensorflow", "mincut")
+PAINTERS = ("duotone", "tensorflow", "mincut")
 _NOT_FOR_GRAPHS = (
     "keep_half",
     "optimizations_remove",
@@ -104,10 +107,9 @@ def rewrite(
             types.
         feed: names of the nodes that are fed; placeholders always are.
         dtype: ``"float16"`` (TensorFlow's mode for NVIDIA GPUs) or ``"bfloat16"`` (oneDNN on CPUs).
-        painter: ``"tensorflow"`` for TensorFlow's passes, bug for bug; ``"mincut"`` for the
-        precisions
-            with the fewest bytes of casts under the same deny rules. None for the policy's, where
-            ``"duotone"`` means TensorFlow's.
+        painter: ``"duotone"`` for duotone's rules; ``"tensorflow"`` for TensorFlow's passes, bug
+            for bug; ``"mincut"`` for the precisions with the fewest bytes of casts under
+            TensorFlow's deny rules. ``None`` for the policy's painter.
         device: where nodes without a device run, and which ops are fast there.
         policy: list edits, level, ``ignore_performance``, ``keep_full`` (patterns of node names; of
             a function's nodes with or without ``function/`` before them), where to write what was
@@ -190,11 +192,11 @@ def _settings(
     if dtype not in HALF_TYPES:
         raise ArgumentError(f"dtype={dtype!r}: it takes 'float16' or 'bfloat16'.")
     if painter is not None and painter not in PAINTERS:
-        raise ArgumentError(f"painter={painter!r}: it takes 'tensorflow' or 'mincut'.")
+        raise ArgumentError(f"painter={painter!r}: it takes {', '.join(map(repr, PAINTERS))}.")
     given = policy or Policy()
     _check_policy(given)
     merged = given.merged_with_environment()
-    painter = painter or ("mincut" if merged.painter == "mincut" else "tensorflow")
+    painter = painter or merged.painter
     merged = dataclasses.replace(without(merged, _NOT_FOR_GRAPHS), painter=painter)
     device = device.resolve(dtype)
     functions = {
@@ -203,6 +205,8 @@ def _settings(
     }
     fast = device.is_fast or (device.type == "gpu" and merged.ignore_performance)
     lists = make_lists(dtype, device, merged, op_names() | functions.keys())
+    if painter == "duotone":
+        lists = edited_lists(merged, HALF_TYPES[dtype], ENTRIES)
     return _Settings(
         resolve(merged, HALF_TYPES[dtype], lists),
         device,
@@ -221,6 +225,17 @@ def _check_policy(policy: Policy) -> None:
                 "it out. To make more ops half, put them on the allow, infer or clear list; to "
                 "keep nodes full there is keep_full."
             )
+
+
+def _paint_mincut(facts: Facts, elements: ElementCount) -> Precisions:
+    return paint_mincut(facts, paint(facts), elements)
+
+
+_PAINT: Mapping[str, Callable[[Facts, ElementCount], Precisions]] = {
+    "duotone": lambda facts, _: paint_duotone(facts),
+    "tensorflow": lambda facts, _: paint(facts),
+    "mincut": _paint_mincut,
+}
 
 
 def _names(node: NodeDef, item: str) -> tuple[str, ...]:
@@ -285,10 +300,8 @@ def _rewrite_body(
         default,
         settings.functions,
     )
-    precisions = paint(facts)
     elements = element_count(units)
-    if settings.resolved.painter == "mincut":
-        precisions = paint_mincut(facts, precisions, elements)
+    precisions = _PAINT[settings.resolved.painter](facts, elements)
     painting, decisions = describe(
         facts, precisions, hidden=item != MAIN_GRAPH, skipped=settings.skipped
     )

@@ -43,6 +43,25 @@ QUANTIZED = frozenset(
 """Numbers of data types."""
 
 
+_NEUTRAL = {"float": "float32", "half": "float16", "double": "float64"}
+_REFERENCE = 100
+"""The number of a reference type is larger by this than that of its type."""
+
+
+def dtype_of(number: int) -> str:
+    """The neutral name of a data type: ``float32``, ``int64``; ``none`` if it holds no numbers.
+
+    Example:
+        >>> dtype_of(1), dtype_of(19), dtype_of(7)
+        ('float32', 'float16', 'none')
+    """
+    name = type_name(number - _REFERENCE if number > _REFERENCE else number)
+    return "none" if name in _NO_NUMBERS else _NEUTRAL.get(name, name)
+
+
+_NO_NUMBERS = ("invalid", "string", "resource", "variant")
+
+
 def type_name(number: int) -> str:
     """The name of a data type as TensorFlow's logs write it: ``float``, ``half``, ``int32``.
 

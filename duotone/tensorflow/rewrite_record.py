@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from duotone.precision.rules import WORDS
 from duotone.tensorflow.protos import GraphDef
 
 PRECISIONS = {"float16": "f16", "bfloat16": "bf16"}
@@ -14,6 +15,7 @@ PRECISIONS = {"float16": "f16", "bfloat16": "bf16"}
 
 RULES: Mapping[str, str] = MappingProxyType(
     {
+        **WORDS,
         "allow_list": "its op is on the allow list",
         "forced": "level UNSAFE_FORCE_ALL makes every stateless op half",
         "between": "it lies between allow ops with no denied op in between",
@@ -22,19 +24,14 @@ RULES: Mapping[str, str] = MappingProxyType(
         "tensor_list": "ops on one list of tensors have one precision",
         "loop": "a NextIteration has the precision of its Merge",
         "existing_cast": "a cast to float32 that only half ops read",
-        "cut": "the choice that moves the fewest bytes through casts",
-        "deny_list": "its op is on the deny list",
-        "deny": "a denied op lies before it",
         "preserved": "the node is fetched, fed or kept",
-        "device": "the node is not on a device that gains",
+        "placement": "the node is not on a device that gains",
         "impossible": "its op takes no half there",
         "kernel": "no kernel of the device takes half there",
-        "no_half_operand": "no half op is near enough",
-        "unlisted": "its op is on no list",
         "nothing_allowed": "the graph has no op of the allow list",
     }
 )
-"""The description of each rule."""
+"""The rules of all painters, in words; TensorFlow's passes have some of their own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,6 +64,7 @@ class Decision(NamedTuple):
         list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
         precision: ``"f16"``, ``"bf16"`` or ``"f32"``.
         rule: a key of :data:`RULES`.
+        words: the rule in words, with details of this node.
     """
 
     node: str
@@ -75,6 +73,7 @@ class Decision(NamedTuple):
     list: str
     precision: str
     rule: str
+    words: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,10 @@ def add(graph: Any, name: str, op: str, *inputs: str, **types: int) -> Any:
 
 
 def chain() -> Any:
-    """x → deny (Exp) → product (MatMul, half) → relu (half) → result: two casts."""
+    """x → deny (Exp) → product (MatMul, half) → relu → result."""
     graph = new_graph()
     x = add(graph.node, "x", "Placeholder", dtype=FLOAT)
-    for size in (4, 4):
+    for size in (16, 16):
         x.attr["shape"].shape.dim.add(size=size)
     add(graph.node, "deny", "Exp", "x")
     add(graph.node, "product", "MatMul", "deny", "x")

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks._graphdefs import INT32, Builder
-from duotone.tensorflow import RewriteResult, rewrite
+from duotone import tensorflow
+from duotone.tensorflow import RewriteResult
 from duotone.tensorflow.op_registry import define_function, find_op
 from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.units import make_units
 
 __all__ = ["INT32", "Builder", "check_types", "half", "placeholder", "rewrite"]
+
+
+def rewrite(graph: Any, *, painter: str | None = "tensorflow", **given: Any) -> RewriteResult:
+    """:func:`duotone.tensorflow.rewrite` with TensorFlow's passes."""
+    return tensorflow.rewrite(graph, painter=painter, **given)
 
 
 def half(result: RewriteResult) -> list[str]:

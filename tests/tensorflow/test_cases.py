@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks._graphdefs import cases
-from duotone.tensorflow import rewrite
 from duotone.tensorflow.protos import new_graph
-from tests.tensorflow.painted import check_types
+from tests.tensorflow.painted import check_types, rewrite
 
 DTYPES = {"cuda": "float16", "bf16": "bfloat16"}
 CASES = {name: (graph, json.loads(answer)) for name, graph, answer in cases()}

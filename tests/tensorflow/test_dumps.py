@@ -9,9 +9,10 @@ import pytest
 
 from duotone import Policy
 from duotone.ops.entries import Kind
-from duotone.tensorflow import files, rewrite
+from duotone.tensorflow import files
 from duotone.tensorflow.lists import default_lists
 from tests.tensorflow import graphs
+from tests.tensorflow.painted import rewrite
 
 
 def _files(folder):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from duotone import Policy
-from duotone.tensorflow import rewrite
 from duotone.tensorflow.journal import walk
 from duotone.tensorflow.protos import new_graph
+from tests.tensorflow.painted import rewrite
 from tests.tensorflow.test_cases import CASES, DTYPES
 from tests.tensorflow.test_more_cases import NAMES, read
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from duotone.errors import DuotoneError
-from duotone.tensorflow import rewrite
 from duotone.tensorflow.protos import new_graph
-from tests.tensorflow.painted import check_types
+from tests.tensorflow.painted import check_types, rewrite
 from tests.tensorflow.test_cases import DTYPES, as_observed
 
 FOLDER = Path(__file__).parents[1] / "data" / "tensorflow_amp_more"

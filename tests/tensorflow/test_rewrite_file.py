@@ -42,7 +42,7 @@ def test_a_graph_without_signatures_keeps_what_nothing_reads(tmp_path):
     written = files.read_graph(tmp_path / "out.pb")
     assert written == graph.result.graph_def
     assert graph.before == graphs.chain()
-    assert [_type(written, name) for name in ("product", "relu", "result")] == [HALF, HALF, FLOAT]
+    assert [_type(written, name) for name in ("product", "relu", "result")] == [HALF, FLOAT, FLOAT]
     assert len(graph.result.casts) == 3
 
 

@@ -66,7 +66,7 @@ def test_deny_crosses_from_writer_to_reader():
     b.add("MatMul", i, i, name="m")
     result = rewrite(b.graph)
     assert half(result) == ["m"]
-    assert {d.rule for d in result.decisions if d.node == "pop"} == {"deny"}
+    assert {d.rule for d in result.decisions if d.node == "pop"} == {"taint"}
 
 
 def test_a_list_of_another_type_is_no_concern():

@@ -207,6 +207,20 @@ def _state(canvas: Canvas) -> set[int]:
     return state
 
 
+def _maker(graph: Graph, value: int) -> int:
+    """The node whose precision decides on a value, or -1.
+
+    The statistics of a norm and their gradients are float32 whatever the precision of the node's
+    other results.
+    """
+    found = graph.values[value]
+    if found.producer < 0 or not found.paintable:
+        return -1
+    node = graph.nodes[found.producer]
+    beside_half = any(node.half_outputs) and not node.half_outputs[node.outputs.index(value)]
+    return -1 if beside_half else found.producer
+
+
 def _computes(canvas: Canvas, node: Node) -> bool:
     return canvas.kind(node.index) is not Kind.ALLOW
 
@@ -235,7 +249,7 @@ def _leading_to(
     graph, values = canvas.graph, canvas.graph.values
     found: set[int] = set()
     taken: dict[int, int] = {}
-    queue = deque(p for v in outputs if (p := values[v].producer) >= 0 and values[v].paintable)
+    queue = deque(maker for v in outputs if (maker := _maker(graph, v)) >= 0)
     while queue:
         index = queue.popleft()
         node = graph.nodes[index]
@@ -251,8 +265,8 @@ def _leading_to(
             if takes:
                 taken[value] = taken.get(value, 0) + sum(sizes)
             whole = operand.size <= max(0, *sizes, taken.get(value, 0))
-            if operand.producer >= 0 and operand.paintable and whole:
-                queue.append(operand.producer)
+            if whole and (maker := _maker(graph, value)) >= 0:
+                queue.append(maker)
     return found
 
 

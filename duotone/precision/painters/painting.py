@@ -31,6 +31,11 @@ class Painting:
     rules: tuple[Rule, ...]
     details: dict[int, str]
 
+    def reason(self, node: int) -> str:
+        """The words of a node's rule, with details of this node."""
+        words, detail = self.rules[node].words, self.details.get(node, "")
+        return f"{words}: {detail}" if detail else words
+
     @property
     def changed(self) -> bool:
         """True if anything at all is half."""

@@ -55,7 +55,7 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
     nodes = units.nodes
     shapes: list[Sequence[Shape]] = [()] * len(nodes)
     values: list[Sequence[Numbers]] = [()] * len(nodes)
-    for position in _running_order(units):
+    for position in running_order(units):
         node = nodes[position]
         count = len(units.outputs[position])
         sources = units.sources[position]
@@ -74,8 +74,8 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
     return shapes
 
 
-def _running_order(units: Units) -> list[int]:
-    """Nodes after their inputs; ignores the back edges of loops."""
+def running_order(units: Units) -> list[int]:
+    """Positions of nodes after their inputs; ignores the back edges of loops."""
     readers: list[list[int]] = [[] for _ in units.nodes]
     waiting = [0] * len(units.nodes)
     for position, sources in enumerate(units.sources):

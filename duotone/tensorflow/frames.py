@@ -1,0 +1,72 @@
+r"""Frames: the loops of a graph with lowered control flow, as bodies.
+
+::
+
+    Enter(frame_name) -> Merge -> Switch -> ... -> NextIteration -> Merge
+                                        \\-> Exit
+
+``Enter`` takes a value into a frame, and ``Exit`` out of it. Every other node is in the frame of
+its operands. Each frame is a body of kind :attr:`~duotone.graph.graph.BodyKind.LOOP`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from duotone.graph.graph import Body, BodyKind
+from duotone.tensorflow.shapes import running_order
+from duotone.tensorflow.units import Units
+
+_ROOT = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frames:
+    """The frames of a graph.
+
+    Attributes:
+        bodies: a body for the graph, then one for each frame, a frame after the one around it.
+        body: by node, the index of its body.
+    """
+
+    bodies: Sequence[Body]
+    body: Sequence[int]
+
+
+def frames_of(units: Units) -> Frames:
+    """The frames of a graph."""
+    frame = [_ROOT] * len(units.nodes)
+    around: dict[str, str] = {}
+    for position in running_order(units):
+        node = units.nodes[position]
+        inside = [frame[source] for source, _ in units.sources[position]]
+        frame[position] = max(inside, key=lambda name: _depth(name, around), default=_ROOT)
+        if node.op in ("Enter", "RefEnter"):
+            name = node.attr["frame_name"].s.decode()
+            around.setdefault(name, frame[position])
+            frame[position] = name
+        elif node.op in ("Exit", "RefExit"):
+            frame[position] = around.get(frame[position], _ROOT)
+    numbers: dict[str, int] = {}
+    bodies: list[Body] = []
+    _number(_ROOT, -1, around, numbers, bodies)
+    return Frames(bodies, [numbers.get(name, 0) for name in frame])
+
+
+def _depth(name: str, around: dict[str, str]) -> int:
+    depth = 0
+    while name in around and depth <= len(around):
+        name, depth = around[name], depth + 1
+    return depth
+
+
+def _number(
+    name: str, parent: int, around: dict[str, str], numbers: dict[str, int], bodies: list[Body]
+) -> None:
+    """Adds the body of a frame, and after it those of the frames inside."""
+    index = numbers[name] = len(bodies)
+    bodies.append(Body(index, parent, BodyKind.LOOP if name else BodyKind.ROOT, 1))
+    for inner, outer in around.items():
+        if outer == name and inner not in numbers:
+            _number(inner, index, around, numbers, bodies)

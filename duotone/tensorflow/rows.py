@@ -1,0 +1,73 @@
+"""Rows: the row of the table that describes a node, and its attributes for the range analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from duotone.graph.elements import EXACT_DTYPES
+from duotone.graph.graph import FULL_DTYPE, Attribute, Value
+from duotone.graph.products import Axes, Side, einsum_axes, matmul_axes, meaning_of_dot
+from duotone.tensorflow.protos import NodeDef
+
+
+def row_of(node: NodeDef, operands: Sequence[Value], results: Sequence[Value]) -> str:
+    """The name of a node's row; some ops have several meanings.
+
+    Args:
+        node: the node.
+        operands: the operands that count.
+        results: its results.
+    """
+    if node.op == "Cast" and operands and results:
+        exact = operands[0].dtype in (*EXACT_DTYPES, FULL_DTYPE)
+        return "CastExact" if exact and results[0].dtype == FULL_DTYPE else node.op
+    if node.op in _AXES and len(operands) == 2:
+        axes = _AXES[node.op](node, operands[0].shape, operands[1].shape)
+        return (meaning_of_dot(*axes) if axes else "") or node.op
+    if node.op == "Mul" and operands[0].index == operands[1].index:
+        return "Square"
+    if node.op == "Pow" and operands[1].constant is not None:
+        exponent = operands[1].constant
+        if exponent.low == exponent.high and exponent.low in (0.0, 1.0, -1.0):
+            return "ExactPower"
+    return node.op
+
+
+def attributes_of(node: NodeDef, slots: Sequence[int]) -> Mapping[str, Attribute]:
+    """The attributes of a node for the range analysis.
+
+    Args:
+        node: the node.
+        slots: the positions of the operands that count.
+    """
+    made: dict[str, Attribute] = {"operands": tuple(range(len(slots)))}
+    if node.op == "Relu6":
+        made |= {"min": 0.0, "max": 6.0}
+    return made
+
+
+def _matmul(node: NodeDef, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
+    if min(len(lhs), len(rhs)) < 2:
+        return None  # TensorFlow multiplies no vectors: the shape is unknown
+    return matmul_axes(
+        _transposed(lhs) if _is_set(node, "transpose_a", "adj_x") else lhs,
+        _transposed(rhs) if _is_set(node, "transpose_b", "adj_y") else rhs,
+    )
+
+
+def _transposed(shape: Sequence[Side]) -> Sequence[Side]:
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def _is_set(node: NodeDef, *names: str) -> bool:
+    return any(name in node.attr and node.attr[name].b for name in names)
+
+
+def _einsum(node: NodeDef, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
+    return einsum_axes(node.attr["equation"].s.decode(), lhs, rhs)
+
+
+_AXES: Mapping[str, Callable[[NodeDef, Sequence[Side], Sequence[Side]], Axes | None]] = {
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
+    "Einsum": _einsum,
+}
