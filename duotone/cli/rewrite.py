@@ -28,13 +28,9 @@ if TYPE_CHECKING:
 class PainterChoice(enum.StrEnum):
     """The values of ``--painter``."""
 
+    DUOTONE = "duotone"
     TENSORFLOW = "tensorflow"
     MINCUT = "mincut"
-    DUOTONE = "duotone"
-
-
-OF_GRAPHS = (PainterChoice.TENSORFLOW, PainterChoice.MINCUT)
-"""The painters of TensorFlow graphs."""
 
 
 GraphArgument = Annotated[
@@ -61,9 +57,9 @@ DtypeOption = Annotated[
 PainterOption = Annotated[
     PainterChoice | None,
     typer.Option(
-        help="TensorFlow's own passes, or the fewest bytes of casts by minimum cut; for ONNX "
-        "models also duotone's own. The default is DUOTONE_PAINTER, or TensorFlow's; for ONNX "
-        "models duotone's."
+        help="duotone's own rules; TensorFlow's own passes, node for node; or the fewest bytes of "
+        "casts by minimum cut, under TensorFlow's lists. The default is DUOTONE_PAINTER, or "
+        "duotone."
     ),
 ]
 DeviceOption = Annotated[

@@ -13,7 +13,6 @@ import typer
 
 from duotone.cli import onnx_models as onnx
 from duotone.cli.rewrite import (
-    OF_GRAPHS,
     DeviceOption,
     DtypeOption,
     FeedOption,
@@ -139,7 +138,7 @@ def _compare(
         choice.value: rewrite_graphs(
             console, graph, None, fetch, feed, dtype, choice, device
         ).graphs
-        for choice in OF_GRAPHS
+        for choice in PainterChoice
     }
     for number in range(len(painted[PainterChoice.TENSORFLOW])):
         results = {name: graphs[number].result for name, graphs in painted.items()}

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from duotone.ops import jax, onnx
 from duotone.ops.entries import (
     OWN,
+    STRUCTURAL_ENTRIES,
     TF,
     Entry,
     Kind,
@@ -81,12 +82,12 @@ _SAME = {
     "lgamma": "Lgamma",
     "digamma": "Digamma",
     "erf_inv": "Erfinv Ndtri",
-    "ReduceSum": "Sum",
+    "ReduceSum": "Sum[0]",
     "ReduceSumSquare": "L2Loss",
-    "ReduceL2": "EuclideanNorm",
-    "ReduceMax": "Max",
-    "ReduceMin": "Min",
-    "ReduceProd": "Prod",
+    "ReduceL2": "EuclideanNorm[0]",
+    "ReduceMax": "Max[0]",
+    "ReduceMin": "Min[0]",
+    "ReduceProd": "Prod[0]",
     "Max": "Maximum",
     "Min": "Minimum",
     "Clip": "ClipByValue",
@@ -144,9 +145,9 @@ _ALIKE = {
     "Div": "DivNoNan Xdivy",
     "Log": "Xlogy[1,0]",
     "log1p": "Xlog1py[1,0]",
-    "CumSum": "Cumsum",
-    "CumProd": "Cumprod",
-    "cumlogsumexp": "CumulativeLogsumexp",
+    "CumSum": "Cumsum[0]",
+    "CumProd": "Cumprod[0]",
+    "cumlogsumexp": "CumulativeLogsumexp[0]",
     "scatter-add": "ScatterNd TensorScatterAdd TensorScatterSub SegmentSum SegmentSumV2 "
     "UnsortedSegmentSum SegmentMean",
     "ScatterND": "TensorScatterUpdate TensorScatterMax TensorScatterMin TensorStridedSliceUpdate "
@@ -335,10 +336,11 @@ ENTRIES: tuple[Entry, ...] = (
 )
 """The rows of TensorFlow ops, as duotone's painter reads them."""
 
-TRAITS = traits_by_name(ENTRIES)
+_ROWS = (*STRUCTURAL_ENTRIES, *ENTRIES)
+TRAITS = traits_by_name(_ROWS)
 """The traits of each op that has a row, by name."""
 
-INTERVALS = intervals_by_name(ENTRIES)
+INTERVALS = intervals_by_name(_ROWS)
 """The name of the interval function of each op, by name."""
 
 FIXED = MappingProxyType({entry.op: entry.fixed for entry in ENTRIES if entry.fixed})
@@ -346,7 +348,7 @@ FIXED = MappingProxyType({entry.op: entry.fixed for entry in ENTRIES if entry.fi
 
 _OPERANDS = {
     name: _operands(text)
-    for table in (_SAME, _ALIKE)
+    for table in (_SAME, _ALIKE, {"": "Mean[0] All[0] Any[0]"})
     for line in table.values()
     for name, text in _named(line)
     if text

@@ -60,6 +60,39 @@ def keep_calls(graph: GraphDef) -> Marks:
     return marks
 
 
+def loop_bodies(graph: GraphDef) -> dict[str, frozenset[int]]:
+    """The functions that are the bodies of loops.
+
+    Args:
+        graph: a GraphDef.
+
+    Returns:
+        By name, the numbers of the arguments that the loop's condition reads.
+    """
+    library = {function.signature.name: function for function in graph.library.function}
+    found: dict[str, frozenset[int]] = {}
+    for nodes in _bodies(graph):
+        for node in nodes:
+            if node.op in ("While", "StatelessWhile"):
+                body, condition = (node.attr[name].func.name for name in ("body", "cond"))
+                tested = _read_arguments(library[condition]) if condition in library else ()
+                found[body] = found.get(body, frozenset()).union(tested)
+    return found
+
+
+def _read_arguments(function: Any) -> set[int]:
+    """The numbers of the arguments on which the results of a function depend."""
+    reads = {node.name: [node_of(text) for text in node.input] for node in function.node_def}
+    names = {argument.name: i for i, argument in enumerate(function.signature.input_arg)}
+    queue = [node_of(text) for text in function.ret.values()]
+    seen = set(queue)
+    for name in queue:  # it grows on the way
+        new = set(reads.get(name, ())) - seen
+        queue += new
+        seen |= new
+    return {names[name] for name in seen if name in names}
+
+
 def release(graph: GraphDef, marks: Marks, functions: Sequence[str]) -> None:
     """Removes the marks after a rewrite.
 

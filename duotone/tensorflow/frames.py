@@ -34,8 +34,13 @@ class Frames:
     body: Sequence[int]
 
 
-def frames_of(units: Units) -> Frames:
-    """The frames of a graph."""
+def frames_of(units: Units, *, in_loop: bool = False) -> Frames:
+    """The frames of a graph.
+
+    Args:
+        units: of the graph.
+        in_loop: whether the graph is the body of a loop itself.
+    """
     frame = [_ROOT] * len(units.nodes)
     around: dict[str, str] = {}
     for position in running_order(units):
@@ -49,9 +54,9 @@ def frames_of(units: Units) -> Frames:
         elif node.op in ("Exit", "RefExit"):
             frame[position] = around.get(frame[position], _ROOT)
     numbers: dict[str, int] = {}
-    bodies: list[Body] = []
-    _number(_ROOT, -1, around, numbers, bodies)
-    return Frames(bodies, [numbers.get(name, 0) for name in frame])
+    bodies = [Body(0, -1, BodyKind.ROOT, 1)] if in_loop else []
+    _number(_ROOT, len(bodies) - 1, around, numbers, bodies)
+    return Frames(bodies, [numbers.get(name, numbers[_ROOT]) for name in frame])
 
 
 def _depth(name: str, around: dict[str, str]) -> int:
@@ -66,7 +71,7 @@ def _number(
 ) -> None:
     """Adds the body of a frame, and after it those of the frames inside."""
     index = numbers[name] = len(bodies)
-    bodies.append(Body(index, parent, BodyKind.LOOP if name else BodyKind.ROOT, 1))
+    bodies.append(Body(index, parent, BodyKind.ROOT if parent < 0 else BodyKind.LOOP, 1))
     for inner, outer in around.items():
         if outer == name and inner not in numbers:
             _number(inner, index, around, numbers, bodies)

@@ -35,6 +35,7 @@ from duotone.policy.resolve import edited_lists, resolve, without
 from duotone.precision.ranges import nearest
 from duotone.precision.resolved import Resolved
 from duotone.tensorflow import dumps
+from duotone.tensorflow.calls import loop_bodies
 from duotone.tensorflow.casts import apply
 from duotone.tensorflow.checks import check_graph
 from duotone.tensorflow.describe import describe
@@ -82,6 +83,7 @@ class _Settings:
     functions: Mapping[str, OpDefinition]
     skipped: bool
     kept_full: tuple[re.Pattern[str], ...]
+    loops: Mapping[str, Collection[int]]
 
     def find_op(self, name: str) -> OpDefinition | None:
         """The definition of an op or function."""
@@ -212,6 +214,7 @@ def _settings(
         device,
         functions=functions,
         skipped=dtype == "float16" and not fast,
+        loops=loop_bodies(graph),
         kept_full=tuple(re.compile(fnmatch.translate(name)) for name in merged.keep_full),
     )
 
@@ -299,6 +302,7 @@ def _rewrite_body(
         processed,
         default,
         settings.functions,
+        settings.loops.get(item),
     )
     elements = element_count(units)
     precisions = _PAINT[settings.resolved.painter](facts, elements)

@@ -6,6 +6,7 @@ a node                             a graph node, whose results are the node's ou
 a placeholder, argument, variable  an input of the graph
 ``Merge`` over a NextIteration     a ``loop.carry``, for the ``NextIteration`` too
 any other ``Merge``                a ``branch.join``
+an argument of a While's body      a ``loop.carry``, which reads what an iteration returns
 ``IdentityN``                      a graph node for each element
 a loop frame                       a body
 a writer of a list of tensors      has one more result: the elements that it puts into the list
@@ -22,26 +23,22 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from duotone.graph.graph import (
-    FULL_DTYPE,
     NO_ATTRIBUTES,
     Attribute,
+    Body,
     Boundary,
     Graph,
     Magnitude,
     Node,
-    Value,
 )
-from duotone.ops.entries import STRUCTURAL_ENTRIES, traits_by_name, traits_of
+from duotone.ops.entries import traits_of
 from duotone.ops.tensorflow_meanings import FIXED, INTERVALS, TRAITS, WRITERS, operands_of
 from duotone.ops.traits import Trait
 from duotone.tensorflow.frames import frames_of
-from duotone.tensorflow.protos import FLOAT, dtype_of
+from duotone.tensorflow.ports import ELEMENTS, INITIAL, Ports
+from duotone.tensorflow.protos import FLOAT
 from duotone.tensorflow.rows import attributes_of, row_of
 from duotone.tensorflow.shapes import (
-    Shape,
-    count_elements,
-    element_count,
-    find_shapes,
     running_order,
 )
 from duotone.tensorflow.tensor_lists import READERS, element_unit, find_clusters, hidden_edges
@@ -54,21 +51,13 @@ INPUTS = frozenset(
     ReadVariableOp""".split()
 )
 """Ops whose results are arguments or state: nothing is known of their numbers."""
-_ELEMENTWISE = frozenset(
-    {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES, Trait.BOUNDS, Trait.ACTIVATION}
-)
 _GIVEN = INPUTS | {"Const"}
-_STRUCTURAL = traits_by_name(STRUCTURAL_ENTRIES)
-_STRUCTURAL_INTERVALS = {entry.op: entry.interval for entry in STRUCTURAL_ENTRIES}
 _CONSTANT_FILLS = {"ZerosLike": 0.0, "OnesLike": 1.0}
 _CALLS = "its functions are rewritten one by one"
 _KEPT = "it is fetched, fed or kept, or not on the device"
 _NO_KERNEL = "no kernel of the device takes half here"
 _QUANTIZED = "part of a quantised operation"
 _LIST = "other uses of its list of tensors are unknown"
-
-_ELEMENTS = -1
-"""The port of what a writer puts into a list of tensors."""
 
 _Slot = tuple[int, int]
 """A value and the unit of the port that reads or makes it; -1 for a unit that is never half."""
@@ -111,17 +100,21 @@ class _Reader:
 
     def __init__(self, facts: Facts) -> None:
         self.facts, self.source = facts, facts.units
-        self.shapes = find_shapes(self.source)
-        self.sizes = element_count(self.source, guess=True)
-        self.frames = frames_of(self.source)
+        self.frames = frames_of(self.source, in_loop=facts.tested is not None)
+        self.ports = Ports(self.source, self.frames.body)
+        self.values = self.ports.values
         self.nodes: list[Node] = []
-        self.values: list[Value] = []
         self.units: list[tuple[int, ...]] = []
         self.inputs: list[int] = []
         self.outputs: list[int] = []
         self.constants: dict[int, int] = {}
-        self.found: dict[tuple[int, int], int] = {}
         self.carries: list[tuple[int, int]] = []
+        self.tests: list[int] = []
+        self.returned = {
+            node.attr["index"].i: position
+            for position, node in enumerate(self.source.nodes)
+            if node.op == "_Retval"
+        }
         clusters = find_clusters(facts)
         self.lists = [cluster.members for cluster in clusters if not cluster.unsafe]
         self.unsafe = {unit for c in clusters if c.unsafe for unit in c.members}
@@ -138,100 +131,61 @@ class _Reader:
             self.nodes[index] = dataclasses.replace(
                 carry, inputs=(*carry.inputs, value), half_inputs=(*carry.half_inputs, half)
             )
-        bodies = list(self.frames.bodies)
-        for position, node in enumerate(self.source.nodes):
-            if node.op == "LoopCond":
-                body = self.frames.body[position]
-                until = self._operand(self.source.sources[position][0])
-                bodies[body] = dataclasses.replace(bodies[body], until=until)
-        self._grow_unknown()
+        bodies = self._bodies()
+        self.ports.grow_unknown(self.nodes)
         results = tuple((v, Boundary.FULL) for v in dict.fromkeys(self.outputs))
         graph = Graph(
             tuple(self.nodes), tuple(self.values), tuple(bodies), tuple(self.inputs), results
         )
         return ReadGraph(graph, self.units, self.constants, self.lists)
 
+    def _bodies(self) -> list[Body]:
+        """The bodies, with the values that decide whether a loop goes on."""
+        bodies = list(self.frames.bodies)
+        for position, node in enumerate(self.source.nodes):
+            if node.op == "LoopCond":
+                body = self.frames.body[position]
+                until = self.ports.operand(self.source.sources[position][0])
+                bodies[body] = dataclasses.replace(bodies[body], until=until)
+        if self.facts.tested is not None and self.tests:
+            # The condition is another function: a number that it reads decides, a float32 first.
+            until = max(self.tests, key=lambda value: self.values[value].paintable)
+            bodies[1] = dataclasses.replace(bodies[1], until=until)
+        return bodies
+
     def add(self, position: int) -> None:
         """Reads one node."""
         op, ports = self.source.nodes[position].op, range(len(self.source.outputs[position]))
         if op == "Const":
             self._constant(position)
+        elif op == "_Arg" and self.facts.tested is not None:
+            self._carried_argument(position)
         elif op in INPUTS:
-            self.inputs += [self._value(position, port) for port in ports]
+            self.inputs += [self.ports.add(position, port) for port in ports]
         elif op in ("Merge", "RefMerge"):
             self._merge(position)
         elif op == "IdentityN":
             for port in ports:
                 self._plain(position, [port], [port])
         elif not ports or op in WRITERS:
-            self.outputs += map(self._operand, self.source.sources[position])
+            self.outputs += map(self.ports.operand, self.source.sources[position])
             for port in ports:
-                self._value(position, port)
+                self.ports.add(position, port)
         elif op not in ("NextIteration", "RefNextIteration"):  # a part of its carry
             slots = operands_of(op, len(self.source.sources[position]))
             self._plain(position, slots, ports)
         if not self.facts.processed[position] and op not in _GIVEN:
-            self.outputs += [self.found[position, p] for p in ports if (position, p) in self.found]
+            self.outputs += [
+                self.ports.found[position, p] for p in ports if (position, p) in self.ports.found
+            ]
 
-    # ------------------------------------------------------- values
-
-    def _value(
-        self, position: int, port: int, producer: int = -1, constant: Magnitude | None = None
-    ) -> int:
-        """Adds the value of an output port; a reader that came first may have added it."""
-        index = self.found.get((position, port), len(self.values))
-        dtype, shape, size = self._known_of(position, port)
-        sides = ("?",) if shape is None else tuple("?" if d is None else d for d in shape)
-        body = self.frames.body[position]
-        value = Value(index, size, sides, dtype, producer, body, constant)
-        if index == len(self.values):
-            self.values.append(value)
-            self.found[position, port] = index
-        else:
-            self.values[index] = value
-        return index
-
-    def _known_of(self, position: int, port: int) -> tuple[str, Shape, int]:
-        """The dtype, shape and size of an output port, or of what a writer puts into a list."""
-        if port == _ELEMENTS:
-            return FULL_DTYPE, None, 1
-        known = self.shapes[position]
-        shape = known[port] if port < len(known) else None
-        dtype = dtype_of(self.source.dtype[self.source.outputs[position][port]])
-        return dtype, shape, self._size(position, port, shape)
-
-    def _size(self, position: int, port: int, shape: Shape) -> int:
-        """The number of elements, guessed where a side is unknown."""
-        known = count_elements(shape)
-        if known is None or shape is None or None in shape:
-            return self.sizes(position, port) or 1
-        return known
-
-    def _grow_unknown(self) -> None:
-        """Makes operands with unknown sides as large as results of the same rank.
-
-        The sides of a result may follow from another operand: a convolution by a filter of unknown
-        shape has as many features as the bias that is added.
-        """
-        for node in reversed(self.nodes):
-            if node.traits.isdisjoint(_ELEMENTWISE):
-                continue
-            result = self.values[node.outputs[0]]
-            for operand in map(self.values.__getitem__, node.inputs):
-                same_rank = len(operand.shape) == len(result.shape) > 1
-                if same_rank and "?" in operand.shape and operand.size < result.size:
-                    self.values[operand.index] = dataclasses.replace(operand, size=result.size)
-
-    def _operand(self, source: tuple[int, int]) -> int:
-        """The value of an output port, which may not have been read yet."""
-        found = self.found.get(source)
-        return self._value(*source) if found is None else found
+    # ------------------------------------------------------- constants
 
     def _constant(self, position: int) -> None:
         unit = self.source.outputs[position][0]
         is_float = self.source.dtype[unit] == FLOAT
         magnitude = const_magnitude(self.source.nodes[position]) if is_float else None
-        value = self._value(position, 0, constant=magnitude)
+        value = self.ports.add(position, 0, constant=magnitude)
         if self._may(unit):
             self.constants[value] = unit
 
@@ -256,7 +210,7 @@ class _Reader:
 
     def _read(self, position: int, slot: int) -> _Slot:
         """The value that an input reads, and the unit of the input."""
-        value = self._operand(self.source.sources[position][slot])
+        value = self.ports.operand(self.source.sources[position][slot])
         return value, self.source.inputs[position][slot]
 
     def _plain(self, position: int, slots: Sequence[int], ports: Sequence[int]) -> None:
@@ -269,10 +223,10 @@ class _Reader:
         element = element_unit(self.source, position) if node.op in LIST_WRITERS else None
         if element is not None:
             for port in ports:
-                self._value(position, port)  # the handle
-            makes = [(self._value(position, _ELEMENTS, len(self.nodes)), element)]
+                self.ports.add(position, port)  # the handle
+            makes = [(self.ports.add(position, ELEMENTS, len(self.nodes)), element)]
         else:
-            made = [self._value(position, p, len(self.nodes), constant) for p in ports]
+            made = [self.ports.add(position, p, len(self.nodes), constant) for p in ports]
             units = (self.source.outputs[position][p] for p in ports)
             makes = list(zip(made, units, strict=True))
         results = [self.values[value] for value, _ in makes]
@@ -280,10 +234,10 @@ class _Reader:
         self._append(position, node.op, row, reads, makes, attributes_of(node, slots))
 
     def _read_elements(self, position: int) -> Iterable[_Slot]:
-        """What the writers of a list put into it, as operands of a reader."""
+        """The elements that the writers of a list put into it, as operands of a reader."""
         for unit in self.source.of_node[position]:
             for writer in self.writers.get(unit, ()):
-                yield self._operand((self.source.node[writer], _ELEMENTS)), unit
+                yield self.ports.operand((self.source.node[writer], ELEMENTS)), unit
 
     def _merge(self, position: int) -> None:
         """A carry if a ``NextIteration`` comes in, else a join of branches."""
@@ -296,10 +250,26 @@ class _Reader:
             op = "loop.carry"
             self.carries.append((len(self.nodes), back[0]))
         reads = [self._read(position, slot) for slot in first]
-        made = self._value(position, 0, len(self.nodes))
-        self._value(position, 1)  # the number of the input that came
+        made = self.ports.add(position, 0, len(self.nodes))
+        self.ports.add(position, 1)  # the number of the input that came
         makes = [(made, self.source.outputs[position][0])]
         self._append(position, op, op, reads, makes, NO_ATTRIBUTES, tuple(back))
+
+    def _carried_argument(self, position: int) -> None:
+        """An argument of a loop's body: what an iteration returns in its place comes back."""
+        number = self.source.nodes[position].attr["index"].i
+        unit = self.source.outputs[position][0]
+        initial = self.ports.add(position, INITIAL)
+        self.values[initial] = dataclasses.replace(self.values[initial], body=0)
+        self.inputs.append(initial)
+        within = self.ports.add(position, 0, len(self.nodes))
+        if number in (self.facts.tested or ()):
+            self.tests.append(within)
+        if number in self.returned:
+            self.carries.append((len(self.nodes), self.returned[number]))
+        self._append(
+            position, "loop.carry", "loop.carry", [(initial, unit)], [(within, unit)], NO_ATTRIBUTES
+        )
 
     def _append(
         self,
@@ -323,7 +293,6 @@ class _Reader:
             )
             for side in (reads, makes)
         ]
-        structural = _STRUCTURAL.get(op)
         node = Node(
             len(self.nodes),
             op,
@@ -339,8 +308,8 @@ class _Reader:
             flops=0.0,
             fixed=fixed,
             attributes=attributes,
-            traits=traits_of(TRAITS, row) if structural is None else structural,
-            interval=INTERVALS.get(row, "") or _STRUCTURAL_INTERVALS.get(op, ""),
+            traits=traits_of(TRAITS, row),
+            interval=INTERVALS.get(row, ""),
         )
         self.nodes.append(node)
         self.units.append(() if fixed else may)

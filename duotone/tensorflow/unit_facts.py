@@ -31,6 +31,8 @@ class Facts:
         processed: by node, whether the rewrite may change it.
         device: default device type.
         functions: names of the library's functions.
+        tested: for the body of a While, the numbers of the arguments that its condition reads;
+            ``None`` for any other graph.
     """
 
     units: Units
@@ -39,6 +41,7 @@ class Facts:
     processed: tuple[bool, ...]
     device: DeviceType
     functions: Collection[str]
+    tested: Collection[int] | None = None
     _kernels: dict[tuple[Any, ...], bool] = dataclasses.field(default_factory=dict)
 
     @property

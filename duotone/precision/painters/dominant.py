@@ -46,8 +46,8 @@ from duotone.precision.painters.mixed import (
     store_operands_half,
 )
 from duotone.precision.painters.painting import Canvas, Painting
+from duotone.precision.painters.taints import spread_taint
 from duotone.precision.rules import Rule
-from duotone.precision.safety.terms import following
 
 
 def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) -> Painting:
@@ -63,7 +63,7 @@ def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) ->
     """
     canvas = Canvas(graph, classes)
     paint_allow(canvas)
-    tainted = spread_taint(canvas)
+    tainted = spread_taint(canvas, through_denied=Rule.MIXED in off)
     spread_half(canvas, tainted)
     for rule, step in STEPS.items():
         if rule not in off:
@@ -77,64 +77,6 @@ def paint_allow(canvas: Canvas) -> None:
     for node in canvas.graph.nodes:
         if canvas.open[node.index] and canvas.kind(node.index) is Kind.ALLOW:
             canvas.paint(node.index, Paint.HALF, Rule.ALLOW)
-
-
-def spread_taint(canvas: Canvas) -> list[Taint]:
-    """Paints denied nodes and spreads their taints. Returns the taint of each node's results."""
-    nodes, classes = canvas.graph.nodes, canvas.classes.nodes
-    taints = [Taint.NONE] * len(nodes)
-    inside = _in_networks(canvas)
-    queue: deque[int] = deque()
-    for node in nodes:
-        if canvas.open[node.index] and canvas.kind(node.index) is Kind.DENY:
-            found = classes[node.index]
-            canvas.paint(node.index, Paint.FULL, found.rule or Rule.DENY, found.entry.reason)
-            if found.entry.taint and (found.rule is not None or node.index not in inside):
-                taints[node.index] = found.entry.taint
-                queue.append(node.index)
-    while queue:
-        index = queue.popleft()
-        for value in nodes[index].outputs:
-            if not canvas.graph.values[value].paintable:
-                continue
-            for reader, slot in canvas.consumers[value]:
-                arriving = _arriving(canvas, nodes[reader], slot, taints[index])
-                if arriving > taints[reader]:
-                    taints[reader] = arriving
-                    queue.append(reader)
-    return taints
-
-
-def _in_networks(canvas: Canvas) -> set[int]:
-    """Short dots that follow from allow operations, so inside of a network (LoRA, a head).
-
-    Such a dot computes full but does not taint, since a residual stream may be added to its result.
-    """
-    nodes = canvas.graph.nodes
-    short = {node.index for node in nodes if _SHORT in node.traits}
-    if not short:
-        return short
-    after = following(canvas.graph, lambda node: canvas.kind(node.index) is Kind.ALLOW)
-    return {index for index in short if not after.isdisjoint(nodes[index].inputs)}
-
-
-_SHORT = Trait.SHORT  # bound once, since looking up a member takes time
-
-
-def _arriving(canvas: Canvas, node: Node, slot: int, taint: Taint) -> Taint:
-    """The taint that ``node`` takes from the operand in ``slot``."""
-    if not canvas.open[node.index] or canvas.kind(node.index) not in PASSIVE:
-        return Taint.NONE
-    if not node.half_inputs[slot]:
-        return Taint.NONE
-    entry = canvas.entry(node.index)
-    if taint is Taint.EVERYWHERE:
-        return taint
-    if taint is Taint.ADDITIVE and (Trait.COMMUTES in entry.traits or Trait.ADDS in entry.traits):
-        return taint
-    if slot in canvas.dominant(node, parts=Trait.PARTS in entry.traits):
-        return Taint.DOMINANT
-    return Taint.NONE
 
 
 def spread_half(canvas: Canvas, tainted: list[Taint]) -> None:

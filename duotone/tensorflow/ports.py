@@ -1,0 +1,103 @@
+"""Ports: the values of a neutral graph, one for each output port of a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from duotone.graph.graph import FULL_DTYPE, Magnitude, Node, Value
+from duotone.ops.traits import Trait
+from duotone.tensorflow.protos import dtype_of
+from duotone.tensorflow.shapes import Shape, count_elements, element_count, find_shapes
+from duotone.tensorflow.units import Units
+
+ELEMENTS = -1
+"""The port of what a writer puts into a list of tensors."""
+INITIAL = -2
+"""The port of what a loop's first iteration gets as an argument."""
+_ELEMENTWISE = frozenset(
+    {Trait.ADDS, Trait.MULTIPLIES, Trait.DIVIDES, Trait.CHOOSES, Trait.BOUNDS, Trait.ACTIVATION}
+)
+
+
+class Ports:
+    """Values by port, in the order in which they are added.
+
+    Args:
+        units: of the graph.
+        body: by node, the index of its body.
+
+    Attributes:
+        values: the values.
+        found: by node and port, the index of its value.
+    """
+
+    def __init__(self, units: Units, body: Sequence[int]) -> None:
+        self._units, self._body = units, body
+        self._shapes = find_shapes(units)
+        self._sizes = element_count(units, guess=True)
+        self.values: list[Value] = []
+        self.found: dict[tuple[int, int], int] = {}
+
+    def add(
+        self, position: int, port: int, producer: int = -1, constant: Magnitude | None = None
+    ) -> int:
+        """Adds the value of a port; a reader that came first may have added it.
+
+        Args:
+            position: of the node.
+            port: its number, or :data:`ELEMENTS` or :data:`INITIAL`.
+            producer: the graph node that makes it.
+            constant: its magnitude if its value is known.
+
+        Returns:
+            Its index.
+        """
+        index = self.found.get((position, port), len(self.values))
+        dtype, shape, size = self._known_of(position, port)
+        sides = ("?",) if shape is None else tuple("?" if d is None else d for d in shape)
+        value = Value(index, size, sides, dtype, producer, self._body[position], constant)
+        if index == len(self.values):
+            self.values.append(value)
+            self.found[position, port] = index
+        else:
+            self.values[index] = value
+        return index
+
+    def operand(self, source: tuple[int, int]) -> int:
+        """The value of a node's port, which may not have been read yet."""
+        found = self.found.get(source)
+        return self.add(*source) if found is None else found
+
+    def grow_unknown(self, nodes: Sequence[Node]) -> None:
+        """Makes operands with unknown sides as large as results of the same rank.
+
+        The sides of a result may follow from another operand: a convolution by a filter of unknown
+        shape has as many features as the bias that is added.
+        """
+        for node in reversed(nodes):
+            if not node.traits.isdisjoint(_ELEMENTWISE):
+                self._grow(self.values[node.outputs[0]], node.inputs)
+
+    def _grow(self, result: Value, operands: Iterable[int]) -> None:
+        for operand in map(self.values.__getitem__, operands):
+            same_rank = len(operand.shape) == len(result.shape) > 1
+            if same_rank and "?" in operand.shape and operand.size < result.size:
+                self.values[operand.index] = dataclasses.replace(operand, size=result.size)
+
+    def _known_of(self, position: int, port: int) -> tuple[str, Shape, int]:
+        """The dtype, shape and size of a port; nothing is known of elements in a list."""
+        if port == ELEMENTS:
+            return FULL_DTYPE, None, 1
+        port = max(port, 0)
+        known = self._shapes[position]
+        shape = known[port] if port < len(known) else None
+        dtype = dtype_of(self._units.dtype[self._units.outputs[position][port]])
+        return dtype, shape, self._size(position, port, shape)
+
+    def _size(self, position: int, port: int, shape: Shape) -> int:
+        """The number of elements, guessed where a side is unknown."""
+        known = count_elements(shape)
+        if known is None or shape is None or None in shape:
+            return self._sizes(position, port) or 1
+        return known
