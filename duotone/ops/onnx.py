@@ -303,6 +303,19 @@ FIXED = MappingProxyType({entry.op: entry.fixed for entry in _ROWS if entry.fixe
 """Why operations stay as they are whatever a list says, by name."""
 INTERVALS = intervals_by_name(_ROWS)
 """The name of the interval function of each, by name."""
+POSITIONS = MappingProxyType(
+    {
+        "AffineGrid": (0,),
+        "GridSample": (1,),
+        "MaxRoiPool": (1,),
+        "NonMaxSuppression": (0,),
+        "Resize": (1, 2),
+        "RoiAlign": (1,),
+        "Upsample": (1,),
+    }
+)
+"""The operands that hold positions, or from which positions follow, by name. The offsets of
+``DeformConv`` are displacements: their relative error counts, as that of any other operand."""
 
 NEUTRAL = {
     "Add": "add",
