@@ -130,8 +130,8 @@ _INFER = [
     ),
     *rows(
         Kind.INFER,
-        "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization "
-        "RMSNormalization LRN",
+        "BatchNormalization InstanceNormalization+normalizes GroupNormalization+normalizes "
+        "LayerNormalization+normalizes RMSNormalization+normalizes LRN",
         "",
         "one operation; kernels compute its statistics in float32",
         f"{TF} FusedBatchNormV3, LRN",
@@ -220,7 +220,8 @@ _DENY = [
     *rows(Kind.DENY, "ReduceSumSquare ReduceL2", "sums averages raises", _MANY, _MANY_SOURCE),
     *rows(
         Kind.DENY,
-        "LpPool GlobalLpPool LpNormalization MeanVarianceNormalization LinearAttention "
+        "LpPool GlobalLpPool LpNormalization+normalizes MeanVarianceNormalization+normalizes "
+        "LinearAttention "
         "ReduceProd+multiplies_up CumProd+multiplies_up+running",
         "averages",
         _MANY,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import duotone
-from tests.onnx import kinds, kinds_positions
+from tests.onnx import kinds, kinds_branches, kinds_positions
 
 BAR = 5e-3
-GROUPS = (kinds_positions,)
+GROUPS = (kinds_branches, kinds_positions)
 CAUGHT = {
     "position": (
         "a_grid_and_a_flow a_flow_of_two_steps two_flows_added boxes_for_roi_align "
