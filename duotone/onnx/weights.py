@@ -7,7 +7,7 @@ models above 2 GB). Either way they are read in pieces, never all at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +133,16 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
         yield whole[start : start + PIECE]
 
 
-def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
-    """The magnitude of the elements of a float32 tensor."""
-    largest, low, high = 0.0, math.inf, -math.inf
+def magnitude(tensor: TensorProto, folder: Path | None, dims: Sequence[int] = ()) -> Magnitude:
+    """The magnitude of the elements of a float32 tensor.
+
+    Args:
+        tensor: the tensor, or the elements of a sparse one that it stores.
+        folder: the folder of its external data.
+        dims: the dimensions; more elements than ``tensor`` has are zeros.
+    """
+    has_zeros = math.prod(dims or tensor.dims) > count(tensor)
+    largest, low, high = 0.0, *((0.0, 0.0) if has_zeros else (math.inf, -math.inf))
     for piece in pieces(tensor, folder):
         sizes = np.abs(piece)
         largest = max(largest, float(np.max(sizes, initial=0.0, where=np.isfinite(sizes))))

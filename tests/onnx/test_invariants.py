@@ -62,7 +62,8 @@ TAKEN_OUT = {
     "by a scan": model(
         f"""{BEFORE}
         h, u, all = Scan <num_scan_inputs = 1, body = b
-            (float[16] h0, float[16, 16] v0, float[16] r) => (float[16] h1, float[16, 16] v1, float[16] o) {{
+            (float[16] h0, float[16, 16] v0, float[16] r)
+            => (float[16] h1, float[16, 16] v1, float[16] o) {{
             m = Unsqueeze(h0, a0)  p = MatMul(m, v0)  q = Squeeze(p, a0)  s = Add(q, r)
             h1 = Tanh(s)  o = Relu(h1)  v1 = Identity(v0) }}> (z, w, k)
         y = MatMul(all, w)""",
