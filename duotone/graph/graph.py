@@ -212,6 +212,8 @@ class Node:
     ``labels``              for a dot: a number for each axis of the operands and the result, equal
                             where an Einstein sum has the same letter; absent where the type holds
                             shardings
+    ``positions``           the operands that hold the positions at which the node reads another;
+                            absent if none
     ``tiles``               1 for a convolution whose windows tile the image, which is a dot; else
                             absent
     ``sizes``               for a dot: the number of matrix products, and rows, terms and columns of

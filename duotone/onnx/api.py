@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,12 @@ from duotone.onnx.protos import ModelProto
 from duotone.onnx.storage import Storage
 from duotone.onnx.verify import verify
 from duotone.onnx.weights import bytes_in
+from duotone.ops.entries import Kind
 from duotone.policy.dtypes import canonical
 from duotone.policy.policy import Policy
 from duotone.precision.record import Record, make_record
 
+logger = logging.getLogger("duotone")
 Model = ModelProto
 Data = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | Path
 """Inputs of a model by name, a list of such mappings, or an ``.npz`` file."""
@@ -126,7 +129,27 @@ def rewrite(
         on_stage("writing")
         files.write(made, target, storage.data)
     sizes = [sum(map(bytes_in, files.tensors(m.graph))) for m in (source.model, made)]
-    return Rewritten(made, record, target, seconds, *sizes)
+    done = Rewritten(made, record, target, seconds, *sizes)
+    if problem := _no_gain(done, provider):
+        logger.warning("%s", problem)
+    return done
+
+
+def _no_gain(done: Rewritten, provider: str | None) -> str:
+    """Why a rewritten model gains nothing, in one line; empty if it gains something."""
+    total, more = done.record.summary, done.bytes_after - done.bytes_before
+    if more > 0:
+        return f"the tensors of the rewritten model have {more:,} bytes more: {_TWICE}"
+    if total.allow_half or more < 0:
+        return ""
+    full = [o for o in done.record.operations if o.list == Kind.ALLOW.value]
+    reason = f"{full[0].operation} {full[0].source!r}: {full[0].reason}" if full else _NO_PRODUCT
+    remedy = "" if provider is None else f" Without provider={provider!r}, weights become half."
+    return f"the rewritten model gains nothing, since no product of it is half. {reason}.{remedy}"
+
+
+_TWICE = "weights that both precisions read are stored twice."
+_NO_PRODUCT = "It has no matrix product or convolution of float32"
 
 
 def explain(

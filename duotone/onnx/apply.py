@@ -159,11 +159,11 @@ class Writer:
             if info.name not in initial:
                 self._copy_info(made.input.add(), info, self._is_half(own.get(info.name)))
         self._initializers(part, made)
-        made.sparse_initializer.extend(old.sparse_initializer)
         made.quantization_annotation.extend(old.quantization_annotation)
         made.metadata_props.extend(old.metadata_props)
         local = {value.name for value in made.input}
         local |= {tensor.name for tensor in made.initializer}
+        local |= {sparse.values.name for sparse in made.sparse_initializer}
         defined = {v for step in part.steps for v in step.outputs if v >= 0}
         pending = self._of_body.get(part.body, {})
         for value, to in pending:
@@ -205,21 +205,22 @@ class Writer:
     def _initializers(self, part: Part, made: GraphProto) -> None:
         known = {self._built.names[v]: v for v in part.constants}
         for tensor in part.graph.initializer:
-            value = known.get(tensor.name)
-            if value is None or value not in self._built.constants:
-                made.initializer.append(self._storage.kept(tensor))
-                continue
-            for paint in (Paint.FULL, Paint.HALF):
-                name = self._copies.get((value, paint))
-                if name is not None:
-                    stored = self._tensor(tensor, paint)
-                    stored.name = name
-                    made.initializer.append(stored)
+            made.initializer.extend(self._stored(tensor, known.get(tensor.name)))
+        for sparse in part.graph.sparse_initializer:
+            for stored in self._stored(sparse.values, known.get(sparse.values.name)):
+                copy = made.sparse_initializer.add(indices=sparse.indices, dims=sparse.dims)
+                copy.values.CopyFrom(stored)
 
-    def _tensor(self, tensor: Any, paint: Paint) -> Any:
-        if paint is Paint.HALF:
-            return self._storage.halved(tensor, self._half)
-        return self._storage.kept(tensor)
+    def _stored(self, tensor: Any, value: int | None) -> Iterator[Any]:
+        """A tensor of an initializer, once for each precision in which it is read."""
+        if value is None or value not in self._built.constants:
+            yield self._storage.kept(tensor)
+            return
+        for paint in (Paint.FULL, Paint.HALF):
+            if name := self._copies.get((value, paint)):
+                is_half = paint is Paint.HALF
+                halved, kept = self._storage.halved, self._storage.kept
+                yield _called(name, halved(tensor, self._half) if is_half else kept(tensor))
 
     def _results(self, part: Part, made: GraphProto, local: set[str]) -> None:
         for info, value, reader in zip(part.graph.output, part.outputs, part.readers, strict=True):
@@ -328,6 +329,16 @@ class Writer:
 
 def _other(paint: Paint) -> Paint:
     return Paint.FULL if paint is Paint.HALF else Paint.HALF
+
+
+def _called(name: str, tensor: Any) -> Any:
+    """A tensor under a name; a copy if it has another one."""
+    if tensor.name == name:
+        return tensor
+    made = ONNX.TensorProto()
+    made.CopyFrom(tensor)
+    made.name = name
+    return made
 
 
 def _all_names(graph: GraphProto) -> Iterator[str]:

@@ -13,18 +13,15 @@ from duotone.onnx.protos import NodeProto, attribute, operation
 from duotone.onnx.schemas import Parameter, Signature
 from duotone.onnx.types import BY_ATTRIBUTE
 from duotone.ops.entries import traits_of
-from duotone.ops.onnx import FIXED, NEUTRAL, TRAITS
+from duotone.ops.onnx import FIXED, NEUTRAL, POSITIONS, TRAITS
 from duotone.ops.traits import Trait
 
 _KEPT: dict[str, frozenset[str]] = {
     "LayerNormalization": frozenset({"U"}),
-    "Resize": frozenset({"T2"}),
-    "GridSample": frozenset({"T2"}),
-    "RoiAlign": frozenset({"T2"}),
     "Attention": frozenset({"U"}),
     "Range": frozenset({"T"}),
 }
-"""Type variables that stay float32: statistics, positions, masks."""
+"""Type variables that stay float32: statistics, masks, counters."""
 _NUMBERS = ("alpha", "beta", "min", "max", "gamma")
 
 
@@ -86,7 +83,7 @@ def describe(
             return True
         if formal is None or not formal.variable:
             return False
-        kept = formal.variable in _KEPT.get(node.op_type, ())
+        kept = formal.variable in _kept_variables(node.op_type, found)
         return not kept and half.name in found.allowed[formal.variable]
 
     ins = [may(v, found.operand(i) if found else None) for i, v in enumerate(operands)]
@@ -99,6 +96,9 @@ def describe(
     read = [i for i, v in enumerate(operands) if v is not None and not free]
     made = [i for i, v in enumerate(results) if v is not None]
     attributes: dict[str, Attribute] = {"operands": tuple(read)}
+    positions = tuple(at for at, slot in enumerate(read) if slot in POSITIONS.get(name, ()))
+    if positions:
+        attributes["positions"] = positions
     for text in _NUMBERS:
         number = attribute(node, text)
         if isinstance(number, float):
@@ -112,6 +112,14 @@ def describe(
         fixed,
         attributes,
     )
+
+
+def _kept_variables(op: str, found: Signature) -> set[str]:
+    """Type variables that stay float32: those of positions alone, and those of :data:`_KEPT`."""
+    formals = list(enumerate(found.inputs))
+    positions = {formal.variable for slot, formal in formals if slot in POSITIONS.get(op, ())}
+    others = {formal.variable for slot, formal in formals if slot not in POSITIONS.get(op, ())}
+    return (positions - others) | _KEPT.get(op, frozenset())
 
 
 def _neutral(name: str, read: Sequence[int]) -> str:

@@ -109,10 +109,12 @@ def naming(source: Source) -> Iterator[None]:
 
 
 def tensors(graph: GraphProto, depth: int = 0) -> Iterator[TensorProto]:
-    """All initializers and tensors of attributes, including nested graphs."""
+    """All initializers, sparse ones too, and tensors of attributes, including nested graphs."""
     if depth > DEEPEST:
         raise OnnxError(f"graphs are nested more than {DEEPEST} deep.")
     yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
     for node in graph.node:
         for found in node.attribute:
             if found.type == ONNX.AttributeProto.TENSOR:

@@ -2,7 +2,7 @@
 
 ::
 
-    model ─ inline functions, infer shapes ─ Reader ─► Graph
+    model ─ inline functions, take invariants out of loops, infer shapes ─ Reader ─► Graph
           ─ resolve ─► Resolved ─ decide ─► Decisions
           ─ Writer ─► model, CastPlan ─ make_record ─► Record
 
@@ -22,6 +22,7 @@ from duotone.errors import ArgumentError, OnnxError, PolicyError
 from duotone.graph.graph import HALF_TYPES, Graph, HalfType, Node
 from duotone.onnx.files import check_values
 from duotone.onnx.hints import Hints
+from duotone.onnx.invariants import without_invariants
 from duotone.onnx.names import OF_JAX, onnx_names
 from duotone.onnx.nested import NESTED
 from duotone.onnx.parts import Built
@@ -160,7 +161,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
         settings: of the rewrite.
     """
     half, policy = settings.half, settings.policy
-    model = inlined(model)
+    model = without_invariants(inlined(model))
     resolved = _resolved(model, policy, half)
     opted = frozenset().union(*(onnx_names(getattr(policy, f"{name}_add")) for name in LISTS))
     avoided = without_half(settings.provider, half.name)

@@ -195,11 +195,9 @@ class Reader:
         """Reads initializers, nodes and results of a graph whose inputs are in ``scope``."""
         for tensor in part.graph.initializer:
             if tensor.name not in scope or part.body:
-                self._initializer(part, scope, tensor)
+                self._initializer(part, scope, tensor, tensor.dims)
         for sparse in part.graph.sparse_initializer:
-            dtype = dtype_of(sparse.values.data_type)
-            value = self.value(sparse.values.name, dtype, tuple(sparse.dims), part.body)
-            scope[sparse.values.name] = value
+            self._initializer(part, scope, sparse.values, sparse.dims)
         for position, node in enumerate(part.graph.node):
             part.steps.append(self._step(node, part, scope, hints, position))
         for info in part.graph.output:
@@ -229,11 +227,12 @@ class Reader:
             if NO_DTYPE not in (dtype, read) and dtype != read:
                 raise OnnxError(f"{info.name!r} is {read}, and the file says {dtype}.")
 
-    def _initializer(self, part: Part, scope: MutableMapping[str, int], tensor: Any) -> None:
+    def _initializer(
+        self, part: Part, scope: MutableMapping[str, int], tensor: Any, dims: Sequence[int]
+    ) -> None:
         dtype = dtype_of(tensor.data_type)
-        constant = weights.magnitude(tensor, self.folder) if dtype == FULL_DTYPE else None
-        shape = tuple(tensor.dims)
-        value = self.value(tensor.name, dtype, shape, part.body, constant=constant)
+        constant = weights.magnitude(tensor, self.folder, dims) if dtype == FULL_DTYPE else None
+        value = self.value(tensor.name, dtype, tuple(dims), part.body, constant=constant)
         if dtype == FULL_DTYPE:
             self.constants[value] = Constant(tensor, None, tensor.name)
         part.constants.append(value)

@@ -6,8 +6,9 @@ models above 2 GB). Either way they are read in pieces, never all at once.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,16 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
         yield whole[start : start + PIECE]
 
 
-def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
-    """The magnitude of the elements of a float32 tensor."""
-    return magnitude_of(pieces(tensor, folder))
+def magnitude(tensor: TensorProto, folder: Path | None, dims: Sequence[int] = ()) -> Magnitude:
+    """The magnitude of the elements of a float32 tensor.
+
+    Args:
+        tensor: the tensor, or the elements of a sparse one that it stores.
+        folder: the folder of its external data.
+        dims: the dimensions; more elements than ``tensor`` has are zeros.
+    """
+    zeros = [np.zeros(1, np.float32)] if math.prod(dims or tensor.dims) > count(tensor) else []
+    return magnitude_of(itertools.chain(zeros, pieces(tensor, folder)))
 
 
 def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:

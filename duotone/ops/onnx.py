@@ -130,8 +130,8 @@ _INFER = [
     ),
     *rows(
         Kind.INFER,
-        "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization "
-        "RMSNormalization LRN",
+        "BatchNormalization InstanceNormalization+normalizes GroupNormalization+normalizes "
+        "LayerNormalization+normalizes RMSNormalization+normalizes LRN",
         "",
         "one operation; kernels compute its statistics in float32",
         f"{TF} FusedBatchNormV3, LRN",
@@ -220,7 +220,8 @@ _DENY = [
     *rows(Kind.DENY, "ReduceSumSquare ReduceL2", "sums averages raises", _MANY, _MANY_SOURCE),
     *rows(
         Kind.DENY,
-        "LpPool GlobalLpPool LpNormalization MeanVarianceNormalization LinearAttention "
+        "LpPool GlobalLpPool LpNormalization+normalizes MeanVarianceNormalization+normalizes "
+        "LinearAttention "
         "ReduceProd+multiplies_up CumProd+multiplies_up+running",
         "averages",
         _MANY,
@@ -304,6 +305,19 @@ FIXED = MappingProxyType({entry.op: entry.fixed for entry in ROWS if entry.fixed
 """Why operations stay as they are whatever a list says, by name."""
 INTERVALS = intervals_by_name(ROWS)
 """The name of the interval function of each, by name."""
+POSITIONS = MappingProxyType(
+    {
+        "AffineGrid": (0,),
+        "GridSample": (1,),
+        "MaxRoiPool": (1,),
+        "NonMaxSuppression": (0,),
+        "Resize": (1, 2),
+        "RoiAlign": (1,),
+        "Upsample": (1,),
+    }
+)
+"""The operands that hold positions, or from which positions follow, by name. The offsets of
+``DeformConv`` are displacements: their relative error counts, as that of any other operand."""
 
 NEUTRAL = {
     "Add": "add",

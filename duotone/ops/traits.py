@@ -190,12 +190,7 @@ class Trait(enum.StrEnum):
     ROOTS = ("roots", "takes a root, or divides by one", "sqrt", "pow takes any exponent")
     NEGATES = ("negates", "changes the sign, or drops it", "neg", "sign drops the magnitude")
     FLIPS = ("flips", "changes the sign of each element", "neg", "abs drops it")
-    SUMS = (
-        "sums",
-        "sums up many elements",
-        "reduce_sum",
-        "add adds two operands",
-    )
+    SUMS = ("sums", "sums up many elements", "reduce_sum", "add adds two operands")
     SUMS_AXES = (
         "sums_axes",
         "sums up elements of one operand along axes that its result lacks",
@@ -296,6 +291,12 @@ class Trait(enum.StrEnum):
         "select_n drops what it does not choose",
     )
     SINE = ("sine", "is periodic: needs the low bits of its operand", "sin", "tanh")
+    NORMALIZES = (
+        "normalizes",
+        "divides its operand by a statistic of it, so that the size of the operand does not matter",
+        "LayerNormalization",
+        "BatchNormalization divides by statistics of other data",
+    )
     ACTIVATION = (
         "activation",
         "is a nonlinear function that networks put between their dots",
@@ -347,12 +348,7 @@ class Trait(enum.StrEnum):
         "cholesky",
         "dot_general",
     )
-    COUNTS = (
-        "counts",
-        "makes a sequence of positions",
-        "iota",
-        "one_hot makes truth values",
-    )
+    COUNTS = ("counts", "makes a sequence of positions", "iota", "one_hot makes truth values")
 
     # ------------------------------------------------------- nested programs
     STRUCTURAL = (

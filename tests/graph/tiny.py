@@ -145,7 +145,7 @@ class Tiny:
 
     def constant(self, number: float, *, largest: float = 0.0, size: int = 1) -> int:
         """A constant whose elements have magnitudes from ``number`` to ``largest``."""
-        magnitude = Magnitude(number, largest or number)
+        magnitude = Magnitude(number, largest) if largest else Magnitude.of(number)
         return self._value(size, FULL_DTYPE, self._body, constant=magnitude)
 
     def op(

@@ -393,3 +393,30 @@ def test_a_sum_of_products_is_full_as_in_jax(types, product, is_sum):
     (found,) = [one for one in record.operations if one.operation == name]
     assert found.paint == ("full" if is_sum else "half")
     assert found.rule == ("deny" if is_sum else "allow")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (MLP, {"provider": "cpu"}, "MatMul 'h': cannot be half: .* Without provider='cpu'"),
+        (MLP, {"keep_full": ["MatMul"]}, "MatMul 'h': .*'MatMul'"),
+        ("f (float[4] x) => (float[4] y) { y = Exp(x) }", {}, "no matrix product or convolution"),
+        (
+            """f (float[8, 8] x) => (float[8, 8] y) <float[8, 8] w = {W}>
+            { h = MatMul(x, w)  r = Exp(w)  y = Mul(h, r) }""".replace(
+                "{W}", "{" + numbers(64) + "}"
+            ),
+            {},
+            "have 128 bytes more: weights that both precisions read",
+        ),
+    ],
+)
+def test_a_rewrite_that_gains_nothing_says_so_in_one_line(text, options, words, caplog):
+    duotone.onnx.rewrite(model(text), **options)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert re.search(words, line)
+
+
+def test_one_that_gains_something_says_nothing(caplog):
+    duotone.onnx.rewrite(model(MLP))
+    assert not caplog.records

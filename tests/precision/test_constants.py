@@ -133,3 +133,27 @@ def test_a_small_divisor_taints_everything() -> None:
     shifted = t.op("add", h, large)
     t.goes_on(shifted)
     assert t.paint()[shifted] == "full taint"
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "expected"),
+    [
+        ("branch.join", 1e9, "full constant"),
+        ("concat", 1e9, "half downstream"),
+        ("branch.join", 1.0, "half downstream"),
+    ],
+)
+def test_what_a_branch_returns_is_data_and_one_number_elsewhere_is_a_mask(
+    op: str, number: float, expected: str
+) -> None:
+    t = Tiny()
+    joined = t.op(op, t.dot(), t.constant(number, size=64))
+    t.returns(t.dot(joined, t.input(64)))
+    assert t.paint()[joined] == expected
+
+
+def test_a_concatenation_with_large_numbers_is_full() -> None:
+    t = Tiny()
+    joined = t.op("concat", t.dot(), t.constant(1.0, largest=1e9, size=64))
+    t.returns(t.dot(joined, t.input(64)))
+    assert t.paint()[joined] == "full constant"

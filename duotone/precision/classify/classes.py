@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import PolicyError
-from duotone.graph.graph import SWITCHED_OFF, UPDATE, Graph, HalfType, Node, Paint
+from duotone.graph.graph import SWITCHED_OFF, UPDATE, Graph, HalfType, Magnitude, Node, Paint
 from duotone.ops.entries import Entry, Kind, Taint
 from duotone.ops.traits import Trait
 from duotone.precision.classify.lists import OpLists
@@ -205,9 +205,10 @@ def _pin_finder(pins: Pins, names: NodeNames) -> Callable[[Node], tuple[Paint, s
 def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) -> NodeClass:
     """Denies a node that computes with a constant that half cannot represent.
 
-    A constant that is too large is saturated for a clear operation (a mask of -1e9 stays a mask)
-    and denies any other, since the result may not fit either. An addition is denied from half of
-    the range on, since its other operand counts too. A constant that is too small for full relative
+    A constant that is too large denies, since the result may not fit either. A clear operation
+    saturates a bound and a single number instead: a mask of -1e9 stays a mask. An addition is
+    denied from half of the range on, since its other operand counts too. A constant that is too
+    small for full relative
     precision denies. One that would round to 0 taints everything, since its purpose is to keep a
     value from being 0 (the guard of a division). Division by a constant too large for half, such as
     the number of elements of a mean over a batch of images, only makes a value smaller. Division by
@@ -215,11 +216,10 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
     """
     if found.pin is not None or found.kind in (Kind.DENY, Kind.UNLISTED):
         return found
-    largest = half.largest / 2 if Trait.ADDS in node.traits else half.largest
     moved_only = Trait.COMMUTES in node.traits and len(node.inputs) == 1
     for slot, magnitude in graph.constants(node):
         divisor = Trait.DIVIDES in node.traits and slot == 1
-        if magnitude.largest > largest and found.kind is not Kind.CLEAR:
+        if _is_too_large(node, found.kind, magnitude, half):
             taint = Taint.DOMINANT if divisor else Taint.EVERYWHERE
             return _denied(found, magnitude.largest, half, taint)
         if magnitude.smallest < half.smallest_normal and not moved_only:
@@ -232,6 +232,33 @@ def _with_constants(node: Node, found: NodeClass, graph: Graph, half: HalfType) 
                 reason = f"{half.name} rounds the bound {number:.9g} to {half.rounded(number):.9g}"
                 return _denied(found, number, half, Taint.NONE, reason)
     return found
+
+
+def computes_with_large(node: Node, kind: Kind, graph: Graph, half: HalfType) -> bool:
+    """True if a node computes with a constant too large for half, other than as a divisor.
+
+    Args:
+        node: the node.
+        kind: its own list.
+        graph: the program.
+        half: the half type.
+    """
+    return any(
+        _is_too_large(node, kind, magnitude, half)
+        for slot, magnitude in graph.constants(node)
+        if Trait.DIVIDES not in node.traits or slot != 1
+    )
+
+
+def _is_too_large(node: Node, kind: Kind, constant: Magnitude, half: HalfType) -> bool:
+    """True if half cannot represent a constant that a node reads, and must not saturate it."""
+    largest = half.largest / 2 if Trait.ADDS in node.traits else half.largest
+    if constant.largest <= largest:
+        return False
+    if kind is not Kind.CLEAR or Trait.JOINS in node.traits:
+        return True
+    is_mask = constant.low == constant.high or Trait.BOUNDS in node.traits
+    return len(node.inputs) > 1 and not is_mask
 
 
 def _is_edge(bound: float, half: HalfType) -> bool:

@@ -14,9 +14,10 @@ its limit (``log(1 - sigmoid(x))``).
 
 *Denied, overflow and underflow.* If a value provably exceeds half, or may exceed it by the user's
 statement or by calibration, the operation that makes it and its readers are denied (rule
-``overflow``). If most measured elements are smaller than half's normal numbers, the operation that
-makes them is denied (rule ``underflow``). A bound that only follows from a sum of terms at their
-worst denies nothing, since real sums are far from it.
+``overflow``), and so are dots of values that follow from a constant too large for half
+(:mod:`duotone.precision.ranges.large_constants`). If most measured elements are smaller than half's
+normal numbers, the operation that makes them is denied (rule ``underflow``). A bound that only
+follows from a sum of terms at their worst denies nothing, since real sums are far from it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from duotone.precision.context import Background
 from duotone.precision.ranges.cancellation import POLES, find_sensitive
 from duotone.precision.ranges.find import FEW, Ranges, is_sum_of_few
 from duotone.precision.ranges.interval import Interval, bound, words
+from duotone.precision.ranges.large_constants import keep_dots_of_large
 from duotone.precision.rules import Rule
 
 MOSTLY_SMALL = 0.5
@@ -264,7 +266,7 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
                 if node.half_inputs[slot]:
                     read = f"it reads a value that {reason}"
                     _deny_node(changed, classes, node, rule, read, False)
-    return classes.with_changed(changed)
+    return keep_dots_of_large(classes.with_changed(changed), background)
 
 
 def _is_beyond(interval: Interval, half: HalfType) -> bool:

@@ -19,14 +19,15 @@ rows) are counts too. This rule denies
 that a sine reads and that reads no result of another dot. This rule denies that dot, since its
 rounding error may be several turns.
 
-*Positions* are values that the program rounds down or converts to integers: ``floor(x)``,
-``x.astype(int32)``. This rule denies all arithmetic between the last dot and that rounding, except
-the sum of two large arrays, which may be a residual stream.
+*Positions* are values that the program rounds down or converts to integers (``floor(x)``,
+``x.astype(int32)``), and values at which an operation reads another array (the grid of a sampling,
+the boxes of a pooling). This rule denies all arithmetic between the last dot and that use. Before a
+rounding it leaves the sum of two large arrays, which may be a residual stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from duotone.graph.graph import Graph, HalfType, Node
 from duotone.ops.entries import Kind, Taint
@@ -65,6 +66,7 @@ _DOT = "a dot of positions or counts, whose absolute error counts"
 _ADD = "adds to a position or a count, whose absolute error counts"
 _ANGLE = "a dot of arguments whose result a sine reads, which needs the low bits of its operand"
 _POSITION = "leads to a position, which is rounded to an integer: its absolute error counts"
+_SAMPLED = "leads to a position at which another array is read: its absolute error counts"
 
 
 def keep_positions(classes: Classes, background: Background) -> Classes:
@@ -80,6 +82,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
     graph, ranges = background.graph, background.ranges
     found = _Counts(graph, ranges, background.half)
     reasons = dict.fromkeys(_before_rounding(graph, classes, found.plain), _POSITION)
+    reasons |= dict.fromkeys(_before_sampling(graph, classes, found.plain), _SAMPLED)
     for node in graph.nodes if found.counts else ():
         kind = classes.nodes[node.index].kind
         counted = found.counts.intersection(node.inputs)
@@ -176,8 +179,43 @@ class _Counts:
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
     """Arithmetic between the last dot and a rounding to integers."""
+    rounded = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
+    return _arithmetic_before(rounded, graph, classes, plain, sums=False)
+
+
+def _before_sampling(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
+    """Arithmetic between the last dot and the positions at which a node reads.
+
+    A matrix product that predicts the position itself counts too, since its bias may be a position
+    of which the rest is a displacement (the identity in the map of a spatial transformer). The bias
+    of a convolution is the same at every pixel, so it is no position of one.
+    """
+    positions = [v for node in graph.nodes for v in _positions(node)]
+    if not positions:
+        return set()
+
+    def passes(node: Node) -> bool:
+        moves = not node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED})
+        return Trait.ADDS not in node.traits and (
+            moves or classes.nodes[node.index].kind is Kind.INFER
+        )
+
+    dots = _dots_before(positions, graph, classes, passes)
+    products = {dot for dot in dots if Trait.CONVOLVES not in graph.nodes[dot].traits}
+    return products | _arithmetic_before(positions, graph, classes, plain, sums=True)
+
+
+def _positions(node: Node) -> list[int]:
+    slots = node.attributes.get("positions", ())
+    return [node.inputs[slot] for slot in slots] if isinstance(slots, tuple) else []
+
+
+def _arithmetic_before(
+    queue: list[int], graph: Graph, classes: Classes, plain: set[int], *, sums: bool
+) -> set[int]:
+    """Arithmetic between the last dot and the given values; sums of large arrays if asked."""
     values, found, seen = graph.values, set[int](), set[int]()
-    queue = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
+    queue = [*queue]
     while queue:
         value = values[queue.pop()]
         if value.index in seen or value.index in plain or value.producer < 0:
@@ -186,7 +224,7 @@ def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int
         node = graph.nodes[value.producer]
         if classes.nodes[node.index].kind is Kind.INFER:
             large = [v for v in node.inputs if v not in plain and values[v].size >= value.size]
-            if Trait.ADDS in node.traits and len(large) > 1:
+            if not sums and Trait.ADDS in node.traits and len(large) > 1:
                 continue
             found.add(node.index)
         elif node.traits.isdisjoint({Trait.COMMUTES, Trait.UNDESCRIBED}):
@@ -203,19 +241,26 @@ def _rounds(node: Node, graph: Graph) -> bool:
 
 def _angles(graph: Graph, classes: Classes) -> set[int]:
     """Dots that read no result of a dot, and that reach a sine by scaling and shifting only."""
-    values, found, seen = graph.values, set[int](), set[int]()
-    queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
-    after = _after_dots(graph, classes) if queue else set[int]()
+    arguments = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
+    after = _after_dots(graph, classes) if arguments else set[int]()
+    dots = _dots_before(arguments, graph, classes, lambda node: not node.traits.isdisjoint(_SHIFTS))
+    return {dot for dot in dots if after.isdisjoint(graph.nodes[dot].inputs)}
+
+
+def _dots_before(
+    queue: list[int], graph: Graph, classes: Classes, passes: Callable[[Node], bool]
+) -> set[int]:
+    """The dots that the values in ``queue`` follow from through nodes that ``passes`` accepts."""
+    queue, found, seen = [*queue], set[int](), set[int]()
     while queue:
-        value = values[queue.pop()]
+        value = graph.values[queue.pop()]
         if value.index in seen or value.producer < 0:
             continue
         seen.add(value.index)
         node = graph.nodes[value.producer]
         if classes.nodes[node.index].kind is Kind.ALLOW:
-            if after.isdisjoint(node.inputs):
-                found.add(node.index)
-        elif not node.traits.isdisjoint(_SHIFTS):
+            found.add(node.index)
+        elif passes(node):
             queue += node.inputs
     return found
 
