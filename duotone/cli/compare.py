@@ -1,7 +1,8 @@
 """``duotone compare`` compares a function in float32, as written and with duotone on devices.
 
-It also finds the first difference between two ONNX models: ``duotone compare a.onnx b.onnx``. The
-module of a function runs, but not the function. The progress bar is on stderr.
+It also runs two ONNX models and finds where they first differ: ``duotone compare a.onnx b.onnx``;
+the exit status is 1 if a result is infinite or NaN in one of them alone. The module of a function
+runs, but not the function. The progress bar is on stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
     ProgramArgument,
-    ShapesOption,
     load,
     names,
     settings,
@@ -39,7 +39,14 @@ def compare(
             help="The devices, which need not be present: h100,a100,v5e.", metavar="NAME,NAME"
         ),
     ] = None,
-    shapes: ShapesOption = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            help="The arguments of a function, 'f32[64,32] i32[8]'; or of a model, the shapes of "
+            "random inputs by name, 'x=1,3,320,640 ids=1,16'.",
+            metavar="SHAPES",
+        ),
+    ] = None,
     dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
     exact: Annotated[
@@ -61,7 +68,8 @@ def compare(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="For ONNX models: inputs by name in an .npz file; random by default.",
+            help="For ONNX models: inputs by name in an .npz file; random numbers by default, in "
+            "sizes that are printed.",
             metavar="FILE",
         ),
     ] = None,
@@ -70,9 +78,9 @@ def compare(
     if onnx.is_model(program):
         if second is None:
             raise ArgumentError(f"compare {program} with another model: compare a.onnx b.onnx")
-        functions = {"--targets": targets, "--shapes": shapes, "--dtype": dtype, "--batch": batch}
+        functions = {"--targets": targets, "--dtype": dtype, "--batch": batch}
         onnx.check_options(Path(program), functions, ["JAX functions"])
-        onnx.compare_models(program, second, data, json)
+        onnx.compare_models(program, second, data, shapes, json)
         return
     onnx.check_options(Path(program), {"--data": data, "a second": second}, ["ONNX models"])
     if targets is None:
