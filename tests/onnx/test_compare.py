@@ -67,6 +67,7 @@ def test_a_half_value_is_rounded_where_the_runtime_would_not():
 
 def test_rounding_reaches_into_loops():
     made = rounded(duotone.onnx.rewrite(model(LOOP)).model)
+    assert made is not None
     body = next(n for n in made.graph.node if n.op_type == "Loop").attribute[0].g
     assert [n.op_type for n in body.node].count("Identity") >= 3
     onnx.checker.check_model(made)
