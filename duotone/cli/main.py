@@ -120,6 +120,8 @@ _COMPARE_EPILOG = """
   duotone compare model.onnx half.onnx --shapes 'x=1,3,320,640'
 
   duotone compare model.onnx half.onnx --data inputs.npz
+
+  duotone compare saved_model/ saved_model_half/             runs in TensorFlow
 """
 
 _BLAME_EPILOG = """

@@ -6,7 +6,6 @@ progress and prints.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -127,28 +126,3 @@ def say_rewritten(console: Console, done: Rewritten) -> None:
     console.print(f"Tensors: {done.bytes_after:,} bytes of {done.bytes_before:,} ({share:.0%})")
     where = f"[bold]{escape(str(done.out))}[/bold] (ONNX)"
     console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
-
-
-def compare_models(
-    first: str, second: str, data: Path | None, shapes: str | None, json: Path | None
-) -> None:
-    """Prints where two models first differ.
-
-    Raises:
-        Exit: with status 1, if the error of a result is infinite.
-    """
-    from rich.console import Console
-
-    from duotone import onnx
-    from duotone._files import check_writable
-    from duotone.cli.output import STANDARD_OUTPUT, show
-    from duotone.measuring.inputs import parse_shapes
-
-    if json is not None and json != STANDARD_OUTPUT:
-        check_writable(json)
-    asked = None if shapes is None else parse_shapes(shapes)
-    with Console(stderr=True).status("running both models"):
-        seen = onnx.compare(first, second, data, shapes=asked)
-    show(str(seen), json, seen.to_json)
-    if math.isinf(seen.error):
-        raise typer.Exit(1)

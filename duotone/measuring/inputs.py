@@ -288,6 +288,19 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def given(data: Any, shapes: Shapes | None, generated: Callable[[], Generated]) -> Generated:
+    """The user's inputs, or generated ones if there is no data.
+
+    Raises:
+        ArgumentError: there are both data and shapes, or the data has no inputs.
+    """
+    if data is None:
+        return generated()
+    if shapes:
+        raise ArgumentError("give shapes of random inputs, or data, which has its own shapes.")
+    return Generated(read_inputs(data)[0], None)
+
+
 def read_inputs(data: Any) -> list[dict[str, Any]]:
     """The user's inputs: from a mapping, a list of mappings, or an ``.npz`` file.
 

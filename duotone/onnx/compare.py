@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duotone.errors import ArgumentError
+from duotone.measuring import inputs
 from duotone.measuring.differences import Difference, difference
-from duotone.measuring.inputs import Generated, Shapes, described, read_inputs
+from duotone.measuring.inputs import Shapes
 from duotone.onnx import files, running
 from duotone.onnx.exposing import rounded, with_all_values
 from duotone.onnx.protos import ModelProto
@@ -69,7 +70,9 @@ def compare(
     if {*outputs} != {value.name for value in other.model.graph.output}:
         raise ArgumentError("the two models have different results; they cannot be compared.")
     with files.naming(one):
-        given = _inputs(one, data, seed, shapes)
+        given = inputs.given(
+            data, shapes, lambda: running.inputs_for(one, seed=seed, shapes=shapes)
+        )
         reference = _values(one, one.model, given.feed, outputs)
     with files.naming(other):
         exposed = rounded(other.model)
@@ -84,22 +87,9 @@ def compare(
     return Difference(
         tuple(value for name in outputs for value in found if value.name == name),
         tuple(value for value in found if value.name not in plain),
-        described(given.feed),
+        inputs.described(given.feed),
         notes,
     )
-
-
-def _inputs(source: files.Source, data: Any, seed: int, shapes: Shapes | None) -> Generated:
-    """The user's inputs, or random ones.
-
-    Raises:
-        ArgumentError: there are both data and shapes.
-    """
-    if data is None:
-        return running.inputs_for(source, seed=seed, shapes=shapes)
-    if shapes:
-        raise ArgumentError("give shapes of random inputs, or data, which has its own shapes.")
-    return Generated(read_inputs(data)[0], None)
 
 
 def _values(

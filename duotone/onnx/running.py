@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from duotone.errors import MissingExtraError, OnnxError
+from duotone.errors import OnnxError
 from duotone.measuring import inputs
 from duotone.measuring.inputs import Asked, Generated, Shapes, collapsed_sides, is_size
+from duotone.measuring.libraries import library
 from duotone.onnx import files
 from duotone.onnx.exposing import with_all_values
 from duotone.onnx.protos import ModelProto
@@ -44,10 +45,7 @@ def session(model: ModelProto | Path, *, folder: Path | None = None, optimize: b
         MissingExtraError: ONNX Runtime is not installed.
         OnnxError: ONNX Runtime refuses the model.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("running an ONNX model", "onnxruntime", "onnx") from error
+    onnxruntime = library("onnxruntime", "running an ONNX model", "onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     levels = onnxruntime.GraphOptimizationLevel
