@@ -9,9 +9,11 @@ already). Peers are measured where they are installed (``onnxconverter-common``;
 ``onnxruntime.transformers`` comes with ONNX Runtime; ``--autocast PYTHON`` is the Python of an
 environment with ``nvidia-modelopt[onnx]``, whose AutoCast has ``--limit`` seconds for a model and
 is shown the inputs: ``benchmarks/_onnx_peers.py``). All run in ONNX Runtime on the CPU with its
-optimisations off, on the same random inputs; the error is that of the worst result, relative to its
-largest element. Casts are those of the rewritten model less those of the
-given one: fewer than 0 where the model's own changed nothing any more and are dropped.
+optimizations off, on the same random inputs; the error is that of the worst result, relative to its
+largest element. That provider keeps some half values in float32 (``plain``); ``error`` is that of
+the same model with every half value rounded, as on a GPU, and the bar is on it. Casts are those of
+the rewritten model less those of the given one: fewer than 0 where the model's own changed nothing
+any more and are dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from rich.progress import track
 from benchmarks._common import Bar, Result, table, write
 from benchmarks._onnx_peers import AUTOCAST, PEERS, PeerError, Rewriter, modelopt_version, rewriters
 from duotone.errors import OnnxError
+from duotone.measuring.differences import relative_error
+from duotone.measuring.inputs import described
 from duotone.onnx import files, running
+from duotone.onnx.exposing import rounded
 from duotone.onnx.weights import bytes_in
 
 QUESTION = "Are real ONNX models in half precision as accurate, as small and as clean as by others?"
@@ -48,31 +53,35 @@ def casts_in(graph: Any) -> int:
 
 
 def error_of(first: list[Any], second: list[Any]) -> float:
-    """The largest error of a result; infinite where one is not finite."""
-    most = 0.0
-    for a, b in zip(first, second, strict=True):
-        if not isinstance(a, np.ndarray) or a.dtype.kind != "f" or not a.size:
-            continue
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        finite = np.isfinite(x)
-        if not np.isfinite(y[finite]).all():
-            return float("inf")
-        scale = np.max(np.abs(x), initial=0.0, where=finite) or 1.0
-        most = max(most, float(np.max(np.abs(x - y), initial=0.0, where=finite)) / scale)
-    return float(most)
+    """The largest error of a float result; infinite where only one is infinite or NaN."""
+    pairs = [
+        (a, b)
+        for a, b in zip(first, second, strict=True)
+        if isinstance(a, np.ndarray) and a.dtype.kind == "f"
+    ]
+    return max((relative_error(a, b) for a, b in pairs), default=0.0)
+
+
+def exposed(model: Any) -> Any:
+    """The model in which the runtime rounds every half value, or the same if types are unknown."""
+    return rounded(model) or model
 
 
 def measure(path: Path, ways: dict[str, Rewriter]) -> dict[str, Any]:
-    """What each rewriter made of one model: ``error``, ``casts``, ``bytes``, ``seconds``."""
+    """What each rewriter made of one model, and the inputs that it ran with.
+
+    ``error`` and ``plain``, ``casts``, ``bytes``, ``seconds``.
+    """
     model = onnx.load(path)
     session = running.session(model)
-    feed = running.inputs_for(session)
+    feed = running.inputs_for(files.read(path)).feed
     expected = running.run(session, None, feed)
     sizes = [(tensor.data_type, int(bytes_in(tensor))) for tensor in files.tensors(model.graph)]
     size = sum(size for _, size in sizes)
     full = sum(size for kind, size in sizes if kind == onnx.TensorProto.FLOAT)
     found: dict[str, Any] = {
         "nodes": len(model.graph.node),
+        "inputs": described(feed),
         "float32 share": float(full / max(size, 1)),
     }
     for name, rewrite in ways.items():
@@ -80,7 +89,8 @@ def measure(path: Path, ways: dict[str, Rewriter]) -> dict[str, Any]:
         copied.CopyFrom(model)
         try:
             made, spent = rewrite(copied, feed)
-            got = running.run(running.session(made), None, feed)
+            plain = running.run(running.session(made), None, feed)
+            got = running.run(running.session(exposed(made)), None, feed)
         except OnnxError:
             found[name] = {"failed": "does not run"}
             continue
@@ -92,6 +102,7 @@ def measure(path: Path, ways: dict[str, Rewriter]) -> dict[str, Any]:
             continue
         found[name] = {
             "error": error_of(expected, got),
+            "plain": error_of(expected, plain),
             "casts": casts_in(made.graph) - casts_in(model.graph),
             "bytes": float(sum(map(bytes_in, files.tensors(made.graph))) / max(size, 1)),
             "seconds": spent,
@@ -101,8 +112,14 @@ def measure(path: Path, ways: dict[str, Rewriter]) -> dict[str, Any]:
 
 def _cells(one: dict[str, Any]) -> list[Any]:
     if "failed" in one:
-        return [one["failed"], "", "", ""]
-    return [f"{one['error']:.1e}", one["casts"], one["bytes"], one["seconds"]]
+        return [one["failed"], "", "", "", ""]
+    return [
+        f"{one['error']:.1e}",
+        f"{one['plain']:.1e}",
+        one["casts"],
+        one["bytes"],
+        one["seconds"],
+    ]
 
 
 def bars_of(records: dict[str, dict[str, Any]]) -> list[Bar]:
@@ -128,8 +145,9 @@ def bars_of(records: dict[str, dict[str, Any]]) -> list[Bar]:
 
 
 def text_of(records: dict[str, dict[str, Any]], names: Sequence[str]) -> str:
-    """The table: a row for each model, four columns for each rewriter."""
-    heads = [f"{name} {column}" for name in names for column in ("error", "casts", "bytes", "s")]
+    """The table: a row for each model, five columns for each rewriter."""
+    columns = ("error", "plain", "casts", "bytes", "s")
+    heads = [f"{name} {column}" for name in names for column in columns]
     rows = [
         [name, one["nodes"], *(cell for who in names for cell in _cells(one[who]))]
         for name, one in records.items()
@@ -147,7 +165,8 @@ def main() -> None:
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    installed = {found.name for found in importlib.metadata.distributions()}
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES if name in installed}
     if asked.autocast is not None:
         versions["nvidia-modelopt"] = modelopt_version(asked.autocast)
     ways = rewriters(asked.autocast, asked.limit)

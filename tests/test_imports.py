@@ -25,7 +25,7 @@ LAYERS = (
     ("_files", "graph", "text"),
     ("precision",),
     ("policy", "devices"),
-    ("cost", "explaining", "scale"),
+    ("cost", "explaining", "measuring", "scale"),
     ("jaxpr", "onnx", "tensorflow"),
     ("transforms",),
     ("comparing",),
@@ -48,6 +48,7 @@ FORBIDDEN = {
     "text": {"jax": "it formats text"},
     "errors": {"jax": "errors are raised everywhere, before JAX too"},
     "tensorflow": {"jax": "who has TensorFlow graphs only needs no JAX to paint them"},
+    "measuring": {"jax": "models of other libraries run without it"},
     "onnx": {"jax": "who has ONNX models only needs no JAX to paint them"},
 }
 PRIVATE_JAX = ("jax._src", "jax.extend", "jax.interpreters")

@@ -1,23 +1,24 @@
 """``duotone compare`` compares a function in float32, as written and with duotone on devices.
 
-It also finds the first difference between two ONNX models: ``duotone compare a.onnx b.onnx``. The
-module of a function runs, but not the function. The progress bar is on stderr.
+It also runs two ONNX models, TensorFlow graphs or SavedModels and finds where they first differ:
+``duotone compare a.onnx b.onnx``. The exit status is 1 if a result is infinite or NaN in one of
+them alone. The module of a function runs, but not the function. The progress bar is on stderr.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from duotone.cli import onnx_models as onnx
-from duotone.cli.output import JsonOption, show
+from duotone.cli.output import STANDARD_OUTPUT, JsonOption, show
 from duotone.cli.run import PolicyFileOption
 from duotone.cli.user_program import (
     ChosenHalfOption,
     ProgramArgument,
-    ShapesOption,
     load,
     names,
     settings,
@@ -30,7 +31,7 @@ def compare(
     second: Annotated[
         str | None,
         typer.Argument(
-            help="For ONNX models: the model to compare with the first; both run.", metavar="[ONNX]"
+            help="For models: the one to compare with the first; both run.", metavar="[MODEL]"
         ),
     ] = None,
     targets: Annotated[
@@ -39,7 +40,14 @@ def compare(
             help="The devices, which need not be present: h100,a100,v5e.", metavar="NAME,NAME"
         ),
     ] = None,
-    shapes: ShapesOption = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            help="The arguments of a function, 'f32[64,32] i32[8]'; or of a model, the shapes of "
+            "random inputs by name, 'x=1,3,320,640 ids=1,16'.",
+            metavar="SHAPES",
+        ),
+    ] = None,
     dtype: ChosenHalfOption = None,
     policy_file: PolicyFileOption = None,
     exact: Annotated[
@@ -61,20 +69,25 @@ def compare(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="For ONNX models: inputs by name in an .npz file; random by default.",
+            help="For models: inputs by name in an .npz file; random numbers by default, in "
+            "sizes that are printed.",
             metavar="FILE",
         ),
     ] = None,
 ) -> None:
-    """Show what a function costs on several devices, or where two ONNX models first differ."""
-    if onnx.is_model(program):
+    """Show what a function costs on several devices, or where two models first differ.
+
+    Models are ONNX files, TensorFlow graphs or SavedModel folders. Both run, in ONNX Runtime or
+    TensorFlow. The exit status is 1 if a result is infinite or NaN in one of them alone.
+    """
+    if second is not None or _is_model(program):
+        functions = {"--targets": targets, "--dtype": dtype, "--batch": batch}
+        onnx.check_options(Path(program), functions, ["JAX functions"])
         if second is None:
             raise ArgumentError(f"compare {program} with another model: compare a.onnx b.onnx")
-        functions = {"--targets": targets, "--shapes": shapes, "--dtype": dtype, "--batch": batch}
-        onnx.check_options(Path(program), functions, ["JAX functions"])
-        onnx.compare_models(program, second, data, json)
+        _compare_models(program, second, data, shapes, json)
         return
-    onnx.check_options(Path(program), {"--data": data, "a second": second}, ["ONNX models"])
+    onnx.check_options(Path(program), {"--data": data}, ["models"])
     if targets is None:
         raise ArgumentError("name devices to compare: --targets h100,a100")
     from rich.console import Console
@@ -116,3 +129,36 @@ def _positions(text: str) -> tuple[int, ...]:
     if not all(position.isdigit() for position in positions):
         raise ArgumentError(f"--batch is {text!r}; name positions of arguments, as --batch 1,2")
     return tuple(map(int, positions))
+
+
+def _is_model(program: str) -> bool:
+    """True for an ONNX file, and for a file or folder without Python's suffix."""
+    path = Path(program)
+    return onnx.is_model(program) or (path.exists() and path.suffix != ".py")
+
+
+def _compare_models(
+    first: str, second: str, data: Path | None, shapes: str | None, json: Path | None
+) -> None:
+    """Prints where two models first differ.
+
+    Raises:
+        Exit: with status 1, if the error of a result is infinite.
+    """
+    from rich.console import Console
+
+    from duotone._files import check_writable
+    from duotone.measuring.inputs import parse_shapes
+
+    if json is not None and json != STANDARD_OUTPUT:
+        check_writable(json)
+    asked = None if shapes is None else parse_shapes(shapes)
+    if onnx.is_model(first):
+        from duotone.onnx import compare as run_both
+    else:
+        from duotone.tensorflow import compare as run_both
+    with Console(stderr=True).status("running both models"):
+        seen = run_both(first, second, data, shapes=asked)
+    show(str(seen), json, seen.to_json)
+    if math.isinf(seen.error):
+        raise typer.Exit(1)

@@ -114,6 +114,14 @@ _COMPARE_EPILOG = """
   duotone compare train.py:example --targets h100 --exact    or an error
 
   duotone compare train.py:example --targets h100 --json seen.json
+
+  duotone compare model.onnx half.onnx                       random inputs; status 1 if inf
+
+  duotone compare model.onnx half.onnx --shapes 'x=1,3,320,640'
+
+  duotone compare model.onnx half.onnx --data inputs.npz
+
+  duotone compare saved_model/ saved_model_half/             runs in TensorFlow
 """
 
 _BLAME_EPILOG = """

@@ -126,18 +126,3 @@ def say_rewritten(console: Console, done: Rewritten) -> None:
     console.print(f"Tensors: {done.bytes_after:,} bytes of {done.bytes_before:,} ({share:.0%})")
     where = f"[bold]{escape(str(done.out))}[/bold] (ONNX)"
     console.print(f"Rewritten in {done.seconds:.2f} s: {where}")
-
-
-def compare_models(first: str, second: str, data: Path | None, json: Path | None) -> None:
-    """Prints the first difference between two models."""
-    from rich.console import Console
-
-    from duotone import onnx
-    from duotone._files import check_writable
-    from duotone.cli.output import STANDARD_OUTPUT, show
-
-    if json is not None and json != STANDARD_OUTPUT:
-        check_writable(json)
-    with Console(stderr=True).status("running both models"):
-        seen = onnx.compare(first, second, data)
-    show(str(seen), json, seen.to_json)

@@ -15,7 +15,8 @@ import jax
 import jax.export
 import numpy as np
 
-from duotone.errors import ArgumentError, MissingExtraError
+from duotone.errors import ArgumentError
+from duotone.measuring.libraries import library
 
 FORMAT = 1
 PROGRAM, STABLEHLO, RECORD, DESCRIPTION = (
@@ -202,10 +203,7 @@ def tensorflow() -> Any:
     Raises:
         MissingExtraError: it is not installed.
     """
-    try:
-        return importlib.import_module("tensorflow")
-    except ImportError as error:
-        raise MissingExtraError("a TensorFlow SavedModel", "tensorflow", "tensorflow") from error
+    return library("tensorflow", "a TensorFlow SavedModel", "tensorflow")
 
 
 def _wrong_count(path: Path, names: list[str], given: int) -> ArgumentError:

@@ -9,8 +9,9 @@ measures the ranges of a model's values. They need the ``onnx`` package (``pip i
 The stages stand in ``duotone/onnx/pipeline.py``.
 """
 
+from duotone.measuring.differences import Difference
 from duotone.onnx.api import Rewritten, explain, rewrite, view
 from duotone.onnx.calibrate import calibrate
-from duotone.onnx.compare import Difference, compare
+from duotone.onnx.compare import compare
 
 __all__ = ["Difference", "Rewritten", "calibrate", "compare", "explain", "rewrite", "view"]

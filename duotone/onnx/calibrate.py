@@ -1,7 +1,7 @@
 """Calibrate: the ranges of a model's values on data, measured in ONNX Runtime.
 
 It does not measure values inside ``If``, ``Loop`` and ``Scan``, which cannot be results of the
-model. It cannot measure models with external data, because the runtime needs their file.
+model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 
 from duotone.errors import CalibrationError
 from duotone.graph.graph import HALF_TYPES
+from duotone.measuring.inputs import read_inputs
 from duotone.onnx import files, running
+from duotone.onnx.exposing import with_all_values
 from duotone.precision.ranges.find import Measured
 
 
@@ -36,16 +38,11 @@ def calibrate(model: Any, data: Any) -> dict[str, Measured]:
 
 def measured(source: files.Source, data: Any) -> dict[str, Measured]:
     """Measures a model that was read; see :func:`calibrate`."""
-    if source.external:
-        raise CalibrationError(
-            "a model with external data is not measured: load it whole (onnx.load) and hand the "
-            "model over, if it fits memory."
-        )
-    model, names = running.with_all_values(source.model)
-    opened = running.session(model)
+    model, names = with_all_values(source.model)
+    opened = running.session(model, folder=source.folder)
     inputs = [value.name for value in opened.get_inputs() if value.type == "tensor(float)"]
     found: dict[str, Measured] = {}
-    for feed in running.read_inputs(data):
+    for feed in read_inputs(data):
         given = running.fitted(opened, feed)
         for name in inputs:
             if given[name].size and not np.isfinite(given[name]).any():
@@ -53,7 +50,7 @@ def measured(source: files.Source, data: Any) -> dict[str, Measured]:
                     f"the input {name!r} to calibrate with has no finite number; give data that "
                     "the model is used with."
                 )
-        values = dict(zip(names, running.run(opened, names, given), strict=True))
+        values = dict(zip(names, running.run(opened, list(names), given), strict=True))
         values |= {name: given[name] for name in inputs}
         for name, array in values.items():
             seen = _measure(array)

@@ -1,107 +1,57 @@
 """Compare: two models on the same inputs, per result and per node: where they first differ.
 
-Both run in ONNX Runtime on the CPU with its optimisations off, so that every value of the same name
-by one name is there to be compared. That provider calculates most operations of half operands in
-float32 and rounds the result to half.
+::
+
+    inputs      the user's, or random ones with which the first model runs
+    reference   every value of the first model
+    exposed     every value of the second, each half value rounded
+    plain       the results of the second as the runtime computes them
+    difference  of reference and exposed; of the results also of reference and plain
+
+Both models run in ONNX Runtime on the CPU without its optimizations, so that a value keeps its
+name. The provider computes most operations of half operands in float32.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from duotone.errors import ArgumentError, plural
+from duotone.errors import ArgumentError
+from duotone.measuring import inputs
+from duotone.measuring.differences import Difference, difference
+from duotone.measuring.inputs import Shapes
 from duotone.onnx import files, running
+from duotone.onnx.exposing import rounded, with_all_values
+from duotone.onnx.protos import ModelProto
 
-PARTED = 16.0
-"""Steps of half by which the largest difference exceeds a value's scale where two models part."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueDifference:
-    """One value in two models.
-
-    Attributes:
-        name: of the value.
-        operation: that makes it in the second model; ``"input"`` for none.
-        error: the largest difference, relative to the largest size of the value.
-        ulp: the same in steps of float16 at that size.
-        saturated: elements that are finite in the first model and not, or the largest number of
-            float16, in the second.
-    """
-
-    name: str
-    operation: str
-    error: float
-    ulp: float
-    saturated: int
+PLAIN = (
+    "plain error: of ONNX Runtime's CPU provider, which keeps some half values in float32; "
+    "error: each half value is rounded, as on a GPU"
+)
+_NOT_ROUNDED = "ONNX infers no types in the second model, so its half values are not rounded"
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """The result of :func:`compare`.
-
-    Attributes:
-        outputs: of each result.
-        nodes: of each value inside that both models have, in the order of the nodes.
-        parts: the first value inside that differs by more than :data:`PARTED` steps of float16, or
-            is saturated; ``None`` if none does.
-    """
-
-    outputs: tuple[ValueDifference, ...]
-    nodes: tuple[ValueDifference, ...]
-
-    @property
-    def parts(self) -> ValueDifference | None:
-        """The first value where the two first differ."""
-        found = (v for v in (*self.nodes, *self.outputs) if v.ulp > PARTED or v.saturated)
-        return next(found, None)
-
-    @property
-    def error(self) -> float:
-        """The largest error of a result."""
-        return max((value.error for value in self.outputs), default=0.0)
-
-    def to_json(self) -> str:
-        """All of it as JSON."""
-        return json.dumps(dataclasses.asdict(self))
-
-    def __str__(self) -> str:
-        """Results first, then where the two first differ."""
-        lines = [f"{'result':<32} {'error':>10} {'ULP':>8} {'saturated':>10}"]
-        for value in self.outputs:
-            row = f"{value.error:>10.2e} {value.ulp:>8.1f} {value.saturated:>10}"
-            lines.append(f"{value.name:<32} {row}")
-        lines.append(f"compared inside, values of the same name: {len(self.nodes)}")
-        parts = self.parts
-        if parts is None:
-            lines.append(f"no value differs by more than {PARTED:.0f} steps of float16")
-        else:
-            lines.append(
-                f"they first differ at {parts.name} ({parts.operation}): error {parts.error:.2e}, "
-                f"{plural(parts.saturated, 'element')} saturated"
-            )
-        return "\n".join(lines)
-
-
-def compare(first: Any, second: Any, data: Any = None, *, seed: int = 0) -> Difference:
+def compare(
+    first: Any, second: Any, data: Any = None, *, seed: int = 0, shapes: Shapes | None = None
+) -> Difference:
     """Runs two models on the same inputs and tells where they first differ.
 
     Args:
         first: the path of a model, or an ``onnx.ModelProto``: the reference.
         second: the same, rewritten.
-        data: inputs by name, or an ``.npz`` file of them; ``None`` for random ones in the shapes
-            that the first model asks for.
-        seed: of the random numbers.
+        data: inputs by name, or an ``.npz`` file of them; ``None`` for random numbers in the
+            shapes of the first model. Sides that it leaves open get a size with which it runs.
+        seed: the seed of the random numbers.
+        shapes: the shapes of some random inputs, by name: ``{"x": (1, 3, 320, 640)}``.
 
     Returns:
-        The differences.
+        The differences. The error of a result is infinite where only one model gives infinity or
+        NaN, or another shape.
 
     Raises:
-        ArgumentError: the two have different results.
+        ArgumentError: the two have different results, or no inputs are found that the first runs
+            with.
         OnnxError: a model is damaged, or ONNX Runtime cannot run it.
         MissingExtraError: there is no ONNX Runtime.
 
@@ -115,65 +65,46 @@ def compare(first: Any, second: Any, data: Any = None, *, seed: int = 0) -> Diff
         >>> compare(model, duotone.onnx.rewrite(model).model).error < 1e-3
         True
     """
-    sources = [files.read(first), files.read(second)]
-    if {v.name for v in sources[0].model.graph.output} != {
-        v.name for v in sources[1].model.graph.output
-    }:
+    one, other = files.read(first), files.read(second)
+    outputs = [value.name for value in one.model.graph.output]
+    if {*outputs} != {value.name for value in other.model.graph.output}:
         raise ArgumentError("the two models have different results; they cannot be compared.")
-    if data is None:
-        with files.naming(sources[0]):
-            feed = running.inputs_for(running.session(running.in_memory(sources[0])), seed)
-    else:
-        feed = running.read_inputs(data)[0]
-    outputs = [value.name for value in sources[0].model.graph.output]
-    makers = {
-        name: node.op_type for node in sources[1].model.graph.node for name in node.output if name
-    }
-    values: list[dict[str, Any]] = []
-    for source in sources:
-        with files.naming(source):
-            values.append(_values(source, feed, outputs))
-    shared = [name for name in values[1] if name in values[0] and name not in outputs]
+    with files.naming(one):
+        given = inputs.given(
+            data, shapes, lambda: running.inputs_for(one, seed=seed, shapes=shapes)
+        )
+        reference = _values(one, one.model, given.feed, outputs)
+    with files.naming(other):
+        exposed = rounded(other.model)
+        values = _values(other, exposed or other.model, given.feed, outputs)
+        plain = _results(other, given.feed, outputs)
+    notes = (*given.notes, PLAIN if exposed is not None else _NOT_ROUNDED)
+    makers = {name: node.op_type for node in other.model.graph.node for name in node.output}
+    shared = [name for name in values if name in reference]
+    found = [
+        difference(n, reference[n], values[n], makers.get(n, "input"), plain.get(n)) for n in shared
+    ]
     return Difference(
-        tuple(
-            _difference(n, values[0][n], values[1][n], makers) for n in outputs if _both(n, values)
-        ),
-        tuple(
-            _difference(n, values[0][n], values[1][n], makers) for n in shared if _both(n, values)
-        ),
+        tuple(value for name in outputs for value in found if value.name == name),
+        tuple(value for value in found if value.name not in plain),
+        inputs.described(given.feed),
+        notes,
     )
 
 
-def _both(name: str, values: list[dict[str, Any]]) -> bool:
-    """True if a value has numbers of one shape in both."""
-    arrays: list[Any] = [one.get(name) for one in values]
-    if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in arrays):
-        return False
-    return arrays[0].shape == arrays[1].shape
-
-
-def _values(source: files.Source, feed: Any, outputs: list[str]) -> dict[str, Any]:
-    if source.external:
-        opened = running.session(running.in_memory(source))
-        names: list[str] = []
-    else:
-        model, names = running.with_all_values(source.model)
-        opened = running.session(model)
+def _values(
+    source: files.Source, model: ModelProto, feed: Mapping[str, Any], outputs: Sequence[str]
+) -> dict[str, Any]:
+    """Every float value of the outermost graph, and the results."""
+    made, names = with_all_values(model)
+    opened = running.session(made, folder=source.folder)
     asked = list(dict.fromkeys([*names, *outputs]))
     return dict(zip(asked, running.run(opened, asked, running.fitted(opened, feed)), strict=True))
 
 
-def _difference(name: str, first: Any, second: Any, makers: dict[str, str]) -> ValueDifference:
-    a, b = first.astype(np.float64), second.astype(np.float64)
-    finite = np.isfinite(a)
-    scale = float(np.max(np.abs(a), initial=0.0, where=finite)) or 1.0
-    both = finite & np.isfinite(b)
-    most = float(np.max(np.abs(a - b), initial=0.0, where=both))
-    edge = np.abs(b) >= 65504.0 if second.dtype == np.float16 else np.zeros(b.shape, bool)
-    lost = finite & (~np.isfinite(b) | (edge & (np.abs(a) > 65520.0)))
-    if bool(np.any(~finite & np.isfinite(b) & ~np.isnan(a))):
-        lost = lost | (~finite & np.isfinite(b) & ~np.isnan(a) & ~edge)
-    error = most / scale
-    return ValueDifference(
-        name, makers.get(name, "input"), error, error * 2.0**10, int(np.count_nonzero(lost))
-    )
+def _results(
+    source: files.Source, feed: Mapping[str, Any], outputs: Sequence[str]
+) -> dict[str, Any]:
+    opened = running.session(source.model, folder=source.folder)
+    found = running.run(opened, outputs, running.fitted(opened, feed))
+    return dict(zip(outputs, found, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.table import Table
 from rich.text import Text
 
@@ -28,3 +30,10 @@ def add_row(view: Table, *cells: str | Text) -> None:
     ``layer[/i]`` would be an error.
     """
     view.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def json_number(value: float) -> float | str:
+    """A number as JSON may have it; ``"NaN"``, ``"Infinity"`` or ``"-Infinity"`` if not finite."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from duotone.cli.main import app, run
 from duotone.comparing.compare import ComparisonPlan
+from duotone.errors import ArgumentError, MissingExtraError
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -39,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def output(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["compare", *arguments])
+    result = CliRunner().invoke(app, ["compare", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -96,3 +97,18 @@ def test_what_is_wrong_is_said(
         run(["compare", f"{program}:{name}", *rest])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_graphs_need_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from duotone.tensorflow import files
+    from tests.tensorflow import graphs
+
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    path = str(tmp_path / "graph.pb")
+    files.write(path, graphs.chain())
+    with pytest.raises(MissingExtraError, match=r"pip install 'duotone\[tensorflow\]'"):
+        output(path, path)
+    with pytest.raises(ArgumentError, match="with another model: compare"):
+        output(path)
+    with pytest.raises(ArgumentError, match="--targets is for JAX functions"):
+        output(path, path, "--targets", "h100")

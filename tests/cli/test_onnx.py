@@ -1,5 +1,6 @@
 """``duotone rewrite``, ``view``, ``explain`` and ``compare`` of ONNX models."""
 
+import numpy as np
 import onnx
 import pytest
 from typer.testing import CliRunner
@@ -28,6 +29,16 @@ def test_rewrite_then_compare(path, tmp_path):
     said = invoke("compare", path, out, "--json", tmp_path / "d.json")
     assert "no value differs by more than 16 steps of float16" in said.output
     assert (tmp_path / "d.json").read_text().startswith("{")
+
+
+def test_compare_fails_where_a_result_is_infinite(path, tmp_path):
+    out = tmp_path / "half.onnx"
+    invoke("rewrite", path, "--out", out)
+    np.savez(tmp_path / "x.npz", x=np.full((4, 8), 7e4, np.float32))
+    said = invoke("compare", path, out, "--data", tmp_path / "x.npz")
+    assert said.exit_code == 1
+    assert " inf " in said.output
+    assert invoke("compare", path, out, "--shapes", "x=4,8").exit_code == 0
 
 
 def test_a_model_that_is_half_already_says_so(path, tmp_path):

@@ -1,0 +1,25 @@
+"""Libraries that run models, which are imported only when a model runs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from duotone.errors import MissingExtraError
+
+
+def library(name: str, what: str, extra: str) -> Any:
+    """Imports a library of an extra.
+
+    Args:
+        name: the name of the library, for Python and pip.
+        what: the feature that needs it, for the message.
+        extra: the extra of duotone that installs it.
+
+    Raises:
+        MissingExtraError: the library is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(what, name, extra) from error

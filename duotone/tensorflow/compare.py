@@ -1,0 +1,101 @@
+"""Compare: two graphs or SavedModels on the same inputs, per result and per node.
+
+Both run in TensorFlow without Grappler, which would fuse operations: every float value of the two
+is returned, so half values are stored in half where TensorFlow has a half kernel for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from duotone.errors import ArgumentError, GraphDefError
+from duotone.measuring import inputs
+from duotone.measuring.differences import Difference, difference
+from duotone.tensorflow import files, running
+from duotone.tensorflow.running import Loaded
+
+_ONLY_RESULTS = "inner values are not compared: "
+
+
+def compare(
+    first: str | Path,
+    second: str | Path,
+    data: Any = None,
+    *,
+    seed: int = 0,
+    shapes: inputs.Shapes | None = None,
+) -> Difference:
+    """Runs two graphs or SavedModels in TensorFlow and tells where they first differ.
+
+    Variables become constants and calls of functions their nodes. Of a SavedModel the signature
+    ``serving_default`` runs, or the first by name; of a graph, its placeholders are the inputs and
+    the nodes that nothing reads the results.
+
+    Args:
+        first: the path of a GraphDef or of a SavedModel folder: the reference.
+        second: the path of the same model, rewritten.
+        data: inputs by name, or an ``.npz`` file of them; ``None`` for random numbers in the
+            shapes of the first model. Sides that it leaves open get a size with which it runs.
+        seed: the seed of the random numbers.
+        shapes: the shapes of some random inputs, by name: ``{"x": (1, 320, 640, 3)}``.
+
+    Returns:
+        The differences, as of :func:`duotone.onnx.compare`.
+
+    Raises:
+        ArgumentError: the two have different results, or no inputs are found that the first runs
+            with.
+        GraphDefError: TensorFlow cannot load or run a model.
+        MissingExtraError: TensorFlow is not installed.
+    """
+    sources = files.read(first), files.read(second)
+    one, other = map(running.load, sources)
+    if one.outputs.keys() != other.outputs.keys():
+        raise ArgumentError("the two models have different results; they cannot be compared.")
+    given = inputs.given(data, shapes, lambda: _generated(sources[0], one, seed, shapes))
+    feed = inputs.fitted(one.asked, given.feed)
+    notes = list(given.notes)
+    found = [_values(*pair, feed, notes) for pair in zip(sources, (one, other), strict=True)]
+    makers = {name: tensor.op.type for name, tensor in other.values.items()}
+    differences = {
+        name: difference(name, found[0][name], found[1][name], makers.get(name, ""))
+        for name in found[1]
+        if name in found[0]
+    }
+    return Difference(
+        tuple(differences[name] for name in one.outputs),
+        tuple(value for name, value in differences.items() if name not in one.outputs),
+        inputs.described(feed),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _generated(
+    source: files.GraphFile, loaded: Loaded, seed: int, shapes: inputs.Shapes | None
+) -> inputs.Generated:
+    values = [t for t in loaded.values.values() if not all(running.sides(t)[1:])]
+
+    def collapsed(feed: Mapping[str, Any]) -> int:
+        with running.explained(source, "run"):
+            arrays = running.run(loaded, [*values, *loaded.outputs.values()], feed)
+        pairs = zip(map(running.sides, values), arrays, strict=False)
+        return sum(inputs.collapsed_sides(sides, array.shape) for sides, array in pairs)
+
+    return inputs.generate(loaded.asked, collapsed, shapes=shapes, seed=seed)
+
+
+def _values(
+    source: files.GraphFile, loaded: Loaded, feed: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """Every float value and the results, by name; only the results if no others can be returned."""
+    tensors = {**loaded.values, **loaded.outputs}
+    try:
+        with running.explained(source, "run"):
+            return dict(zip(tensors, running.run(loaded, [*tensors.values()], feed), strict=True))
+    except GraphDefError as error:
+        with running.explained(source, "run"):
+            results = running.run(loaded, [*loaded.outputs.values()], feed)
+        notes.append(f"{_ONLY_RESULTS}{error}")
+        return dict(zip(loaded.outputs, results, strict=True))
