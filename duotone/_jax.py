@@ -73,29 +73,29 @@ for _name in _OWN:
 
 
 def is_literal(atom: Atom) -> bool:
-    """True if an atom is a constant written into the jaxpr."""
+    """Returns True if an atom is a constant written into the jaxpr."""
     return isinstance(atom, Literal)
 
 
 def open_jaxpr(jaxpr: Any) -> OpenJaxpr:
-    """The jaxpr itself, closed or not (one class from JAX 0.11 on)."""
+    """Returns the jaxpr itself, closed or not (one class from JAX 0.11 on)."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def consts_of(jaxpr: Any) -> Sequence[Any]:
-    """The constants attached to a jaxpr; none for an open one."""
+    """Returns the constants attached to a jaxpr; none for an open one."""
     return getattr(jaxpr, "consts", ())
 
 
 def holds_jaxpr(param: Any) -> bool:
-    """True if an equation's parameter is, or holds, a jaxpr."""
+    """Returns True if an equation's parameter is, or holds, a jaxpr."""
     if isinstance(param, (tuple, list)):
         return any(holds_jaxpr(element) for element in param)
     return hasattr(open_jaxpr(param), "eqns")
 
 
 def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[Any]]:
-    """A jaxpr that holds no constants, as ``remat2`` wants it, and its new first operands."""
+    """Returns a jaxpr without constants, as ``remat2`` wants it, and its new first operands."""
     return _staging.convert_constvars_jaxpr(open_jaxpr(jaxpr)), consts_of(jaxpr)
 
 
@@ -152,7 +152,7 @@ def bind(eqn: Eqn, operands: Sequence[Any], params: dict[str, Any] | None = None
 
 
 def bind_again(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
-    """As :func:`bind`, but outside of :class:`EquationContext`, which takes time to enter."""
+    """Binds as :func:`bind` does, but outside of :class:`EquationContext`, slow to enter."""
     source = eqn.source_info
     if outer := _source_info.current_name_stack().stack:
         source = source.replace(name_stack=NameStack(outer + source.name_stack.stack))
@@ -164,7 +164,7 @@ def bind_again(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def _copied(eqn: Eqn, operands: Sequence[Any], source: Any) -> list[Any] | None:
-    """The results of ``eqn``, written into the jaxpr under way as it stands; ``None`` if it cannot.
+    """Returns the results of ``eqn``, copied into the jaxpr under way, or ``None``.
 
     It can if it is a first-order equation without effects and its operands have the types that they
     had. Its results then have the types that they had. Binding would derive these again, in three
@@ -203,7 +203,7 @@ class BoundOnce:
         self._bound: dict[Any, Any] = {}
 
     def __call__(self, function: Callable[..., Any], operands: Sequence[Any], *statics: Any) -> Any:
-        """``function(*operands, *statics)``, one array.
+        """Returns ``function(*operands, *statics)``, one array.
 
         Args:
             function: of operands and statics.
@@ -267,12 +267,12 @@ def scan_layout(eqn: Eqn) -> tuple[int, int]:
 
 
 def is_jitted(function: Callable[..., Any]) -> bool:
-    """True if a function is one that ``jax.jit`` returned."""
+    """Returns True if a function is one that ``jax.jit`` returned."""
     return hasattr(function, "trace") and hasattr(function, "lower")
 
 
 def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
-    """Positions of the arguments that a program donates which is one ``jit`` and nothing else."""
+    """Returns the positions of the arguments donated by a program that is one ``jit`` only."""
     opened = open_jaxpr(jaxpr)
     if len(opened.eqns) != 1:
         return ()
@@ -283,12 +283,12 @@ def donated_arguments(jaxpr: ClosedJaxpr) -> tuple[int, ...]:
 
 
 def is_custom_root(eqn: Eqn) -> bool:
-    """True if an equation is ``jax.lax.custom_root``, which is a primitive of its own from 0.12."""
+    """Checks if an equation is ``jax.lax.custom_root``, a primitive of its own from 0.12."""
     return type(eqn.params.get("_prim")).__name__ == "CustomRoot"
 
 
 def jit_options(eqn: Eqn) -> dict[str, Any]:
-    """The arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
+    """Returns the arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
     Empty if it may be inlined with nothing lost. (Donation: :mod:`duotone.jaxpr.running.run`.)
     """
@@ -305,19 +305,19 @@ def jit_options(eqn: Eqn) -> dict[str, Any]:
 
 
 def function_name(jaxpr: ClosedJaxpr) -> str:
-    """The name of the function that a jaxpr was traced from; empty if unknown."""
+    """Returns the name of the function that a jaxpr was traced from; empty if unknown."""
     info = getattr(open_jaxpr(jaxpr), "debug_info", None)
     name = getattr(info, "func_name", "") or ""
     return name if name.isidentifier() else ""
 
 
 def is_concrete(value: Any) -> bool:
-    """True if the elements of ``value`` can be read now, on this process."""
+    """Returns True if the elements of ``value`` can be read now, on this process."""
     return not isinstance(value, Tracer) and getattr(value, "is_fully_addressable", True)
 
 
 def is_operand(leaf: Any) -> bool:
-    """True if JAX traces a leaf that is no array: a Ref, a token, a value of a registered type."""
+    """Checks if JAX traces a leaf that is not an array: a Ref, a token, a registered type."""
     try:
         aval = leaf if isinstance(leaf, _private_core.AbstractValue) else jax.typeof(leaf)
     except (TypeError, ValueError):  # JAX knows no such type
@@ -326,13 +326,13 @@ def is_operand(leaf: Any) -> bool:
 
 
 def known_primitives() -> frozenset[str]:
-    """The names of all primitives that JAX exports."""
+    """Returns the names of all primitives that JAX exports."""
     exported = [getattr(_primitives, name) for name in dir(_primitives)]
     return frozenset(primitive.name for primitive in exported if isinstance(primitive, Primitive))
 
 
 def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
-    """The keyword arguments with which ``jax.shard_map`` makes this equation again."""
+    """Returns the keyword arguments with which ``jax.shard_map`` makes this equation again."""
     params = eqn.params
     axes = params.get("newly_manual_axes", params.get("manual_axes"))
     return {
@@ -345,18 +345,18 @@ def shard_map_arguments(eqn: Eqn) -> dict[str, Any]:
 
 
 def same_type(a: Any, b: Any) -> bool:
-    """True if two avals agree in shape, dtype and weak type."""
+    """Returns True if two avals agree in shape, dtype and weak type."""
     return all(getattr(a, n, None) == getattr(b, n, None) for n in ("shape", "dtype", "weak_type"))
 
 
 def has_sharded_type(aval: Any) -> bool:
-    """True if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
+    """Checks if a sharding is part of an aval's type: explicit mesh axes, inside ``shard_map``."""
     axes = aval.sharding.mesh.axis_types if hasattr(aval, "sharding") else ()  # a token has none
     return any(kind is not jax.sharding.AxisType.Auto for kind in axes)
 
 
 def platform_to_paint_for() -> str:
-    """Name of the platform that a trace is for: that of an assumed device, else the default's."""
+    """Returns the platform that a trace is for: an assumed device's, else the default's."""
     device = assumed_device.value
     return jax.default_backend() if device is None else device.platform
 
@@ -395,6 +395,6 @@ def outside_of_traces() -> contextlib.AbstractContextManager[None]:
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """``function`` under another name, which JAX shows in profiles and error messages."""
+    """Returns ``function`` under another name, which JAX shows in profiles and errors."""
     function.__name__ = function.__qualname__ = name
     return function

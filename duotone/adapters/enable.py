@@ -159,7 +159,7 @@ def optimizer_from_environment(
     policy: Policy | None = None,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """An optimizer that the environment switches to mixed precision.
+    """Returns an optimizer that the environment switches to mixed precision.
 
     With ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` or ``DUOTONE_ENABLE=1`` this is
     :func:`enable_mixed_precision_graph_rewrite`; ``..._GRAPH_REWRITE=1`` and
@@ -215,7 +215,7 @@ def _wrapped(
     rewrite: bool,
     scale: bool,
 ) -> Any:
-    """The optimizer, wrapped by the adapter of its library."""
+    """Returns the optimizer, wrapped by the adapter of its library."""
     if _is_keras(opt):
         if is_off(ENABLE, dtype):
             return opt
@@ -240,7 +240,7 @@ MixedPrecisionLossScaleOptimizer = enable_mixed_precision_graph_rewrite
 
 
 def _is_keras(opt: Any) -> bool:
-    """True for a Keras optimizer, or a class of optimizers (which the adapter refuses)."""
+    """Returns True for a Keras optimizer, or a class of them (which the adapter refuses)."""
     optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
     base = getattr(optimizers, "Optimizer", None)
     if not isinstance(base, type):

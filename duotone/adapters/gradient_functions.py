@@ -41,7 +41,7 @@ class _Borrowed:
 
 
 def reference(fn: Any, forget: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
-    """A weak reference to a function, or a strong one if Python allows no weak reference."""
+    """Returns a reference to a function: weak, unless Python allows only a strong one."""
     try:
         if isinstance(fn, types.MethodType):
             return weakref.WeakMethod(fn, forget)
@@ -76,7 +76,7 @@ class GradientFunctions:
         self._compiled = 0
 
     def of(self, loss_fn: Any, has_aux: bool, *, traced: bool) -> Callable[..., ScaledGrad]:
-        """``autocast(scaled_value_and_grad(loss_fn, …))``, the same object every time.
+        """Returns ``autocast(scaled_value_and_grad(loss_fn, …))``, each time the same object.
 
         Args:
             loss_fn: returns the loss, or a pair with `has_aux`.

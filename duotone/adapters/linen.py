@@ -88,7 +88,7 @@ class TrainState(train_state.TrainState):
         policy: Policy | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A state at step 0.
+        """Returns a state at step 0.
 
         Args:
             apply_fn: usually ``model.apply``.
@@ -128,7 +128,7 @@ class TrainState(train_state.TrainState):
     def compute_gradients(
         self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any
     ) -> ScaledGrad:
-        """Loss and gradients, in mixed precision, with the loss scaled inside.
+        """Computes the loss and its gradients in mixed precision, with the loss scaled inside.
 
         Args:
             loss_fn: called as ``loss_fn(params, *args, **kwargs)``; gives a floating scalar, or a
@@ -194,7 +194,7 @@ class TrainState(train_state.TrainState):
         )
 
     def metrics(self) -> dict[str, float | int | bool | str]:
-        """Loss scale, good steps, skipped steps, whether the last step was taken: host numbers."""
+        """Returns the loss scale and the counts of steps, as numbers on the host."""
         return self.tx.metrics(self.opt_state)
 
     def _check_fields(self, replaced: dict[str, Any]) -> None:

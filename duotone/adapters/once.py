@@ -12,7 +12,7 @@ from duotone.policy.policy import Policy
 def wrapped_once(
     tx: Any, loss_scale: Any, dtype: Any, policy: Policy | None, who: str
 ) -> MixedPrecisionOptimizer:
-    """A mixed-precision optimizer.
+    """Returns a mixed-precision optimizer.
 
     Args:
         tx: an Optax optimizer, or one that is wrapped already.

@@ -145,7 +145,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         has_aux: bool = False,
         **kwargs: Any,
     ) -> ScaledGrad:
-        """Loss and gradients in mixed precision: scaled inside, unscaled in float32 outside.
+        """Computes the loss, scaled inside, and its gradients, unscaled in float32 outside.
 
         Both forward and backward pass are rewritten. Outside ``jit`` the rewritten program is
         compiled once for each `loss_fn` and cached while `loss_fn` is alive.
@@ -186,7 +186,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
     def apply_gradients(
         self, grads: Any, params: Any, state: Any, /, **extra: Any
     ) -> tuple[Any, MixedPrecisionState]:
-        """One step of the optimizer, unless a gradient is not finite.
+        """Performs one step of the optimizer, unless a gradient is not finite.
 
         Args:
             grads: the result of :meth:`compute_gradients`, or a tree of unscaled gradients.
@@ -382,7 +382,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         self._wrapped.find(state, "check_state", checked=True)
 
     def find_state(self, state: Any) -> MixedPrecisionState:
-        """The state of this optimizer, with the loss scale that is in use.
+        """Returns the state of this optimizer, with the loss scale that is in use.
 
         Args:
             state: the state of this optimizer, or of an outer one.

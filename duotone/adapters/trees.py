@@ -164,7 +164,7 @@ def _examples(leaves: Any, known: dict[str, Any]) -> int | None:
 
 
 def _trained(params: Any) -> Any:
-    """The parameters that have gradients."""
+    """Returns the parameters that have gradients."""
     return params.fast if isinstance(params, optax.LookaheadParams) else params
 
 

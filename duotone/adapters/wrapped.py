@@ -140,7 +140,7 @@ class Wrapped:
         return api.half_name(ENABLE, self.dtype, self.policy) == "float16"
 
     def find(self, state: Any, who: str, *, checked: bool = False) -> MixedPrecisionState:
-        """The state of this optimizer, with the loss scale in use.
+        """Returns the state of this optimizer, with the loss scale in use.
 
         Args:
             state: the state of this optimizer, or of an outer one.
@@ -190,12 +190,12 @@ class Wrapped:
         return measured
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        """``update`` of the optimizer, from unscaled gradients or a :class:`ScaledGrad`."""
+        """Calls ``update`` of the optimizer with unscaled gradients or a :class:`ScaledGrad`."""
         refuse_accumulation_around()
         return self._step(guarded_update, updates, state, params, extra)
 
     def apply(self, grads: Any, state: Any, params: Any, extra: dict[str, Any]) -> Any:
-        """``update``, and the updates added: new parameters and the new state."""
+        """Calls ``update`` and adds the updates: returns new parameters and the new state."""
         return self._step(guarded_apply, grads, state, params, extra)
 
     def _step(
@@ -227,7 +227,7 @@ class Wrapped:
         return result, stored(used, state)
 
     def offer(self, **extra: Any) -> dict[str, Any]:
-        """The extra arguments that the optimizer's ``update`` accepts."""
+        """Returns the extra arguments that the optimizer's ``update`` accepts."""
         return accepted(self.inner, extra)
 
     def refuse_scaled(self, grads: Any) -> None:

@@ -101,7 +101,7 @@ def order(run: StepRun, sizes: np.ndarray) -> list[list[int]]:
 
 
 def _is_users(site: Site) -> bool:
-    """True if a line of the user's own files makes a value, outside of an optimizer's update."""
+    """Checks if a line of the user's own files makes a value, outside of an optimizer's update."""
     if site.eqn is None:
         return True
     if region_of([name for name, by in site.names if not by]) == UPDATE:
@@ -112,5 +112,5 @@ def _is_users(site: Site) -> bool:
 
 
 def _moves(site: Site) -> bool:
-    """True if the operation at a site only moves values."""
+    """Returns True if the operation at a site only moves values."""
     return site.eqn is not None and site.eqn.primitive.name in MOVING

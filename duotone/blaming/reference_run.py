@@ -314,7 +314,7 @@ def _with_own_types(eqn: Any, operands: Sequence[Reference]) -> list[Any]:
 
 
 def _rounds(eqn: Any) -> bool:
-    """True if an equation rounds float32 to the digits of half."""
+    """Returns True if an equation rounds float32 to the digits of half."""
     if eqn.primitive.name != "reduce_precision":
         return False
     return any(

@@ -96,7 +96,7 @@ class StepRun:
         return relative if math.isfinite(relative) else 0.0
 
     def backward(self, site: int) -> bool:
-        """True if a site is in a backward pass."""
+        """Returns True if a site is in a backward pass."""
         return any(name == "transpose" and by for name, by in self.sites[site].names)
 
     def maker(self, site: int) -> int:
@@ -183,7 +183,7 @@ def _cause(run: StepRun, first: int, scale: float | None, fitting: float | None)
 
 
 def _overflows_before(run: StepRun, first: int) -> bool:
-    """True if the first operation is float32 and reads numbers that are too large for half."""
+    """Checks if the first operation is float32 and reads numbers that are too large for half."""
     return run.sites[first].dtype not in HALF_TYPES and any(
         run.reference(k) > run.largest(k) for k in run.sites[first].reads
     )

@@ -205,7 +205,7 @@ class SideBySide:
         return {"function": self.function, "rows": rows, "notes": list(self.notes)}
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """:meth:`to_dict` as JSON."""
+        """Returns :meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def page_section(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ Argument = int | str
 
 
 def parameters_of(fn: Callable[..., Any]) -> tuple[list[str], frozenset[Argument]]:
-    """The names of the positional parameters, and the parameters that a call may omit.
+    """Returns the names of the positional parameters, and the parameters that a call may omit.
 
     The latter are both names and positions. Both are empty if Python knows no signature.
 

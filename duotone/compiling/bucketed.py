@@ -282,7 +282,7 @@ class Bucketed:
     def _changed(
         self, args: Any, kwargs: Any, change: Callable[[Any, int, Argument], Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with ``change(array, axis, argument)`` applied to each declared array."""
+        """Returns the arguments; ``change(array, axis, argument)`` replaces each declared array."""
         new_args, new_kwargs = list(args), dict(kwargs)
         for argument, axis, value in self._declared(args, kwargs):
             new = jax.tree.map(lambda x, a=axis, of=argument: change(x, a, of), value)
@@ -311,7 +311,7 @@ class Bucketed:
         )
 
     def _shapes(self, args: Any, kwargs: Any, length: int) -> list[tuple[int, ...]]:
-        """The shapes of the results at a length."""
+        """Returns the shapes of the results at a length."""
         kwargs = {name: value for name, value in kwargs.items() if name != self._mask}
         args, kwargs = self._changed(args, kwargs, lambda x, axis, _: of_length(x, axis, length))
         args, kwargs = self._own_mask(args, kwargs, length)

@@ -51,7 +51,7 @@ def cluster_jit(
     threads: int | None = None,
     background: bool | None = None,
 ) -> Callable[..., Any]:
-    """A ``jax.jit`` that compiles each group of equal parts of a program once.
+    """Returns a ``jax.jit`` that compiles each group of equal parts of a program once.
 
     A Python loop over layers or time steps leaves copies of its body in the program.
     :func:`duotone.reroll` declines if each copy has its own weights. Here such copies are one
@@ -225,7 +225,7 @@ class _Runner(Runner):
         return lambda *leaves: (whole(*leaves), results)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Positions of the arrays in donated arguments."""
+        """Returns the positions of the arrays in donated arguments."""
         own = super()._donated(signature, arrays)
         if not self._numbers:
             return own

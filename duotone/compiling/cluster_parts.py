@@ -87,7 +87,7 @@ class Cluster:
     passed: tuple[int, ...]
 
     def operands(self, part: Part) -> tuple[int, ...]:
-        """Numbers of the operands of the cluster's program, for one of its parts."""
+        """Returns numbers of the operands of the cluster's program, for one of its parts."""
         return part.reads + tuple(part.literals[index] for index in self.passed)
 
 
@@ -136,7 +136,7 @@ class Clusters:
 
 
 def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
-    """A program in clusters.
+    """Returns a program in clusters.
 
     Args:
         listing: the program.
@@ -153,13 +153,13 @@ def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
 
 
 def scope_of(eqn: _jax.Eqn) -> str:
-    """The innermost cluster scope of an equation; empty if there is none."""
+    """Returns the innermost cluster scope of an equation; empty if there is none."""
     names = _jax.scope_names(eqn.source_info.name_stack)
     return next((name for name in reversed(names) if name.startswith(SCOPE)), "")
 
 
 def _stretches(listing: Listing, sizes: Sizes) -> Iterator[tuple[int, int]]:
-    """The start and end of each part, in order."""
+    """Yields the start and end of each part, in order."""
     count = len(listing.eqns)
     fixed = _fixed(listing, sizes)
     taken = np.array([bool(label) for label in fixed], bool)
@@ -178,7 +178,7 @@ def _stretches(listing: Listing, sizes: Sizes) -> Iterator[tuple[int, int]]:
 
 
 def _fixed(listing: Listing, sizes: Sizes) -> list[str]:
-    """A label for each equation that is in a cluster scope or excluded; empty for all others."""
+    """Returns a label for each equation in a cluster scope or excluded; empty for all others."""
     return [
         f"excluded {position}" if eqn.primitive.name in sizes.excluded else scope_of(eqn)
         for position, eqn in enumerate(listing.eqns)
@@ -186,7 +186,7 @@ def _fixed(listing: Listing, sizes: Sizes) -> list[str]:
 
 
 def _free(taken: np.ndarray, run: CopyRun) -> list[tuple[int, int]]:
-    """The stretches of a run that are not in a part yet."""
+    """Returns the stretches of a run that are not in a part yet."""
     free = ~taken[run.start : run.start + run.length]
     steps = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
     return [(run.start + int(a), run.start + int(b)) for a, b in steps.reshape(-1, 2)]
@@ -257,7 +257,7 @@ def _type(listing: Listing, value: int) -> Hashable:
 
 
 def _differing(parts: Sequence[Part]) -> tuple[int, ...]:
-    """Indices of the literals that are not the same in all parts."""
+    """Returns the indices of the literals that are not the same in all parts."""
     first = parts[0].literals
     return tuple(
         index

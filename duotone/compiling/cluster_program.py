@@ -68,7 +68,7 @@ class ClusterProgram:
 
 
 def clusters_of(jaxpr: _jax.ClosedJaxpr, sizes: Sizes) -> Clusters:
-    """A program in clusters, with its ``jit`` functions inlined.
+    """Returns a program in clusters, with its ``jit`` functions inlined.
 
     Args:
         jaxpr: the program.
@@ -135,7 +135,7 @@ def _most_bytes(listing: Listing, steps: Sequence[Step]) -> int:
 
 
 def describe(listing: Listing, cluster: Cluster) -> str:
-    """A cluster in words."""
+    """Returns a cluster in words."""
     part = cluster.parts[0]
     where = _jax.source_line(listing.eqns[part.start])
     size = int(listing.weights[part.start : part.end].sum())
@@ -269,7 +269,7 @@ def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
 def _given_away(
     listing: Listing, cluster: Cluster, last: dict[int, int], shared: frozenset[int]
 ) -> tuple[int, ...]:
-    """The operands whose buffers all parts may reuse for a result of the same type."""
+    """Returns the operands whose buffers all parts may reuse for a result of the same type."""
     first = cluster.parts[0]
     base = int(listing.first[first.start])
     wanted = collections.Counter(_kind(listing, base + offset) for offset in first.results)
@@ -292,7 +292,7 @@ def _kind(listing: Listing, number: int) -> Any:
 
 
 def _fixed(clusters: Clusters, device: Any) -> dict[int, Any]:
-    """The constants of the program, and the literals that are operands, on the device."""
+    """Returns the constants of the program, and the literals that are operands, on the device."""
     listing = clusters.listing
     consts = _jax.consts_of(listing.jaxpr)
     values = {-1 - position: const for position, const in enumerate(consts)}
@@ -312,7 +312,7 @@ def _fixed(clusters: Clusters, device: Any) -> dict[int, Any]:
 
 
 def _device(arrays: Sequence[Any]) -> Any:
-    """The device that arguments are committed to; ``None`` if none is committed."""
+    """Returns the device that arguments are committed to; ``None`` if none is committed."""
     for array in arrays:
         if isinstance(array, jax.Array) and array.committed:
             return next(iter(array.devices()))

@@ -71,7 +71,7 @@ class ClustersRecord:
 def clusters(
     fn: Callable[..., Any], *args: Any, compile: bool = False, **kwargs: Any
 ) -> ClustersRecord:
-    """The repeated parts of a function, and what :func:`duotone.reroll` saves there.
+    """Returns the repeated parts of a function, and what :func:`duotone.reroll` saves there.
 
     Args:
         fn: the function.

@@ -39,7 +39,7 @@ Read = int | Result
 
 
 def makers(listing: Listing) -> np.ndarray:
-    """The position of the equation that makes each value, int64[values]."""
+    """Returns the position of the equation that makes each value, int64[values]."""
     return np.repeat(np.arange(len(listing.eqns)), np.diff(listing.first))
 
 
@@ -49,7 +49,7 @@ def edited(
     changed: Mapping[int, Read],
     literals: Mapping[int, _jax.Atom] | None = None,
 ) -> Listing:
-    """A program with the equations of ``order``.
+    """Returns a program with the equations of ``order``.
 
     Args:
         listing: the program.

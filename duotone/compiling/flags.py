@@ -145,7 +145,7 @@ GUIDE_XLA_FLAGS: tuple[GuideFlag, ...] = (
 
 
 def read_tf_xla_flags(text: str) -> dict[str, str]:
-    """The flags in a value of ``TF_XLA_FLAGS``.
+    """Returns the flags in a value of ``TF_XLA_FLAGS``.
 
     Raises:
         EnvironmentVariableError: a flag is unknown (the message names the nearest), or its value is
@@ -245,7 +245,7 @@ def unknown_xla_flags(text: str) -> list[str]:
 
 
 def _output_of_xla(text: str) -> str | None:
-    """The errors of a process whose XLA gets these flags; ``None`` if XLA accepts them."""
+    """Returns the errors of a process whose XLA gets these flags; ``None`` if XLA accepts them."""
     environment = {**os.environ, "XLA_FLAGS": text, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", "import jax; jax.devices()"]
     try:

@@ -50,12 +50,12 @@ class Loop:
     kept: dict[int, tuple[int, ...]]
 
     def index(self, copy: int) -> int:
-        """The index of a copy in the stacks of the loop."""
+        """Returns the index of a copy in the stacks of the loop."""
         return self.copies.count - 1 - copy if self.reverse else copy
 
 
 def why_not(listing: Listing, loop: Loop) -> str:
-    """Why a loop would cost more than it saves; empty if it would not."""
+    """Returns why a loop would cost more than it saves; empty if it would not."""
     copies = loop.copies
     model = listing.eqns[copies.model : copies.model + copies.period]
     if len(loop.early) < copies.period:
@@ -97,7 +97,7 @@ def _unread_bytes(listing: Listing, loop: Loop) -> int:
 
 
 def depth(listing: Listing, copies: Copies, offset: int) -> int:
-    """For how many of the last copies a result is available without a stack.
+    """Counts the last copies for which a result is available without a stack.
 
     This is the number of copies for which the loop carries the result. It is at least 1 if the loop
     can carry it for the last copy alone, starting from zeros; random keys have no zeros.

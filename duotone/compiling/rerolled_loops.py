@@ -33,11 +33,11 @@ class Values(Protocol):
     stacks: dict[StackKey, Any]
 
     def read(self, value: int) -> Any:
-        """A value by its number."""
+        """Returns a value by its number."""
         ...
 
     def stacked(self, source: Source) -> Any:
-        """The stacked array of a source."""
+        """Returns the stacked array of a source."""
         ...
 
 
@@ -77,7 +77,7 @@ class LoopRun:
                 index += 1
 
     def _chain(self, offset: int, values: tuple[int, ...]) -> int:
-        """The register of a result from ``len(values)`` copies ago."""
+        """Returns the register of a result from ``len(values)`` copies ago."""
         before = -1
         for depth in range(1, len(values) + 1):
             key = (offset, depth, *values[len(values) - depth :])
@@ -109,7 +109,7 @@ class LoopRun:
         self._write_carried(carry)
 
     def _early(self, each: dict[int, Any]) -> dict[int, Any]:
-        """The stacks of the results that are computed before the loop, by offset."""
+        """Returns the stacks of the results that are computed before the loop, by offset."""
         stacks: dict[int, Any] = {}
         place = 0
         for position, slots in self.slots:
@@ -250,7 +250,7 @@ class LoopRun:
 
 
 def _windows(array: Any, loop: Loop, position: int) -> Any:
-    """Stacked slices of size 1 along an axis."""
+    """Returns stacked slices of size 1 along an axis."""
     axis, start, step = loop.windows[position]
     count = loop.copies.count
     low, high = sorted((start, start + step * (count - 1)))

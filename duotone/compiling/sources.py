@@ -64,7 +64,7 @@ class Source:
 
 
 def find_source(values: Sequence[int], places: Places) -> Source:
-    """Where to read one value for each iteration.
+    """Returns where to read one value for each iteration.
 
     Example:
         >>> stack = (0, "out", 1)
@@ -97,7 +97,7 @@ def _longest(values: Sequence[int], at: int, places: Places) -> Piece:
 
 
 def window(offsets: np.ndarray, sizes: Sequence[int]) -> tuple[int, int, int] | None:
-    """The axis, first index and step of slices of size 1 that move along one axis.
+    """Returns the axis, first index and step of slices of size 1 that move along one axis.
 
     Args:
         offsets: the start of each slice, int64[copies, axes].

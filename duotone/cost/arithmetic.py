@@ -45,7 +45,7 @@ class Dot:
 
 
 def dots_of(instruction: Instruction, computation: Computation, program: Program) -> Iterator[Dot]:
-    """The dots of an instruction, including those inside its fusion.
+    """Yields the dots of an instruction, including those inside its fusion.
 
     Args:
         instruction: an instruction of ``computation``.
@@ -128,7 +128,7 @@ def _convolution_flops(instruction: Instruction, computation: Computation, targe
 
 
 def _output_features(instruction: Instruction, kernel: Array) -> int:
-    """Size of the dimension ``o`` of the kernel in ``dim_labels=b01f_01io->b01f``."""
+    """Returns the size of the dimension ``o`` of the kernel in ``dim_labels=b01f_01io->b01f``."""
     found = re.search(r"_(\w+)->", instruction.attribute("dim_labels"))
     if not found or "o" not in found[1]:
         return 1
@@ -141,7 +141,7 @@ def _dilation(instruction: Instruction) -> int:
 
 
 def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> float:
-    """The number of products with elements, not with padding or the zeros of a dilated operand.
+    """Returns the number of products with elements, without padding and dilation zeros.
 
     A TPU's compiler may write a pointwise convolution with the kernel as the one element of a
     padded image and the image as the window; then nearly all products are with padding.
@@ -172,7 +172,7 @@ def _share_of_products(instruction: Instruction, lhs: Array, result: Array) -> f
 
 
 def _solutions(total: int, *terms: tuple[int, int]) -> int:
-    """In how many ways three terms make ``total``, each a factor times a number below a bound.
+    """Counts the ways in which three terms, each a factor times a small number, make ``total``.
 
     The two numbers with the lowest bounds are tried; the third follows. An image is as long as its
     result, or as a window that is itself an image: one of the three is short.
@@ -188,7 +188,7 @@ def _solutions(total: int, *terms: tuple[int, int]) -> int:
 
 
 def _window_numbers(window: str, name: str) -> list[int]:
-    """One number for each axis of a window, as in ``stride=2x2``."""
+    """Returns one number for each axis of a window, as in ``stride=2x2``."""
     found = re.search(rf"\b{name}=([\dx]+)", window)
     return [int(n) for n in found[1].split("x")] if found else []
 

@@ -67,7 +67,7 @@ class Sending:
 def sendings_of(
     instruction: Instruction, computation: Computation, program: Program
 ) -> Iterator[Sending]:
-    """The collectives of an instruction, including those inside its fusion.
+    """Yields the collectives of an instruction, including those inside its fusion.
 
     Args:
         instruction: an instruction of ``computation``.
@@ -90,7 +90,7 @@ def _sending(instruction: Instruction, computation: Computation, program: Progra
 
 
 def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:
-    """True if only slices of a result are read."""
+    """Returns True if only slices of a result are read."""
     read = [
         reader
         for reader in computation.instructions.values()
@@ -106,7 +106,7 @@ def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:
 
 
 def _devices(instruction: Instruction, program: Program) -> int:
-    """The number of devices in each group; all devices if the collective names no groups."""
+    """Returns the number of devices in each group; all devices if no groups are named."""
     found = _GROUPS.search(instruction.attributes)
     if found is None:
         return program.partitions

@@ -161,7 +161,7 @@ class ProgramCost:
         return half / self.total_flops if self.total_flops else 1.0
 
     def largest(self, count: int = 10, by: str = "bytes") -> tuple[Kernel, ...]:
-        """The kernels that cost most in all their runs.
+        """Returns the kernels that cost most in all their runs.
 
         Args:
             count: how many.
@@ -199,5 +199,5 @@ class ProgramCost:
         return data
 
     def to_json(self, *, kernels: bool = True, text: bool = False) -> str:
-        """:meth:`to_dict` as JSON."""
+        """Returns :meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict(kernels=kernels, text=text), indent=1)

@@ -42,7 +42,7 @@ class Totals:
 
 
 def cost_of(program: Program, target: Target) -> Totals:
-    """The bytes, FLOPs and seconds of a program.
+    """Returns the bytes, FLOPs and seconds of a program.
 
     Args:
         program: the result of :func:`duotone.cost.hlo.parse`.
@@ -81,7 +81,7 @@ class _Walk:
         self._channels: set[str] = set()
 
     def kernels(self, computation: Computation, runs: int) -> Iterator[Kernel]:
-        """The kernels of a computation that runs ``runs`` times."""
+        """Yields the kernels of a computation that runs ``runs`` times."""
         for instruction in computation.instructions.values():
             op = instruction.opcode
             if op == "while":
@@ -111,7 +111,7 @@ class _Walk:
         yield from self.kernels(body, runs * trips)
 
     def _finished(self, done: Instruction, computation: Computation, runs: int) -> Iterator[Kernel]:
-        """The kernel of an asynchronous pair such as ``copy-start``, ``copy-done``."""
+        """Yields the kernel of an asynchronous pair such as ``copy-start``, ``copy-done``."""
         start = computation.operand(done, 0)
         while start.opcode.endswith("-update"):
             start = computation.operand(start, 0)
@@ -144,7 +144,7 @@ class _Walk:
         )
 
     def _sent(self, instruction: Instruction, computation: Computation, runs: int) -> int:
-        """Bytes that one run sends; the first piece of a split collective counts for all."""
+        """Returns the bytes that one run sends; a split collective counts at its first piece."""
         total = 0
         for sending in sendings_of(instruction, computation, self.program):
             apart = self.target.platform != "tpu"  # channels of `shard_map` all have one number
@@ -164,7 +164,7 @@ class _Walk:
         return kernel_seconds(self.target, moved, calculating, sent)
 
     def _source_inside(self, instruction: Instruction) -> str:
-        """The source of a fusion's root, for fusions that the compiler gave none."""
+        """Returns the source of a fusion's root, for fusions that the compiler gave none."""
         if instruction.opcode != "fusion":
             return ""
         inside = self.program.computations[instruction.called[0]]
@@ -172,7 +172,7 @@ class _Walk:
         return sources[0] if sources else ""
 
     def _casts(self, instruction: Instruction, computation: Computation) -> int:
-        """Conversions between float32 and half in an instruction; not those of constants."""
+        """Counts an instruction's conversions between float32 and half, except of constants."""
         if instruction.opcode == "convert":
             given = computation.operand(instruction, 0)
             pair = {instruction.arrays[0].dtype, given.arrays[0].dtype}

@@ -50,7 +50,7 @@ class Bound:
 
 
 def bound_of(record: Record, target: Target, arguments: int, results: int, donated: int) -> Bound:
-    """The cost of a program, between bounds.
+    """Returns the cost of a program, between bounds.
 
     Args:
         record: of the program as painted for the target.
@@ -99,7 +99,7 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
 def kernels_of(
     record: Record, target: Target
 ) -> Iterator[tuple[Kernel, OperationRecord | CastRecord]]:
-    """The kernels of the estimate, in program order, and what each is named by.
+    """Yields the kernels of the estimate, in program order, and what each is named by.
 
     Args:
         record: of the program as painted for the target.
@@ -124,7 +124,7 @@ def _grouped(found: Iterable[tuple[Kernel, object]]) -> tuple[Kernel, ...]:
 
 
 def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -> Kernel:
-    """One run of the kernel that an operation names."""
+    """Returns one run of the kernel that an operation names."""
     types, calculating = _dot(operation, target, half)
     free = not moved and not types
     return Kernel(
@@ -140,14 +140,14 @@ def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -
 
 
 def _cast(cast: CastRecord, target: Target) -> Kernel:
-    """One run of a cast, of which nobody knows the line."""
+    """Returns one run of a cast, of which nobody knows the line."""
     moved = cast_bytes(cast)
     seconds = kernel_seconds(target, moved, 0.0)
     return Kernel(f"cast to {cast.to}", "cast", moved, 0.0, "", seconds, 1, "", casts=1)
 
 
 def _dot(operation: OperationRecord, target: Target, half: str) -> tuple[str, float]:
-    """Types of a dot or convolution, and seconds that one run calculates; none of others."""
+    """Returns the types of a dot or convolution and the seconds of its arithmetic, if any."""
     if operation.operation not in _DOTS or len(operation.operands) < 2 or not operation.runs:
         return "", 0.0
     lhs, rhs = (short_name(dtype) for dtype in operation.operands[:2])
@@ -161,7 +161,7 @@ def _dot(operation: OperationRecord, target: Target, half: str) -> tuple[str, fl
 
 
 def _math(operation: OperationRecord) -> tuple[str, int]:
-    """The type that products are made in, and how often they are."""
+    """Returns the type that products are made in, and how often they are."""
     if found := _ALGORITHM.search(operation.fixed):
         return found[1].lower(), int(found[2] or 1)
     wider = short_name(max(operation.operands[:2], key=bits_of))
@@ -171,7 +171,7 @@ def _math(operation: OperationRecord) -> tuple[str, int]:
 
 
 def short_name(dtype: str) -> str:
-    """The name of a dtype in compiled programs.
+    """Returns the name of a dtype in compiled programs.
 
     Example:
         >>> short_name("bfloat16"), short_name("int32"), short_name("float8_e4m3fn")

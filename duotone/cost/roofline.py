@@ -20,7 +20,7 @@ _EQUAL = 1e-6
 
 
 def peak_of(target: Target, math: str) -> float:
-    """FLOP/s of dots.
+    """Returns the FLOP/s of dots.
 
     Args:
         target: the device.
@@ -41,7 +41,7 @@ def peak_of(target: Target, math: str) -> float:
 
 
 def kernel_seconds(target: Target, moved: float, calculating: float, sent: float = 0.0) -> float:
-    """Seconds of one run of a kernel; 0 where nothing is known of the device.
+    """Returns the seconds of one run of a kernel; 0 where nothing is known of the device.
 
     Args:
         target: the device.
@@ -55,12 +55,12 @@ def kernel_seconds(target: Target, moved: float, calculating: float, sent: float
 
 
 def _sending(target: Target, sent: float) -> float:
-    """Seconds in which bytes are sent; none where nothing is known of the links."""
+    """Returns seconds in which bytes are sent; none where nothing is known of the links."""
     return sent / target.link if target.link else 0.0
 
 
 def time_by(kernels: Iterable[Kernel], target: Target) -> dict[str, float]:
-    """Where the seconds of a program go: launches, and the bottlenecks of the rest.
+    """Returns where the seconds of a program go: launches, and the bottlenecks of the rest.
 
     Args:
         kernels: with seconds by :func:`kernel_seconds`.

@@ -44,7 +44,7 @@ _WHOLE = frozenset({"dot", "convolution", "sort", "custom-call", "fusion", "call
 
 
 def is_free(instruction: Instruction) -> bool:
-    """True if an instruction is no kernel."""
+    """Returns True if an instruction is no kernel."""
     if instruction.opcode == "custom-call":
         return instruction.target in _FREE_CALLS
     return instruction.opcode in FREE
@@ -114,7 +114,7 @@ def _of_fusion(
 
 
 def _results(fused: Computation) -> list[Instruction]:
-    """The instructions whose results a computation returns, tuples taken apart."""
+    """Returns the instructions whose results a computation returns, tuples taken apart."""
 
     def flat(instruction: Instruction) -> Iterator[Instruction]:
         if instruction.opcode != "tuple":
@@ -127,14 +127,14 @@ def _results(fused: Computation) -> list[Instruction]:
 
 
 def _behind(fused: Computation, instruction: Instruction) -> Instruction:
-    """The instruction behind bitcasts."""
+    """Returns the instruction behind bitcasts."""
     while instruction.opcode in _THROUGH and instruction.operands:
         instruction = fused.operand(instruction, 0)
     return instruction
 
 
 def _in_place(fused: Computation, made: Instruction) -> Instruction | None:
-    """The update that a result is, if it changes an operand of the fusion in place."""
+    """Returns the update that a result is, if it changes an operand of the fusion in place."""
     update = _behind(fused, made)
     if update.opcode not in ("dynamic-update-slice", "scatter"):
         return None
@@ -152,7 +152,7 @@ def _changed_in_place(fused: Computation, made: Instruction) -> float | None:
 
 
 def _demands(fused: Computation, program: Program) -> dict[str, float]:
-    """How many elements of each value a computation needs to make its results."""
+    """Returns how many elements of each value a computation needs to make its results."""
     demands: dict[str, float] = {}
     in_place = set()
     for made in _results(fused):
@@ -175,7 +175,7 @@ def _needed_of(
     program: Program,
     in_place: bool,
 ) -> list[float]:
-    """Elements of each operand that ``demand`` elements of the result need."""
+    """Returns the elements of each operand that ``demand`` elements of the result need."""
     sizes = [float(fused.instructions[name].size) for name in instruction.operands]
     op = instruction.opcode
     if op in _SLICES:

@@ -142,7 +142,7 @@ TABLE = {
 def forms_of(
     platform: str, half: str, flags: frozenset[str] = frozenset(), capability: str = ""
 ) -> DeviceForms:
-    """The row for a device.
+    """Returns the row for a device.
 
     Args:
         platform: JAX's platform name: ``"cpu"``, ``"gpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"`` ….
@@ -183,7 +183,7 @@ def current_forms(
     float32_math: str | None = None,
     convolution_math: str | None = None,
 ) -> DeviceForms:
-    """The row for the assumed device, or for JAX's default device if none is assumed.
+    """Returns the row for the assumed device, or for JAX's default device if none is assumed.
 
     Args:
         half: name of the half type.

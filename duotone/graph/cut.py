@@ -90,7 +90,7 @@ class Labelling:
             self._halves[full][half] = self._halves[full].get(half, 0) + cost
 
     def solve(self) -> list[Paint]:
-        """The cheapest labels; among several choices, the one with the fewest half labels."""
+        """Returns the cheapest labels; among equals, those with the fewest half labels."""
         found = self._label_certain()
         left = [v for v, paint in enumerate(found) if paint is None]
         if left:
@@ -176,7 +176,7 @@ def pay_for_casts(labels: Labelling, producer: int, read: set[int], cost: int) -
 
 
 def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> list[bool]:
-    """Which variables the half terminal reaches at maximum flow.
+    """Returns which variables the half terminal reaches at maximum flow.
 
     Args:
         gain: what half costs more than full, for each variable.
@@ -219,7 +219,7 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
 
 
 def _unit(costs: Sequence[int]) -> int:
-    """The unit in which costs are counted: their common divisor, or more if they are too large."""
+    """Returns the unit of costs: their common divisor, or more if they are too large."""
     unit = math.gcd(*costs)
     while sum(cost // (unit * LARGEST_CAPACITY) for cost in costs) > MOST_SPLITS:
         unit *= 2

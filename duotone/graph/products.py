@@ -31,7 +31,7 @@ SHORTEST = 8
 def meaning_of_dot(
     left: Sequence[object], right: Sequence[object], summed: Sequence[object]
 ) -> str:
-    """The table row of a dot that fills no matrix instruction; empty if it fills one.
+    """Returns the table row of a dot that fills no matrix instruction; empty if it fills one.
 
     A ``sum_of_products`` has no free axis on either side. A ``short_dot`` contracts fewer than
     :data:`SHORTEST` elements (an outer product contracts none). A dot with few rows or columns
@@ -113,6 +113,6 @@ def einsum_axes(equation: str, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes
 
 
 def _size(sides: Sequence[object]) -> float:
-    """The number of elements along some axes; infinity if the size of one is unknown."""
+    """Returns the number of elements along some axes; infinity if the size of one is unknown."""
     known = [side for side in sides if type(side) is int]
     return math.prod(known) if len(known) == len(sides) else math.inf

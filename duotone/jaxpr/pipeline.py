@@ -149,7 +149,7 @@ def paint_for_device(
 
 
 def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
-    """A program in which nothing is half, since mixed precision is switched off.
+    """Returns a program in which nothing is half, since mixed precision is switched off.
 
     Args:
         jaxpr: the program.

@@ -22,7 +22,7 @@ logger = logging.getLogger("duotone")
 
 @functools.lru_cache(maxsize=64)
 def resolved_for(policy: Policy, half: HalfType, forms: DeviceForms) -> Resolved:
-    """A policy as the stages take it, for the operations of JAX.
+    """Returns a policy as the stages take it, for the operations of JAX.
 
     Args:
         policy: merged with the environment.

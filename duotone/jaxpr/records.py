@@ -30,7 +30,7 @@ _ALIASES = {OWN_DOT: "dot_general", "duotone_instead": ""}
 
 
 def record_of(painted: PaintedProgram, collection: Collection | None = None) -> Record:
-    """The record of a painted program.
+    """Returns the record of a painted program.
 
     Args:
         painted: the program.
@@ -79,7 +79,7 @@ def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
 def _read(
     jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram, record: Record, collection: Collection
 ) -> Joined:
-    """The record of a program that a transformation made from a painted one."""
+    """Returns the record of a program that a transformation made from a painted one."""
     built, half = build(jaxpr), painted.half.name
     lists = OpLists.for_half(ENTRIES, half)
 

@@ -217,7 +217,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def view(record: Record | Any, where: str | None = None, *, most: int = 100) -> Any:
-    """A record as text for the terminal: totals and reasons, or single operations.
+    """Returns a record as text for the terminal: totals and reasons, or single operations.
 
     Args:
         record: the result of :func:`explain`, or a :class:`Rewritten`.

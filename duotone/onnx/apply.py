@@ -52,7 +52,7 @@ def apply(painted: PaintedModel, storage: Storage) -> tuple[ModelProto, CastPlan
 
 
 def _without_graph(model: ModelProto) -> ModelProto:
-    """A model without its graph."""
+    """Returns a model without its graph."""
     made = ONNX.ModelProto()
     for field, value in model.ListFields():
         if field.name == "graph":
@@ -129,7 +129,7 @@ class Writer:
                 self._names[value] = self._unique(f"{name}_{_SUFFIX[_other(to)]}")
 
     def _name(self, value: int, want: Paint | None, body: int) -> str:
-        """The name under which a graph reads a value."""
+        """Returns the name under which a graph reads a value."""
         if value in self._built.constants:
             paints = (want,) if want is not None else (Paint.FULL, Paint.HALF)
             return next(
@@ -240,7 +240,7 @@ class Writer:
         return ONNX.helper.make_node("Cast", [self._names[value]], [name], own, to=number)
 
     def _step(self, step: Step, part: Part) -> list[NodeProto]:
-        """The nodes that replace one node."""
+        """Returns the nodes that replace one node."""
         old = step.node
         if step.index < 0 and not step.parts and step.outputs[0] in self._built.constants:
             return self._constant(step)
@@ -289,7 +289,7 @@ class Writer:
                 made.attribute.append(ONNX.helper.make_attribute("value", zero))
 
     def _drop(self, step: Step, name: str, want: Paint | None) -> bool:
-        """True for a cast that has become an identity; its readers then read its operand."""
+        """Returns True for a cast that became an identity; its readers then read its operand."""
         read, made = step.inputs[0], step.outputs[0]
         values = self._graph.values
         half = self._half.name
@@ -303,7 +303,7 @@ class Writer:
         return True
 
     def _constant(self, step: Step) -> list[NodeProto]:
-        """The nodes of a constant, one for each precision in which it is read."""
+        """Returns the nodes of a constant, one for each precision in which it is read."""
         value = step.outputs[0]
         nodes = []
         for paint in (Paint.FULL, Paint.HALF):
@@ -331,7 +331,7 @@ def _other(paint: Paint) -> Paint:
 
 
 def _all_names(graph: GraphProto) -> Iterator[str]:
-    """All names of values, including nested graphs."""
+    """Yields all names of values, including nested graphs."""
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
@@ -342,7 +342,7 @@ def _all_names(graph: GraphProto) -> Iterator[str]:
 
 
 def _names_of_nodes(graph: GraphProto) -> Iterator[str]:
-    """The names of all nodes."""
+    """Yields the names of all nodes."""
     for node in graph.node:
         yield node.name
         for inner in graphs_in(node):

@@ -66,11 +66,11 @@ class Difference:
         return max((value.error for value in self.outputs), default=0.0)
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """Returns all of it as JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     def __str__(self) -> str:
-        """Results first, then where the two first differ."""
+        """Returns the results first, then where the two first differ."""
         lines = [f"{'result':<32} {'error':>10} {'ULP':>8} {'saturated':>10}"]
         for value in self.outputs:
             row = f"{value.error:>10.2e} {value.ulp:>8.1f} {value.saturated:>10}"
@@ -145,7 +145,7 @@ def compare(first: Any, second: Any, data: Any = None, *, seed: int = 0) -> Diff
 
 
 def _both(name: str, values: list[dict[str, Any]]) -> bool:
-    """True if a value has numbers of one shape in both."""
+    """Returns True if a value has numbers of one shape in both."""
     arrays: list[Any] = [one.get(name) for one in values]
     if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in arrays):
         return False

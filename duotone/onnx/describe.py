@@ -115,7 +115,7 @@ def describe(
 
 
 def _neutral(name: str, read: Sequence[int]) -> str:
-    """The neutral name; a maximum of other than two values has none."""
+    """Returns the neutral name; a maximum of other than two values has none."""
     return name if name in ("Max", "Min") and len(read) != 2 else NEUTRAL.get(name, name)
 
 

@@ -89,13 +89,13 @@ def read(model: ModelProto | str | Path) -> Source:
 
 
 def named_error(source: Source, error: OnnxError) -> OnnxError:
-    """The same error with the file's name."""
+    """Returns the same error with the file's name."""
     return error if source.path is None else OnnxError(f"{source.path}: {error}")
 
 
 @contextlib.contextmanager
 def naming(source: Source) -> Iterator[None]:
-    """A context that adds the name of the file to errors.
+    """Returns a context that adds the name of the file to errors.
 
     Raises:
         OnnxError: an error of the block, with the name.
@@ -209,7 +209,7 @@ def _location(tensor: TensorProto) -> str:
 
 
 def data_file(out: Path) -> Path:
-    """The file of a model's external data."""
+    """Returns the file of a model's external data."""
     return out.with_name(f"{out.name}.data")
 
 

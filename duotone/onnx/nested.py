@@ -196,7 +196,7 @@ def _close(
 
 
 def graph_name(part: Part, slot: int) -> str:
-    """The name of a result of a graph."""
+    """Returns the name of a result of a graph."""
     return part.graph.output[slot].name
 
 

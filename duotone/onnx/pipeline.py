@@ -221,7 +221,7 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def inferred(model: ModelProto) -> GraphProto | None:
-    """The graph with the shapes that ONNX infers; ``None`` where it finds none."""
+    """Returns the graph with the shapes that ONNX infers; ``None`` where it finds none."""
     bare = ONNX.ModelProto()
     bare.ir_version = model.ir_version
     bare.opset_import.extend(model.opset_import)
@@ -269,7 +269,7 @@ def _stub(tensor: TensorProto, made: TensorProto) -> None:
 
 
 def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
-    """The policy as the stages take it, for the operations of a model.
+    """Returns the policy as the stages take it, for the operations of a model.
 
     Raises:
         UnknownOperationError: a list edit names an operation that neither ONNX nor the model has.
@@ -281,7 +281,7 @@ def _resolved(model: ModelProto, policy: Policy, half: HalfType) -> Resolved:
 
 
 def names_of(built: Built, node: Node) -> tuple[str, ...]:
-    """The names by which a node may be meant: of the node, its operation, its results."""
+    """Returns the names by which a node may be meant: of the node, its operation, its results."""
     op = built.operations.get(node.index, node.op)
     own = str(node.source)
     path = f"{node.scope}/{op}" if node.scope else op
@@ -317,7 +317,7 @@ def _say_idle_patterns(built: Built, pins: Pins) -> None:
 
 
 def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
-    """Measured ranges by value, of the outermost graph alone."""
+    """Returns measured ranges by value, of the outermost graph alone."""
     found = {
         value.index: measured[built.names[value.index]]
         for value in built.graph.values
@@ -327,7 +327,7 @@ def _assumptions(built: Built, measured: Mapping[str, Measured]) -> Assumptions:
 
 
 def shown_graph(built: Built) -> Graph:
-    """The graph whose nodes have the names of their operations in the file, for the record."""
+    """Returns the graph whose nodes are named by their operations in the file."""
     nodes = tuple(
         dataclasses.replace(node, op=built.operations[node.index])
         if node.index in built.operations

@@ -274,7 +274,7 @@ class Reader:
         return Step(node, -1, [], [], [value])
 
     def _plain(self, node: NodeProto, inputs: list[int], part: Part, hints: Hints) -> Step:
-        """A node without a graph inside."""
+        """Returns a node without a graph inside."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         found = signature(node.op_type, domain, self.opsets.get(domain, 1))
         read = [self.values[v] if v >= 0 else None for v in inputs]

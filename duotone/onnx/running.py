@@ -37,7 +37,7 @@ _FLOATS = (FLOAT, NUMBERS["float16"])
 
 
 def session(model: ModelProto | Path, *, optimize: bool = False) -> Any:
-    """A session of ONNX Runtime on the CPU.
+    """Returns a session of ONNX Runtime on the CPU.
 
     Args:
         model: a file, or a message without external data.
@@ -79,7 +79,7 @@ def _one_line(error: Exception) -> str:
 
 
 def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
-    """Random inputs with which a session runs.
+    """Returns random inputs with which a session runs.
 
     It tries sizes for unknown dimensions: 1 for a batch, several numbers for the others.
 
@@ -104,7 +104,7 @@ def inputs_for(opened: Any, seed: int = 0) -> dict[str, Any]:
 
 
 def _shape(asked: Sequence[Any], side: int, last: bool) -> list[int]:
-    """A shape with ``side`` for unknown dimensions: all but the first axis, or only the last."""
+    """Returns a shape with ``side`` for all but the first unknown axis, or only the last."""
     free = {len(asked) - 1} if last else set(range(1, len(asked)))
     return [
         size if isinstance(size, int) and size > 0 else side if axis in free else 1
@@ -165,7 +165,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def fitted(opened: Any, feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs in the dtypes that a session asks for.
+    """Returns inputs in the dtypes that a session asks for.
 
     Raises:
         ArgumentError: one is missing, or of another shape or kind than the model takes.
@@ -205,7 +205,7 @@ def _type_text(asked: Any) -> str:
 
 
 def with_all_values(model: ModelProto) -> tuple[ModelProto, list[str]]:
-    """A model that also returns the float values of its outermost graph, and their names.
+    """Returns a model that also returns the float values of its outermost graph, and their names.
 
     Values of unknown type are left out.
     """

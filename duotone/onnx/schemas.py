@@ -52,11 +52,11 @@ class Signature:
     fewest: int
 
     def operand(self, slot: int) -> Parameter | None:
-        """The formal operand in a slot."""
+        """Returns the formal operand in a slot."""
         return _at(self.inputs, slot, self.many_inputs)
 
     def result(self, slot: int) -> Parameter | None:
-        """The formal result in a slot."""
+        """Returns the formal result in a slot."""
         return _at(self.outputs, slot, self.many_outputs)
 
 
@@ -68,7 +68,7 @@ def _at(formals: Sequence[Parameter], slot: int, many: bool) -> Parameter | None
 
 @functools.cache
 def signature(operation: str, domain: str, opset: int) -> Signature | None:
-    """The signature of an operation, or ``None`` if ONNX has none.
+    """Returns the signature of an operation, or ``None`` if ONNX has none.
 
     Args:
         operation: its type, such as ``"Conv"``.

@@ -73,7 +73,7 @@ def check_operands(node: NodeProto, found: Signature | None) -> None:
 
 
 def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict[str, str]:
-    """The dtype of each type variable of a node.
+    """Returns the dtype of each type variable of a node.
 
     Args:
         node: the node.
@@ -117,7 +117,7 @@ def results(
     operands: Sequence[str],
     declared: Callable[[str], str],
 ) -> list[str]:
-    """The dtype of each result of a node without a graph inside.
+    """Returns the dtype of each result of a node without a graph inside.
 
     Args:
         node: the node.
@@ -145,14 +145,14 @@ def results(
 
 
 def _stashed(node: NodeProto, slot: int) -> str:
-    """The dtype of the statistics that a norm returns."""
+    """Returns the dtype of the statistics that a norm returns."""
     if node.op_type == "LayerNormalization" and slot:
         return dtype_of(attribute(node, "stash_type") or FLOAT)
     return NO_DTYPE
 
 
 def _special(node: NodeProto, operands: Sequence[str]) -> str:
-    """The dtype of the first result if an attribute gives it; empty for most operations."""
+    """Returns the dtype of the first result if an attribute gives it; empty for most operations."""
     op = node.op_type
     if op in ("Constant", "ConstantOfShape"):
         return _of_constant(node)

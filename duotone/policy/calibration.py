@@ -178,7 +178,7 @@ class Calibration:
 
 
 def _read(file: Path, data: Any) -> Calibration:
-    """The record in the data of a file."""
+    """Returns the record in the data of a file."""
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise CalibrationError(
             f"{file} is no calibration: it does not say that it holds a {_FORMAT}. Save one with "
@@ -218,7 +218,7 @@ def _read_value(data: Any) -> ValueRange:
 
 
 def _read_count(data: Any, name: str) -> int:
-    """A whole number from 0 on."""
+    """Returns a whole number from 0 on."""
     number = data[name]
     if type(number) is not int or number < 0:
         raise ValueError(f"{name} is {number!r}, which is no whole number from 0 on")

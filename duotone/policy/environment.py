@@ -107,7 +107,7 @@ class Setting(NamedTuple):
 
 
 def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """All settings in `environ`, in the order of ``VARIABLES``.
+    """Returns all settings in `environ`, in the order of ``VARIABLES``.
 
     Args:
         environ: Variable names and values, such as ``os.environ``.
@@ -136,7 +136,7 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
 
 
 def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
-    """Settings of float32 math from TensorFlow's and NVIDIA's variables, the strongest last."""
+    """Returns float32 math settings from TensorFlow's and NVIDIA's variables, strongest last."""
     own = {variable.field: variable.duotone for variable in VARIABLES}
     settings = []
     for variable in MATH_VARIABLES:
@@ -189,7 +189,7 @@ def _parse_list(name: str, value: str) -> frozenset[str]:
 
 
 def _some_of(field: str, example: str) -> Variable:
-    """The variable of what can be switched off by name."""
+    """Returns the variable of what can be switched off by name."""
     kind, known = field.removesuffix("_remove"), REMOVABLE[field]
     takes = f"names of {kind} separated by commas, such as {example} (empty: none)"
 
@@ -233,7 +233,7 @@ _BOOLEAN_TAKES = "0, 1, true or false"
 
 
 def parse_boolean(name: str, value: str) -> bool:
-    """The truth value of the variable called `name`."""
+    """Returns the truth value of the variable called `name`."""
     truth = {"0": False, "false": False, "1": True, "true": True}.get(value.lower())
     if truth is None:
         raise environment_error(name, value, "not a truth value", _BOOLEAN_TAKES)
@@ -265,7 +265,7 @@ _VMODULE_TAKES = f"module=level pairs separated by commas, such as {_LOGGED_MODU
 
 
 def _parse_vmodule(name: str, value: str) -> bool:
-    """True if painting decisions are logged. As in TensorFlow, the last entry of a module counts.
+    """Checks if painting decisions are logged. As in TensorFlow, the last entry of a module counts.
 
     TF_CPP_VMODULE belongs to all of TensorFlow, so what it says of other modules is not ours to
     judge; in DUOTONE_VMODULE another module can only be a slip.

@@ -31,7 +31,7 @@ _PATHS = ("log_path", "calibration")
 
 
 def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
-    """The arguments for a policy that a file holds.
+    """Returns the arguments for a policy that a file holds.
 
     Args:
         path: of the file.

@@ -139,7 +139,7 @@ _BY_PLAIN_NAME = {name.lower(): name for name in TENSORFLOW_OPERATIONS}
 
 
 def advice(name: str, known: Collection[str], shows: str = SHOWS_NAMES) -> str:
-    """The name to write instead of `name`, as the end of a sentence in an error message.
+    """Returns the name to write instead of `name`, as the end of a sentence in an error message.
 
     Args:
         name: An operation name that is not in `known`.

@@ -292,7 +292,7 @@ class Policy:
         return [(field, value, f"{FILE}{path}") for field, value in held.items()]
 
     def _set_fields(self) -> dict[str, Any]:
-        """The value of each field that differs from its default."""
+        """Returns the value of each field that differs from its default."""
         found = {field: getattr(self, field) for field in _DEFAULTS}
         return {field: value for field, value in found.items() if value != _DEFAULTS[field]}
 
@@ -327,7 +327,7 @@ class Policy:
             raise UnknownOperationError("\n  ".join(lines))
 
     def replace(self, **changes: Any) -> Policy:
-        """A copy with some fields changed, checked like a new policy.
+        """Returns a copy with some fields changed, checked like a new policy.
 
         Args:
             **changes: New values by field name.
@@ -358,7 +358,7 @@ class Policy:
         return described(self._set_fields(), LISTS, (o.source for o in self._origins))
 
     def _sources(self, field: str, entry: str) -> list[str]:
-        """Where an entry was asked for: the argument in code, one or more variables, or both."""
+        """Returns what asked for an entry: the argument in code, environment variables or both."""
         found = [o.source for o in self._origins if (o.field, o.entry) == (field, entry)]
         return found or [f"Policy({field}=...)"]
 

@@ -57,7 +57,7 @@ class Range(Protocol):
 
 
 def mark(value: Range) -> str:
-    """``"overflows"`` if float16 ends before the largest magnitude.
+    """Returns ``"overflows"`` if float16 ends before the largest magnitude.
 
     ``"underflows"`` if more than half of the elements are below its normal numbers, else nothing.
     """
@@ -67,7 +67,7 @@ def mark(value: Range) -> str:
 
 
 def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
-    """Measured ranges as a rich renderable.
+    """Returns measured ranges as a Rich renderable.
 
     Args:
         title: a line above.
@@ -114,14 +114,14 @@ def _broken(name: str, width: int) -> str:
 
 
 def _share(share: float) -> str:
-    """A share in percent; a dot for none, and never 0 for some."""
+    """Returns a share in percent; a dot for none, and never 0 for some."""
     if share == 0.0:
         return "."
     return "<0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def render(title: str, values: Sequence[Range]) -> str:
-    """:func:`table` as plain text, as wide as the terminal (at least 80 columns)."""
+    """Returns :func:`table` as plain text, as wide as the terminal (at least 80 columns)."""
     width = max(shutil.get_terminal_size().columns, _WIDTH)
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table(title, values, width))

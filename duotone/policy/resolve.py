@@ -78,7 +78,7 @@ _DEFAULT = Policy()
 def edited_lists(
     policy: Policy, half: HalfType, entries: tuple[Entry, ...], rename: Rename = frozenset
 ) -> OpLists:
-    """The lists for a half type, with a policy's level and edits.
+    """Returns the lists for a half type, with a policy's level and edits.
 
     Args:
         policy: merged with the environment.
@@ -104,7 +104,7 @@ def _measurements(
 
 
 def _reduce_dtype(policy: Policy, half: HalfType) -> str | None:
-    """The dtype in which devices add up gradients, if the policy names one.
+    """Returns the dtype in which devices add up gradients, if the policy names one.
 
     Raises:
         PolicyError: it is the other half type.

@@ -32,7 +32,7 @@ class Names(Protocol):
     """
 
     def __contains__(self, name: object, /) -> bool:
-        """True if this is one of the names."""
+        """Returns True if this is one of the names."""
         ...
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +81,7 @@ HEAL_AFTER = 3
 
 
 def heal_after(value: object) -> int:
-    """The number of steps after which to heal, 0 for never, from a switch or that number."""
+    """Returns the steps after which to heal, from a switch or a number; 0 for never."""
     if isinstance(value, bool):
         return HEAL_AFTER if value else 0
     if not isinstance(value, int):
@@ -161,7 +161,7 @@ def calibrations(value: Any) -> Calibration | tuple[Calibration, ...] | None:
 
 
 def folder(value: object) -> Path | None:
-    """The absolute path of a folder that can be written to; None for none."""
+    """Returns the absolute path of a folder that can be written to; None for none."""
     if value is None:
         return None
     if not isinstance(value, (str, os.PathLike)):
@@ -181,7 +181,7 @@ def folder(value: object) -> Path | None:
 
 
 def stated_ranges(value: object) -> StatedRanges:
-    """The entries of ``ranges``, sorted by name."""
+    """Returns the entries of ``ranges``, sorted by name."""
     if isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in value):
         value = dict(value)
     if not isinstance(value, Mapping):

@@ -37,7 +37,7 @@ class Levels:
     anchors: tuple[bool, ...]
 
     def is_far(self, value: int, reader: int) -> bool:
-        """True if a reader needs a value to be in memory, or to be recomputed."""
+        """Returns True if a reader needs a value to be in memory, or to be recomputed."""
         return self.nodes[reader] > self.values[value]
 
 

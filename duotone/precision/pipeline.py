@@ -176,7 +176,7 @@ def _classify(graph: Graph, resolved: Resolved, names: NodeNames) -> Classes:
 def _find_ranges(
     graph: Graph, resolved: Resolved, can: Capabilities, assumptions: Assumptions
 ) -> Ranges:
-    """The ranges that somebody reads: duotone's rules, or a rule for any painter."""
+    """Returns the ranges that somebody reads: duotone's rules, or a rule for any painter."""
     if resolved.by_rules or resolved.knows_values or can.ranges_for_all_painters:
         return find_ranges(graph, assumptions, can.interval_rules)
     return NO_RANGES

@@ -157,7 +157,7 @@ class Record:
     summary: Summary
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The record as JSON: ``{"summary": …, "operations": […], "casts": […]}``."""
+        """Returns the record as JSON: ``{"summary": …, "operations": […], "casts": […]}``."""
         data: dict[str, Any] = {
             "summary": {
                 **dataclasses.asdict(self.summary),
@@ -170,7 +170,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: str) -> Self:
-        """The record that :meth:`to_json` wrote.
+        """Returns the record that :meth:`to_json` wrote.
 
         Args:
             content: the JSON.
@@ -261,12 +261,12 @@ def make_record(
 
 
 def shape_of(graph: Graph, value: int) -> tuple[str, ...]:
-    """The dimensions of a value, in the form that records use."""
+    """Returns the dimensions of a value, in the form that records use."""
     return tuple(str(dimension) for dimension in graph.values[value].shape)
 
 
 def maker_of(graph: Graph, value: int) -> str:
-    """The name of the operation that makes a value; ``"input"`` or ``"constant"`` without one."""
+    """Returns the operation that makes a value; ``"input"`` or ``"constant"`` without one."""
     producer = graph.values[value].producer
     if producer >= 0:
         return graph.nodes[producer].op
@@ -331,7 +331,7 @@ def _operation(
 
 
 def sizes_of(node: Node) -> tuple[int, ...]:
-    """The sizes of a dot or convolution, in the form that records use."""
+    """Returns the sizes of a dot or convolution, in the form that records use."""
     found = node.attributes.get("sizes", ())
     return found if isinstance(found, tuple) else ()
 
@@ -346,7 +346,7 @@ def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], .
 
 
 def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str, ...]:
-    """The dtype of each operand after casts."""
+    """Returns the dtype of each operand after casts."""
     return tuple(
         half if may_be_half and compute is Paint.HALF else graph.values[index].dtype
         for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
@@ -354,7 +354,7 @@ def _operands(graph: Graph, node: Node, compute: Paint, half: str) -> tuple[str,
 
 
 def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
-    """The bytes of operands and results."""
+    """Returns the bytes of operands and results."""
     total = 0
     for values, flags, paint in (
         (node.inputs, node.half_inputs, compute),

@@ -65,7 +65,7 @@ Facts = Mapping[str, Fact]
 
 
 def is_container_name(operation: str) -> bool:
-    """True if an operation with this name only runs others."""
+    """Returns True if an operation with this name only runs others."""
     return _CONTAINER_NAME.fullmatch(operation) is not None
 
 

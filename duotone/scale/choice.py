@@ -80,7 +80,7 @@ def fixed_loss_scale(value: float) -> FixedLossScale:
 
 
 def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
-    """The argument ``loss_scale``, checked without touching a device.
+    """Returns the argument ``loss_scale``, checked without touching a device.
 
     Args:
         loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None for none.
@@ -117,7 +117,7 @@ def check_loss_scale(loss_scale: Any) -> str | float | LossScale | None:
 
 
 def make_loss_scale(loss_scale: Any, half_name: str | None) -> LossScale:
-    """The loss scale that an argument means, with new arrays.
+    """Returns the loss scale that an argument means, with new arrays.
 
     Args:
         loss_scale: the argument, as for :func:`check_loss_scale`.

@@ -117,7 +117,7 @@ def scaled_parts(
     allow_int: bool,
     what: str = "loss_fn",
 ) -> Callable[..., tuple[jax.Array, Any, Any]]:
-    """:func:`scaled_value_and_grad` without the check of the gradients.
+    """Calls :func:`scaled_value_and_grad` without the check of the gradients.
 
     Args:
         loss_fn: returns a floating scalar, or a pair ``(loss, aux)`` with `has_aux`.
@@ -237,7 +237,7 @@ def check_reach(name: str, argnums: int | tuple[int, ...], count: int) -> None:
 
 
 def _split(loss_fn: str, has_aux: bool, output: Any) -> tuple[jax.Array, Any]:
-    """The loss as an array and the auxiliary output, or an error that names the function."""
+    """Returns the loss as an array and the auxiliary output; an error names the function."""
     aux = None
     if has_aux:
         if not isinstance(output, tuple | list) or len(output) != 2:

@@ -17,7 +17,7 @@ from jax import lax
 
 
 def is_inexact(leaf: Any) -> bool:
-    """True if a leaf is a floating or complex array or number."""
+    """Returns True if a leaf is a floating or complex array or number."""
     if isinstance(leaf, float | complex):
         return True
     dtype = getattr(leaf, "dtype", None)

@@ -261,7 +261,7 @@ def _whole(name: str, number: Any) -> int:
 def _scalar_writer(
     logdir: Any, writer: Any
 ) -> tuple[Callable[[str, float, int], Any] | None, Callable[[], Any] | None]:
-    """The function that writes one scalar, and the one that flushes."""
+    """Returns the function that writes one scalar, and the one that flushes."""
     if logdir is not None and writer is not None:
         raise ArgumentError("LossScaleMonitor: give logdir or writer, not both.")
     if logdir is not None:

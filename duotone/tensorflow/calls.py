@@ -78,19 +78,19 @@ def release(graph: GraphDef, marks: Marks, functions: Sequence[str]) -> None:
 
 
 def function_names(graph: GraphDef) -> list[str]:
-    """The names of a graph's functions, in order."""
+    """Returns the names of a graph's functions, in order."""
     return [function.signature.name for function in graph.library.function]
 
 
 def _bodies(graph: GraphDef) -> Iterator[Any]:
-    """The nodes of the graph, then those of each function."""
+    """Yields the nodes of the graph, then those of each function."""
     yield graph.node
     for function in graph.library.function:
         yield function.node_def
 
 
 def _to_keep(nodes: Sequence[NodeDef]) -> list[NodeDef]:
-    """Callers, and TensorList ops that are joined to one by ops that may carry a list."""
+    """Returns callers, and TensorList ops joined to one by ops that may carry a list."""
     callers = {node.name for node in nodes if _calls(node)}
     if not callers:
         return []
@@ -121,7 +121,7 @@ def _holds_list(node: NodeDef) -> bool:
 
 
 def _calls(node: NodeDef) -> bool:
-    """True if a node calls a function that an attribute names."""
+    """Returns True if a node calls a function that an attribute names."""
     return node.op not in _KNOWN and any(
         value.HasField("func") or (value.HasField("list") and len(value.list.func))
         for value in node.attr.values()

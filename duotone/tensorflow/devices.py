@@ -64,7 +64,7 @@ class Device:
             )
 
     def resolve(self, dtype: str) -> Device:
-        """This device with a definite type."""
+        """Returns this device with a definite type."""
         if self.type is not None:
             return self
         return dataclasses.replace(self, type="gpu" if dtype == "float16" else "cpu")
@@ -97,7 +97,7 @@ class Placement:
     has_number: bool
 
     def is_on(self, wanted: str) -> bool:
-        """True if it names one device of a type that contains ``wanted``, in any case."""
+        """Returns True if it names one device of a type that contains ``wanted``, in any case."""
         return self.valid and self.has_number and wanted in self.type.lower()
 
 

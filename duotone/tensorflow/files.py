@@ -71,13 +71,13 @@ class GraphFile:
         return self.file != self.path
 
     def meta_graphs(self) -> tuple[Any, ...]:
-        """Its MetaGraphDefs; none of a GraphDef."""
+        """Returns the MetaGraphDefs of the file; none for a GraphDef."""
         if self.kind == "SavedModel":
             return tuple(self.message.meta_graphs)
         return (self.message,) if self.kind == "MetaGraphDef" else ()
 
     def graphs(self) -> tuple[GraphDef, ...]:
-        """Its graphs, one of each MetaGraphDef."""
+        """Returns the graphs of the file, one of each MetaGraphDef."""
         if self.kind == "GraphDef":
             return (self.message,)
         return tuple(meta_graph.graph_def for meta_graph in self.meta_graphs())
@@ -202,7 +202,7 @@ def _serialized(path: Path, message: Any, *, text: bool) -> bytes:
 
 
 def _bytes_of(file: Path) -> bytes:
-    """The content of a file of a size that can be a graph."""
+    """Returns the content of a file of a size that can be a graph."""
     try:
         if not file.is_file():
             what = "is not a regular file" if file.exists() else "does not exist"
@@ -231,7 +231,7 @@ def _parse(content: bytes, file: Path) -> tuple[Kind, Any]:
 
 
 def _text_of(content: bytes) -> str | None:
-    """The content as text, or None if it is not."""
+    """Returns the content as text, or None if it is not."""
     if _CONTROL.search(content):
         return None
     try:
@@ -279,14 +279,14 @@ def _parse_binary(content: bytes, file: Path) -> tuple[Kind, Any]:
 
 
 def _is_plausible(found: GraphFile) -> bool:
-    """True if most nodes are nodes. Bytes of one kind may happen to parse as another."""
+    """Returns True if most nodes are nodes. Bytes of one kind may happen to parse as another."""
     nodes = [node for graph in found.graphs() for node in graph.node]
     real = sum(bool(node.name and node.op) for node in nodes)
     return bool(found.graphs()) and 2 * real >= len(nodes)
 
 
 def _bad_text(file: Path, kind: Kind, error: Exception) -> GraphDefError:
-    """Without most of a long line, which the parser repeats."""
+    """Shortens a long line, which the parser repeats."""
     position = "line " if isinstance(error, text_format.ParseError) else ""
     return GraphDefError(f"{file} is no valid {kind} in text form: {position}{str(error)[:300]}")
 
@@ -312,7 +312,7 @@ def _what_is_wrong(content: bytes) -> str:
 
 
 def _outer_fields(content: bytes) -> Iterator[tuple[int, int | None, int]]:
-    """Position, claimed size (None: not a field) and end of each outermost field."""
+    """Yields position, claimed size (None: not a field) and end of each outermost field."""
     position = 0
     while position < len(content):
         tag, value = _varint(content, position)

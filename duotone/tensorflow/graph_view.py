@@ -27,7 +27,7 @@ _SHOWN = 3
 
 
 def bodies(result: RewriteResult) -> Iterator[tuple[str, BodyResult]]:
-    """The graph, named ``""``, and the functions of its library by name."""
+    """Yields the graph, named ``""``, and the functions of its library by name."""
     yield "", result
     yield from result.functions.items()
 
@@ -61,7 +61,7 @@ class Totals(NamedTuple):
 
 
 def totals(result: RewriteResult) -> Totals:
-    """The figures of one rewrite."""
+    """Returns the figures of one rewrite."""
     everything = [body for _, body in bodies(result)]
     casts = [cast for body in everything for cast in body.casts]
     to_half = sum(cast.to != "f32" for cast in casts)
@@ -110,7 +110,7 @@ def summary(graph: GraphResult) -> Table:
 
 
 def half_before(graph: GraphDef) -> Counter[str]:
-    """The number of nodes of a graph and its functions that have a half type already.
+    """Returns the number of nodes of a graph and its functions that have a half type already.
 
     Returns:
         Counts by the name of the half type; empty for a float32 graph.
@@ -140,7 +140,7 @@ def comparison(results: Mapping[str, RewriteResult]) -> Table:
 
 
 def by_op(result: RewriteResult) -> Table:
-    """One line for each op, list and reason: how many types became half and how many did not."""
+    """Returns a line for each op, list and reason: how many types became half or stayed."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for _, body in bodies(result):
         for decision in body.decisions:
@@ -226,7 +226,7 @@ def _by_node(body: BodyResult) -> Mapping[str, list[Decision]]:
 
 
 def _shown(decisions: list[Decision]) -> Shown:
-    """How a node with these decisions is shown."""
+    """Returns how a node with these decisions is shown."""
     found = {decision.precision for decision in decisions}
     half = next((_HALF[precision] for precision in found if precision in _HALF), "")
     precision = (f"{half} and float32" if "f32" in found else half) if half else _FULL
@@ -244,6 +244,6 @@ def _path(where: str, node: str) -> str:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    """The first few names."""
+    """Returns the first few names."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more if names else "nothing"

@@ -55,7 +55,7 @@ def walk(
     neighbours: Callable[[int], Iterable[int]],
     through: Callable[[int], bool],
 ) -> list[int]:
-    """The starts, and the units reached from them through accepted units.
+    """Returns the starts, and the units reached from them through accepted units.
 
     Args:
         starts: in order; a start that was reached before is skipped.

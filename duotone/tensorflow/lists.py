@@ -20,7 +20,7 @@ from duotone.tensorflow.devices import DEFAULT_DEVICE, Device
 
 
 def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
-    """The lists before any edit.
+    """Returns the lists before any edit.
 
     Args:
         dtype: ``"float16"`` or ``"bfloat16"``.

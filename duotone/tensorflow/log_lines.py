@@ -72,7 +72,7 @@ class Rewrite:
 
 
 def log_lines(done: Rewrite) -> Iterator[str]:
-    """The lines that TensorFlow logs of a rewrite."""
+    """Yields the lines that TensorFlow logs of a rewrite."""
     cuda = done.facts.dtype == "float16"
     name = "auto_mixed_precision" + ("" if cuda else "_onednn_bfloat16")
     if cuda:
@@ -126,7 +126,7 @@ def _tensor_lists(done: Rewrite) -> Iterator[str]:
 
 
 def _passes(done: Rewrite) -> Iterator[str]:
-    """Log lines of each pass: the nodes that it painted."""
+    """Returns the log lines of each pass: the nodes that it painted."""
     events: dict[str, list[PaintedUnit]] = {}
     for event in done.precisions.journal:
         events.setdefault(event.stage, []).append(event)
@@ -148,7 +148,7 @@ def _passes(done: Rewrite) -> Iterator[str]:
 
 
 def _painting(done: Rewrite, event: PaintedUnit) -> str:
-    """The line of one event."""
+    """Returns the line of one event."""
     units = done.facts.units
     node = units.nodes[units.node[event.unit]]
     precision = "DENY" if event.deny else "ALLOW"

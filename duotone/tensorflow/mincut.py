@@ -123,7 +123,7 @@ class _Variables:
             self._tie(group)
 
     def of_unit(self, unit: int) -> int:
-        """The variable of a unit; 0 and 1 mean fixed precisions."""
+        """Returns the variable of a unit; 0 and 1 mean fixed precisions."""
         variable = self._of_unit[unit]
         while self._tied[variable] != variable:
             variable = self._tied[variable]
@@ -155,7 +155,7 @@ def _may_be_half(facts: Facts, precisions: Precisions, unit: int) -> bool:
 
 
 def _is_open(facts: Facts, precisions: Precisions, unit: int, below: set[int]) -> bool:
-    """True if a unit may take either precision."""
+    """Returns True if a unit may take either precision."""
     if unit in precisions.allow:
         return True
     if not _may_be_half(facts, precisions, unit):
@@ -189,7 +189,7 @@ def _loops(facts: Facts) -> list[list[int]]:
 
 
 def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[bool]:
-    """For each variable, whether it is half."""
+    """Returns, for each variable, whether it is half."""
     # Of several cheapest labellings, the cut returns the one with the fewest "half" labels. The one
     # with the most half units is wanted here, so "half" and "full" are swapped.
     labels = Labelling(variables.count)

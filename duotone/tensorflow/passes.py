@@ -183,7 +183,7 @@ def _follow_allow(
 
 
 def reads_variable(units: Units, node: int) -> bool:
-    """True if a node gives the value of an old-style variable: Identity, Enter over Identity."""
+    """Checks if a node gives the value of an old-style variable: Identity, Enter over Identity."""
     op = units.nodes[node].op
     while op == "Enter" and units.sources[node]:
         node = units.sources[node][0][0]

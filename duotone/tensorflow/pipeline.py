@@ -84,7 +84,7 @@ class _Settings:
     kept_full: tuple[re.Pattern[str], ...]
 
     def find_op(self, name: str) -> OpDefinition | None:
-        """The definition of an op or function."""
+        """Returns the definition of an op or function."""
         return self.functions.get(name) or find_op(name)
 
 
@@ -239,7 +239,7 @@ _PAINT: Mapping[str, Callable[[Facts, ElementCount], Precisions]] = {
 
 
 def _names(node: NodeDef, item: str) -> tuple[str, ...]:
-    """The names of a node: of a function's, with the function's before it as well."""
+    """Returns the names of a node: of a function's, with the function's before it as well."""
     return (node.name,) if item == MAIN_GRAPH else (node.name, f"{item}/{node.name}")
 
 

@@ -169,7 +169,7 @@ class _Kept:
 
 
 def _graphs_of(source: files.GraphFile) -> list[tuple[GraphDef, Any]]:
-    """Each graph of a file with its MetaGraphDef, if it has one."""
+    """Yields each graph of a file with its MetaGraphDef, if it has one."""
     if source.kind == "GraphDef":
         return [(source.message, None)]
     return [(meta_graph.graph_def, meta_graph) for meta_graph in source.meta_graphs()]
@@ -207,6 +207,6 @@ def _kept(
 
 
 def _unread(graph: GraphDef) -> set[str]:
-    """The nodes that no node reads, by data or control inputs."""
+    """Returns the nodes that no node reads, by data or control inputs."""
     read = {node_of(text) for node in graph.node for text in node.input}
     return {node.name for node in graph.node} - read

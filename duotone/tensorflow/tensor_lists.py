@@ -55,7 +55,7 @@ class Cluster:
 
 
 def element_unit(units: Units, node: int) -> int | None:
-    """The unit of a TensorList op's float32 element type, or None for any other node."""
+    """Returns the unit of a TensorList op's float32 element type, or None for any other node."""
     if "TensorList" not in units.nodes[node].op:
         return None
     for unit in units.of_node[node]:
@@ -66,7 +66,7 @@ def element_unit(units: Units, node: int) -> int | None:
 
 
 def find_clusters(facts: Facts) -> list[Cluster]:
-    """All clusters of a graph that have a processed member."""
+    """Returns all clusters of a graph that have a processed member."""
     units = facts.units
     if not any("TensorList" in node.op for node in units.nodes):
         return []

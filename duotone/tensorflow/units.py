@@ -41,7 +41,7 @@ class TypeAttribute(NamedTuple):
     fixed: int = 0
 
     def __str__(self) -> str:
-        """As in TensorFlow's logs: ``T``, ``Tin[0]``, ``variant``."""
+        """Returns the name as in TensorFlow's logs: ``T``, ``Tin[0]``, ``variant``."""
         if not self.name:
             return type_name(self.fixed)
         return self.name if self.position < 0 else f"{self.name}[{self.position}]"
@@ -114,7 +114,7 @@ class Units:
 
 
 def make_units(graph: GraphDef, find_op: FindOp) -> Units:
-    """The units of a graph.
+    """Returns the units of a graph.
 
     Args:
         graph: the GraphDef; it is only read.
@@ -187,7 +187,7 @@ class _Layout(NamedTuple):
 
 
 def _layout(node: NodeDef, definition: OpDefinition) -> _Layout:
-    """The units of one node, in the order of its inputs, outputs and other attributes."""
+    """Returns the units of one node, in the order of its inputs, outputs and other attributes."""
     found: dict[TypeAttribute, int] = {}
 
     def ports(arguments: Sequence[Argument]) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ def _layout(node: NodeDef, definition: OpDefinition) -> _Layout:
 
 
 def _is_uniform(definition: OpDefinition) -> bool:
-    """True if all nodes of an op have the same layout: it has no lists and no counts."""
+    """Returns True if all nodes of an op have the same layout: it has no lists and no counts."""
     lists = any(a.kind == "list(type)" for a in definition.attributes.values())
     arguments = (*definition.inputs, *definition.outputs)
     return not lists and not any(a.number_attr or a.type_list_attr for a in arguments)
@@ -290,7 +290,7 @@ def _types(node: NodeDef, definition: OpDefinition, argument: Argument) -> list[
 
 
 def split_input(text: str) -> tuple[str, int]:
-    """The node name and output port of a data input, ``"name"`` or ``"name:1"``.
+    """Returns the node name and output port of a data input, ``"name"`` or ``"name:1"``.
 
     Example:
         >>> split_input("split:1")

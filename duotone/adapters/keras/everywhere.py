@@ -65,7 +65,7 @@ class _Switches:
     half: tuple[str | None] | None = None  # found once, so that there is one log line
 
     def plan_of(self, model: Any) -> plans.StepPlan | None:
-        """The plan of a model that has none of its own."""
+        """Returns the plan of a model that has none of its own."""
         if not self.rewrite or not _plain(model):
             return None
         if self.half is None:
@@ -88,7 +88,7 @@ class _Switches:
 
 
 def _plain(model: Any) -> bool:
-    """True if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
+    """Checks if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, plans.Wrapped):
         return False

@@ -66,7 +66,7 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
 
 
 def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame:
-    """:func:`duotone.blame` for the training step of a compiled model.
+    """Runs :func:`duotone.blame` on the training step of a compiled model.
 
     The step runs once on one batch together with its float32 reference. Weights, optimizer and
     metrics do not change.

@@ -140,7 +140,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return self.add_variable((), initial, dtype, name=name)
 
     def state(self) -> MixedPrecisionState:
-        """The loss scale with the current values of the variables, also in a stateless scope.
+        """Returns the loss scale with the variables' current values, also in a stateless scope.
 
         Returns:
             The same state that wrapped Optax optimizers carry, with ``inner`` None.
@@ -160,11 +160,11 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         return MixedPrecisionState(None, loss_scale, self.last_finite.value, self.stuck.value)
 
     def mixed_precision_state(self) -> MixedPrecisionState:
-        """:meth:`state`, under the name that a ``LossScaleMonitor`` calls on any optimizer."""
+        """Returns :meth:`state`, under the name that a ``LossScaleMonitor`` calls."""
         return self.state()
 
     def metrics(self) -> dict[str, float | int | bool | str]:
-        """The state of the loss scale as Python numbers.
+        """Returns the state of the loss scale as Python numbers.
 
         Warns once (logger ``"duotone"``) if many consecutive steps were skipped at the smallest
         scale.
@@ -281,7 +281,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
             self.dynamic_scale.assign(self._chosen.value)
 
     def get_config(self) -> dict[str, Any]:
-        """Plain data from which :meth:`from_config` makes an equal optimizer."""
+        """Returns plain data from which :meth:`from_config` makes an equal optimizer."""
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
@@ -293,7 +293,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """The optimizer of a config."""
+        """Returns the optimizer of a config."""
         config = dict(config)
         inner = keras.saving.deserialize_keras_object(
             config.pop("inner_optimizer"), custom_objects=custom_objects

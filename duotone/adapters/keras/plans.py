@@ -67,7 +67,7 @@ class StepPlan:
 
 
 def no_plan(model: Any) -> StepPlan | None:
-    """The plan of a model that has none of its own, unless ``everywhere`` is on."""
+    """Returns the plan of a model that has none of its own, unless ``everywhere`` is on."""
     del model
     return None
 

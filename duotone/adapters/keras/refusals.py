@@ -66,7 +66,7 @@ def check_global_policy() -> None:
 
 
 def mixed_layer(model: Any) -> str | None:
-    """Path and policy of the first layer of a model with a mixed dtype policy, if any."""
+    """Returns the path and policy of the first layer of mixed dtype, if any."""
     for layer in model._flatten_layers():
         if _is_mixed(layer.dtype_policy):
             path, policy = layer.path or layer.name, layer.dtype_policy.name

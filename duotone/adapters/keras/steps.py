@@ -98,7 +98,7 @@ def stepping(
     plan_of: Callable[[Any], StepPlan | None],
     named: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """A method that runs a step by the plan of its model.
+    """Returns a method that runs a step by the plan of its model.
 
     Args:
         name: the name of the step method.

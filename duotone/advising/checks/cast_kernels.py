@@ -75,22 +75,22 @@ _WORDS = {
 
 
 def _is_cast(operation: OperationRecord, half: str) -> bool:
-    """True if the user casts between float32 and half here."""
+    """Returns True if the user casts between float32 and half here."""
     ends = {*operation.operands[:1], result_dtype(operation, half)}
     return operation.operation == "convert_element_type" and len(ends) == 2 and ends <= _WIDTHS
 
 
 def _inside(step: StepModel, operation: OperationRecord) -> bool:
-    """True if a cast is fused into the kernel that makes its operand."""
+    """Returns True if a cast is fused into the kernel that makes its operand."""
     makers = [step.operations[i] for i in operation.reads if i in step.operations]
     return any(not maker.flops or not maker.sizes for maker in makers)
 
 
 def _is_whole(step: StepModel, operation: OperationRecord) -> bool:
-    """True if an operation reads a whole argument, not the slice of it in a loop."""
+    """Returns True if an operation reads a whole argument, not the slice of it in a loop."""
     return any(0 <= number < len(step.arguments) for number, _ in operation.given)
 
 
 def _is_returned(step: StepModel, shape: tuple[str, ...]) -> bool:
-    """True if a result has this shape, or is a stack of such arrays (a loop over layers)."""
+    """Checks if a result has this shape, or is a stack of such arrays (a loop over layers)."""
     return shape in step.results or any(result[1:] == shape for result in step.results)

@@ -93,12 +93,12 @@ def _is_cause(operation: OperationRecord) -> bool:
 
 
 def _is_asked(operation: OperationRecord) -> bool:
-    """True for a dot with a precision that the user asked for."""
+    """Returns True for a dot with a precision that the user asked for."""
     return is_dot(operation) and operation.fixed.startswith(PRECISION)
 
 
 def _has_no_form(operation: OperationRecord) -> bool:
-    """True for linear algebra and complex numbers, which have no half form."""
+    """Returns True for linear algebra and complex numbers, which have no half form."""
     return operation.fixed.endswith("no half form")
 
 

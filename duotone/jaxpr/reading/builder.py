@@ -86,7 +86,7 @@ class Builder:
 
     @contextlib.contextmanager
     def called(self, eqn: _jax.Eqn) -> Iterator[None]:
-        """A context for adding the nodes of a program that an equation calls."""
+        """Returns a context for adding the nodes of a program that an equation calls."""
         outer, self._call = self._call, SourceLine(eqn, self._call)
         try:
             yield
@@ -198,7 +198,7 @@ class Builder:
         body: int,
         scopes: tuple[str, ...],
     ) -> Program:
-        """The program of one call of ``jaxpr``."""
+        """Returns the program of one call of ``jaxpr``."""
         opened = _jax.open_jaxpr(jaxpr)
         env: dict[Any, int] = dict(zip(opened.invars, inputs, strict=True))
         constants = []
@@ -303,7 +303,7 @@ def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitud
 
 
 def _in_result_dtype(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
-    """The magnitudes of a constant in the result's dtype; ``None`` if it wraps around there."""
+    """Returns a constant's magnitudes in the result's dtype; ``None`` if it wraps around."""
     dtype = dtype_name(eqn.outvars[0].aval)
     if dtype in DTYPE_RANGES and not fits((constant.low, constant.high), dtype):
         return None
@@ -314,7 +314,7 @@ def _in_result_dtype(eqn: _jax.Eqn, constant: Magnitude) -> Magnitude | None:
 
 
 def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
-    """The magnitudes of a choice between constants; ``None`` if one operand is no constant."""
+    """Returns the magnitudes of a choice between constants; ``None`` for other operands."""
     known = [magnitude for magnitude in magnitudes if magnitude is not None]
     if not known or len(known) < len(magnitudes):
         return None
@@ -339,7 +339,7 @@ def _array_magnitude(array: Any) -> Magnitude | None:
 
 
 def _scalar_magnitude(number: Any) -> Magnitude | None:
-    """The magnitude of a literal; ``None`` if it is no real number."""
+    """Returns the magnitude of a literal; ``None`` if it is no real number."""
     try:
         number = float(number)
     except TypeError:

@@ -55,14 +55,14 @@ def _name_of(dtype: Any) -> str:
 
 
 def dtype_name(aval: Any) -> str:
-    """The dtype name of an aval; ``"none"`` for tokens and references."""
+    """Returns the dtype name of an aval; ``"none"`` for tokens and references."""
     if type(aval) is not ShapedArray:
         return "none"
     return _name_of(aval.dtype)
 
 
 def size_of(aval: Any) -> int:
-    """Number of elements; symbolic dimensions count as 1."""
+    """Returns the number of elements; symbolic dimensions count as 1."""
     size = 1
     for dimension in getattr(aval, "shape", ()):
         size *= dimension if type(dimension) is int else 1
@@ -157,7 +157,7 @@ def _contraction(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tupl
 
 
 def _meaning(eqn: _jax.Eqn) -> str:
-    """The row of a dot that is not a matrix product; else empty."""
+    """Returns the row of a dot that is not a matrix product; else empty."""
     contracted, batch = eqn.params["dimension_numbers"]
     free: list[list[Any]] = []
     for atom, summed, shared in zip(eqn.invars, contracted, batch, strict=True):

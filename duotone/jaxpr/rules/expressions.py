@@ -34,7 +34,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(steps: Sequence[Operation], given: Mapping[str, Callable[..., Any]]) -> Any:
-    """The result of the last step.
+    """Returns the result of the last step.
 
     Args:
         steps: the expression.

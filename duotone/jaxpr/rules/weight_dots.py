@@ -45,7 +45,7 @@ class DotForm:
     out_sharding: Any = None
 
     def dot(self, lhs: Any, rhs: Any, dtype: str) -> Any:
-        """The dot in every form except ``rows``."""
+        """Returns the dot in every form except ``rows``."""
         bound = functools.partial(
             general_dot,
             dtype=dtype,
@@ -70,7 +70,7 @@ class DotForm:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
 def of_weight(result: Any, lhs: Any, rhs: Any, full: Any, slot: int, form: DotForm) -> Any:
-    """``result``, a dot of a weight, with the weight's gradient in float32.
+    """Returns ``result``, a dot of a weight, with the weight's gradient in float32.
 
     Args:
         result: the result of the dot.
@@ -104,5 +104,5 @@ def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any
 
 
 def _with(pair: Sequence[Any], slot: int, operand: Any) -> tuple[Any, Any]:
-    """The pair with the operand in a slot replaced."""
+    """Returns the pair with the operand in a slot replaced."""
     return (pair[0], operand) if slot else (operand, pair[1])

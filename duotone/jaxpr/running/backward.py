@@ -168,7 +168,7 @@ def _passes(
 def _differentiated(
     jaxpr: _jax.ClosedJaxpr, types: Sequence[Any], moved: Sequence[bool]
 ) -> _jax.ClosedJaxpr:
-    """Arguments and cotangents of all floating-point results to results and gradients."""
+    """Returns arguments and cotangents of all floating-point results to results and gradients."""
     outs = [out.aval for out in _jax.open_jaxpr(jaxpr).outvars]
 
     def whole(*operands: Any) -> list[Any]:
@@ -231,7 +231,7 @@ def _cut(
         return _read(env, gradients)
 
     def cotangents_of(given: Sequence[Any]) -> list[Any]:
-        """Cotangents of all floating-point results; zeros for those that are not ``reached``."""
+        """Returns the cotangents of all floating-point results; zeros where not ``reached``."""
         zeros = [_no_tangent(var.aval) for var in cotangents]
         for position, cotangent in zip(positions, given, strict=True):
             zeros[position] = cotangent
@@ -243,7 +243,7 @@ def _cut(
 
 
 def _needed(jaxpr: _jax.OpenJaxpr, atoms: Iterable[Any], known: Iterable[Any] = ()) -> set[Any]:
-    """The variables that some atoms are computed from, including the atoms.
+    """Returns the variables that some atoms are computed from, including the atoms.
 
     Args:
         jaxpr: the program.
@@ -279,7 +279,7 @@ def _tangent_type(array: Any) -> Any:
 
 
 def _no_tangent(aval: Any) -> Any:
-    """A tangent of zeros."""
+    """Returns a tangent of zeros."""
     if _is_float(aval):
         return jax.numpy.zeros(aval.shape, aval.dtype)
     return np.zeros(aval.shape, jax.dtypes.float0)
@@ -298,7 +298,7 @@ def _calculate(*operands: Any, passes: Passes) -> list[Any]:
 
 
 def _jvp(operands: Sequence[Any], tangents: Sequence[Any], passes: Passes) -> Any:
-    """The derivative of the tangents, which depend on residuals."""
+    """Returns the derivative of the tangents, which depend on residuals."""
     pairs = zip(operands, tangents, strict=True)
     dense = [_no_tangent(jax.typeof(x)) if type(t) is _jax.ad.Zero else t for x, t in pairs]
     calculate = functools.partial(_calculate, passes=passes)
@@ -321,7 +321,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
 
 
 def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
-    """The passes of a program that is mapped over dimensions of its operands."""
+    """Returns the passes of a program that is mapped over dimensions of its operands."""
     residuals, linear = dims[: passes.count], dims[passes.count :]
 
     def backward(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
@@ -337,7 +337,7 @@ def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
 
 
 def _primitive() -> Any:
-    """The linear equation: arguments, residuals and tangents to tangents."""
+    """Returns the linear equation: arguments, residuals and tangents to tangents."""
     primitive = _jax.Primitive("duotone_tangents")
     primitive.multiple_results = True
     primitive.def_impl(

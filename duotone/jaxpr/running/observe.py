@@ -45,7 +45,7 @@ class _Observer:
         self._show = show
 
     def read(self, values: Iterable[int]) -> list[Any]:
-        """The arrays of values."""
+        """Returns the arrays of values."""
         return [self.arrays[value] for value in values]
 
     def write(self, value: int, array: Any) -> None:
@@ -72,7 +72,7 @@ def _bound(o: _Observer, step: Step) -> list[Any]:
 
 
 def _once(o: _Observer, step: Step) -> list[Any]:
-    """A nested program that runs once on the operands of the equation."""
+    """Returns a nested program that runs once on the operands of the equation."""
     return o.run(step.bodies[0])
 
 

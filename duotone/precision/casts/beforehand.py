@@ -79,7 +79,7 @@ class _Search:
             self.candidates.difference_update(lost)
 
     def _only_moves(self, node: Node) -> bool:
-        """True if a node reads only weights and values moved from them."""
+        """Returns True if a node reads only weights and values moved from them."""
         index = node.index
         found = self._classes.nodes[index]
         # An operation that selects may pick another element if rounding made two elements equal.
@@ -101,11 +101,11 @@ class _Search:
         )
 
     def _is_half(self, value: int) -> bool:
-        """True if the painting stores a value half."""
+        """Returns True if the painting stores a value half."""
         return self._graph.stored(self._painting.store, self._graph.values[value]) is Paint.HALF
 
     def wanted(self, value: int) -> bool:
-        """True if a value is read, and only in half."""
+        """Returns True if a value is read, and only in half."""
         readers = self._readers[value]
         return (
             bool(readers)

@@ -60,7 +60,7 @@ def match(node: Node, view: View) -> Optimization | None:
 
 
 def _terms(node: Node, view: View) -> list[_Term]:
-    """The dots whose sum with the carry is its next value; empty if something else is."""
+    """Returns the dots whose sum with the carry is its next value; empty if something else is."""
     terms: list[_Term] = []
     carried = 0
     open_values = [node.inputs[1]]
@@ -82,7 +82,7 @@ def _terms(node: Node, view: View) -> list[_Term]:
 
 
 def _fits(node: Node, view: View) -> bool:
-    """True if the stacks of all sums of a loop are no larger than the slices that it reads."""
+    """Checks if the stacks of all sums of a loop are no larger than the slices that it reads."""
     loop = [other for other in view.having(Trait.CARRIES) if other.body == node.body]
     loop = [other for other in loop if Trait.SUMS in other.traits]
     dots = [dot for other in loop for dot, _ in _terms(other, view)]

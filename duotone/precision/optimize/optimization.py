@@ -114,7 +114,7 @@ class Optimization:
     also: tuple[Optimization, ...] = ()
 
     def makers(self, graph: Graph) -> set[int]:
-        """Nodes that must be applied one by one for it: the makers of all values that it reads.
+        """Returns the nodes to apply one by one for it: the makers of all values that it reads.
 
         The operands of the operation itself need no entry, since they are available in any case.
         """

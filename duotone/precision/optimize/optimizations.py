@@ -212,15 +212,15 @@ class Optimizations:
     reductions: Reductions = NO_REDUCTIONS
 
     def named(self, name: str) -> dict[int, Optimization]:
-        """The optimizations with a given name, by node."""
+        """Returns the optimizations with a given name, by node."""
         return {found.node: found for found in self.found.values() if found.name == name}
 
     def at(self, node: int, layer: Layer = Layer.RESULT) -> Optimization | None:
-        """The optimization of a node, if it has one."""
+        """Returns the optimization of a node, if it has one."""
         return self.found.get((layer, node))
 
     def nodes(self, graph: Graph) -> set[int]:
-        """The nodes that must be applied one by one, whatever their precision.
+        """Returns the nodes that must be applied one by one, whatever their precision.
 
         Includes the makers of the values that an optimization reads; they may be in a nested call.
         """
@@ -233,7 +233,7 @@ class Optimizations:
 def switched_on(
     device: frozenset[str], removed: frozenset[str], *, any_painter: bool = False
 ) -> frozenset[str]:
-    """The names of the optimizations in effect.
+    """Returns the names of the optimizations in effect.
 
     Args:
         device: the names of those that the device gains from.
@@ -285,7 +285,7 @@ def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Paintin
 def reasons_by_operation(
     graph: Graph, plan: CastPlan, optimizations: Optimizations
 ) -> dict[int, tuple[tuple[str, str], ...]]:
-    """For each operation concerned, the name and the reason of each of its optimizations.
+    """Returns, for each operation concerned, name and reason of each of its optimizations.
 
     Args:
         graph: the program.

@@ -43,5 +43,5 @@ def match_weight(node: Node, view: View) -> Optimization | None:
 
 
 def _moves(node: Node) -> bool:
-    """True if a node moves its operand and repeats none of it, as on a weight's way to a dot."""
+    """Checks if a node moves its operand and repeats none of it, as on a weight's way to a dot."""
     return not node.traits.isdisjoint(_MOVES) and Trait.REPEATS not in node.traits

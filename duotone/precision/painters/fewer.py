@@ -73,7 +73,7 @@ class _Pass:
         self._opened = [node for node in graph.nodes if self._is_open(node)]
 
     def painting(self) -> Painting:
-        """The better painting, or the same one."""
+        """Returns the better painting, or the same one."""
         before, opened = self._before.compute, {node.index for node in self._opened}
         if not opened:
             return self._before
@@ -117,7 +117,7 @@ class _Pass:
         return 1 + sum(4 * _elements(self._graph.values[v]) for v in node.outputs)
 
     def _is_open(self, node: Node) -> bool:
-        """True if either precision is right for a node."""
+        """Returns True if either precision is right for a node."""
         found, rule = self._classes.nodes[node.index], self._before.rules[node.index]
         if rule.is_decided_before or found.kind not in PASSIVE or not node.paintable:
             return False
@@ -134,13 +134,13 @@ class _Pass:
         return rule is Rule.STATE
 
     def _reads_weights(self, node: Node) -> bool:
-        """True if a node reads weights, or results from weights only, that are kept in float32."""
+        """Checks if a node reads weights kept in float32, or results of these alone."""
         read = [self._graph.values[v] for v in node.inputs]
         made = (v for v in read if v.paintable and (_is_constant(v) or v.producer in self._weights))
         return any(v.size > _SMALL_WEIGHT for v in made)
 
     def _may_belong_to_half(self, node: Node) -> bool:
-        """True if a node reads a half value, and unknown sizes hide which operand dominates."""
+        """Checks if a node reads a half value, and unknown sizes hide which operand dominates."""
         values = [self._graph.values[v] for v in (*node.inputs, *node.outputs)]
         known = all(isinstance(side, int) for value in values for side in value.shape)
         return not known and any(self._stored(v) is Paint.HALF for v in node.inputs)
@@ -165,23 +165,23 @@ class _Pass:
 
 
 def _is_carried(node: Node) -> bool:
-    """True for a node between a loop and its surroundings: a cast there rounds in each turn."""
+    """Returns True for a node at the border of a loop, where a cast would round each turn."""
     return Trait.STRUCTURAL in node.traits and Trait.JOINS not in node.traits
 
 
 def _cost(value: Value) -> int:
-    """The cost of a cast, in bytes."""
+    """Returns the cost of a cast, in bytes."""
     return BEGINS + 6 * _elements(value)
 
 
 def _elements(value: Value) -> int:
-    """The number of elements of a float32 value."""
+    """Returns the number of elements of a float32 value."""
     sides = (side if isinstance(side, int) else _GUESS for side in value.shape)
     return math.prod(sides) if value.paintable else 0
 
 
 def _of_weights(graph: Graph) -> set[int]:
-    """Nodes whose float32 operands are all constants, or results of such nodes."""
+    """Returns nodes whose float32 operands are all constants, or results of such nodes."""
     found: set[int] = set()
     for node in graph.nodes:
         read = [graph.values[v] for v in node.inputs if graph.values[v].paintable]

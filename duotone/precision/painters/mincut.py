@@ -79,7 +79,7 @@ def _below_allow(graph: Graph, classes: Classes, before: Painting) -> set[int]:
 
 
 def _may_be_half(index: int, classes: Classes, before: Painting) -> bool:
-    """True if TensorFlow's rules would let an operation be half."""
+    """Returns True if TensorFlow's rules would let an operation be half."""
     open_ones = (Rule.TENSORFLOW, Rule.NO_HALF_OPERAND)
     return classes.nodes[index].kind in PASSIVE and before.rules[index] in open_ones
 

@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, IntervalRule] = {}
 
 
 def power_of(x: float, exponent: float) -> float:
-    """A power; infinite if it overflows."""
+    """Returns a power; infinite if it overflows."""
     try:
         return x**exponent
     except OverflowError:

@@ -37,7 +37,7 @@ def _rule(names: str) -> Callable[[IntervalRule], IntervalRule]:
 
 
 def _operand(node: Node, known: Sequence[Known], slot: int) -> Known:
-    """The interval of the operand in a slot of the file's node."""
+    """Returns the interval of the operand in a slot of the file's node."""
     slots = node.attributes.get("operands", ())
     return known[slots.index(slot)] if isinstance(slots, tuple) and slot in slots else None
 
@@ -76,7 +76,7 @@ def _clip(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 
 def _number(node: Node, name: str, default: float, *, node_slot: int) -> Interval:
-    """A bound from an attribute; unknown if an unknown operand gives it."""
+    """Returns a bound from an attribute; unknown if an unknown operand gives it."""
     slots = node.attributes.get("operands", ())
     if isinstance(slots, tuple) and node_slot in slots:
         return -math.inf, math.inf

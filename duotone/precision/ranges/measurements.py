@@ -35,7 +35,7 @@ def assumptions_of(
     measurements: Measurements | tuple[Measurements, ...] | None,
     arguments: Sequence[str] | None,
 ) -> Assumptions:
-    """The ranges of a program's values that a user states or calibration measured.
+    """Returns the ranges of a program's values that a user states or calibration measured.
 
     Args:
         graph: the program.

@@ -78,7 +78,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
 
 
 def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
-    """Operations that recompute one of these loops: the same operation of the same source line.
+    """Returns the operations of the same source line that recompute one of these loops.
 
     The backward pass of an adaptive solver runs the steps again. In half it would accept others.
     """
@@ -92,13 +92,13 @@ def _replays(graph: Graph, loops: Sequence[_Loop]) -> set[int]:
 
 
 def _operation(graph: Graph, node: Node) -> tuple[object, ...]:
-    """The operation, source line and shapes, which a node and its recomputation share."""
+    """Returns the operation, source line and shapes, which a node and its recomputation share."""
     shapes = [graph.values[v].shape for v in (*node.inputs, *node.outputs)]
     return (node.list_key, str(node.source), *shapes)
 
 
 def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
-    """True if dots of a loop read other weights in each iteration, and none that stay the same.
+    """Checks if dots of a loop read other weights in each iteration, and none that stay the same.
 
     Args:
         graph: the program.
@@ -184,7 +184,7 @@ class _Loop:
         return (False, False) if moves or Trait.CARRIES in node.traits else None
 
     def is_over_layers(self) -> bool:
-        """True if dots read other weights in each iteration, and none that stay the same."""
+        """Checks if dots read other weights in each iteration, and none that stay the same."""
         own = False
         for node in self.nodes:
             if self.classes.nodes[node.index].kind is Kind.ALLOW:
@@ -196,7 +196,7 @@ class _Loop:
         return own
 
     def _is_own(self, value: Value) -> bool:
-        """True if a value is this iteration's slice of an argument, and a matrix.
+        """Returns True if a value is this iteration's slice of an argument, and a matrix.
 
         A vector per iteration is an observation, as filters read them.
         """
@@ -207,7 +207,7 @@ class _Loop:
         return Trait.ITERATES in node.traits and moved(self.graph, node.inputs[0]).producer < 0
 
     def ends_by_a_number(self) -> bool:
-        """True if a float32 number decides when the loop ends, and half would change it."""
+        """Returns True if a float32 number decides when the loop ends, and half would change it."""
         if self.body.until < 0:
             return False
         counted, limited, numbers = self._condition()
@@ -218,7 +218,7 @@ class _Loop:
         return not counted or self._is_error(numbers, made, limited)
 
     def _is_error(self, numbers: Sequence[int], made: set[int], limited: bool) -> bool:
-        """True if a node between the dots and one of the numbers subtracts an error.
+        """Returns True if a node between the dots and one of the numbers subtracts an error.
 
         The subtractions of a softmax do not count, nor do those of noise. If no limit stays the
         same, the difference of a value and a value that follows from it does not count either,
@@ -243,7 +243,7 @@ class _Loop:
         return False
 
     def _is_shift(self, node: Node, way: set[int]) -> bool:
-        """True if a node subtracts its operand's maximum or log-sum, as a softmax does.
+        """Returns True if a node subtracts its operand's maximum or log-sum, as a softmax does.
 
         Args:
             node: a difference.
@@ -305,7 +305,7 @@ class _Loop:
         return value.constant is not None or value.body not in self.bodies
 
     def _back(self, numbers: Sequence[int], ends: set[int]) -> set[int]:
-        """Values of the loop from which some follow, and these; the walk stops at ``ends``."""
+        """Returns the ancestors of values in the loop, and these; the walk stops at ``ends``."""
         seen, queue = set[int](), list(numbers)
         while queue:
             value = self.graph.values[queue.pop()]

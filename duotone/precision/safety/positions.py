@@ -145,14 +145,14 @@ class _Counts:
         self.plain.add(value)
 
     def _is_new(self, node: Node) -> bool:
-        """True if a node counts, or converts integers to numbers; an unknown one may do so."""
+        """Checks if a node counts, or converts integers to numbers; an unknown one may do so."""
         read = [self._values[v].dtype for v in node.inputs]
         if not node.traits.isdisjoint(_FROM_INTEGERS):
             return bool(read) and all(dtype in _INTEGERS for dtype in read)
         return _COUNTS in node.traits
 
     def _normalizes(self, node: Node) -> bool:
-        """True if a node makes integers small: pixels divided by 255, or by their deviation."""
+        """Checks if a node makes integers small: pixels divided by 255, or by their deviation."""
         for slot, value in enumerate(node.inputs):
             known = self._values[value].constant
             if Trait.DIVIDES in node.traits and slot == 1:
@@ -162,7 +162,7 @@ class _Counts:
         return False
 
     def _is_exact(self, node: Node) -> bool:
-        """True if half represents every integer that a node may make."""
+        """Returns True if half represents every integer that a node may make."""
         interval = self._ranges.of(node.outputs[0])
         most = 2.0 / self._half.epsilon
         return interval is not None and -most <= interval[0] <= interval[1] <= most
@@ -175,7 +175,7 @@ class _Counts:
 
 
 def _before_rounding(graph: Graph, classes: Classes, plain: set[int]) -> set[int]:
-    """Arithmetic between the last dot and a rounding to integers."""
+    """Returns the arithmetic between the last dot and a rounding to integers."""
     values, found, seen = graph.values, set[int](), set[int]()
     queue = [v for node in graph.nodes if _rounds(node, graph) for v in node.inputs]
     while queue:
@@ -202,7 +202,7 @@ def _rounds(node: Node, graph: Graph) -> bool:
 
 
 def _angles(graph: Graph, classes: Classes) -> set[int]:
-    """Dots that read no result of a dot, and that reach a sine by scaling and shifting only."""
+    """Returns the dots of no dot's result that reach a sine by scaling and shifting only."""
     values, found, seen = graph.values, set[int](), set[int]()
     queue = [v for node in graph.nodes if Trait.SINE in node.traits for v in node.inputs]
     after = _after_dots(graph, classes) if queue else set[int]()
@@ -226,7 +226,7 @@ _SHIFTS = frozenset(
 
 
 def _after_dots(graph: Graph, classes: Classes) -> set[int]:
-    """Values that follow from dots, or that a loop passes to its iterations."""
+    """Returns the values that follow from dots, or that a loop passes to its iterations."""
 
     def begins(node: Node) -> bool:
         loop = not node.traits.isdisjoint({Trait.CARRIES, Trait.ITERATES})

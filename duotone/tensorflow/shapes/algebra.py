@@ -41,7 +41,7 @@ def broadcast(operation: Operation) -> Sequence[Shape]:
 
 
 def broadcast_shapes(left: Shape, right: Shape) -> Shape:
-    """The shape of two operands broadcast against each other."""
+    """Returns the shape of two operands broadcast against each other."""
     if left is None or right is None:
         return None
     rank = max(len(left), len(right))
@@ -84,7 +84,7 @@ def matmul(operation: Operation) -> Sequence[Shape]:
 
 
 def batch_matmul(operation: Operation) -> Sequence[Shape]:
-    """BatchMatMul, with broadcast batch dimensions."""
+    """Infers a BatchMatMul, with broadcast batch dimensions."""
     left, right = operation.shape(0), operation.shape(1)
     if left is None or right is None:
         return [None]
@@ -135,7 +135,7 @@ def arg_reduction(operation: Operation) -> Sequence[Shape]:
 
 
 def shape_vector(operation: Operation) -> Sequence[Shape]:
-    """Shape and ShapeN: a vector as long as the rank."""
+    """Infers Shape and ShapeN: a vector as long as the rank."""
     return [None if shape is None else (len(shape),) for shape in operation.shapes]
 
 

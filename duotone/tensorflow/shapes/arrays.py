@@ -32,7 +32,7 @@ def reshape(operation: Operation) -> Sequence[Shape]:
 
 
 def transpose(operation: Operation) -> Sequence[Shape]:
-    """Transpose by a constant permutation."""
+    """Infers a Transpose by a constant permutation."""
     shape, order = operation.shape(0), operation.value(1)
     if order is None:
         return [None if shape is None else (None,) * len(shape)]
@@ -72,7 +72,7 @@ def split(operation: Operation) -> Sequence[Shape]:
 
 
 def split_v(operation: Operation) -> Sequence[Shape]:
-    """Split in parts of given sizes."""
+    """Infers a Split into parts of given sizes."""
     shape, sizes, axes = operation.shape(0), operation.value(1), operation.value(2)
     if shape is None or sizes is None or not axes or axes[0] is None:
         return [None]
@@ -84,7 +84,7 @@ def split_v(operation: Operation) -> Sequence[Shape]:
 
 
 def pack(operation: Operation) -> Sequence[Shape]:
-    """Pack along a new axis."""
+    """Infers a Pack along a new axis."""
     shape = next((s for s in operation.shapes if s is not None), None)
     if shape is None:
         return [None]
@@ -102,7 +102,7 @@ def unpack(operation: Operation) -> Sequence[Shape]:
 
 
 def expand_dims(operation: Operation) -> Sequence[Shape]:
-    """ExpandDims at a constant position."""
+    """Infers ExpandDims at a constant position."""
     shape, axes = operation.shape(0), operation.value(1)
     if shape is None or not axes or axes[0] is None:
         return [None]
@@ -111,7 +111,7 @@ def expand_dims(operation: Operation) -> Sequence[Shape]:
 
 
 def squeeze(operation: Operation) -> Sequence[Shape]:
-    """Squeeze of given axes, or of all dimensions of 1."""
+    """Infers Squeeze of given axes, or of all dimensions of 1."""
     shape = operation.shape(0)
     if shape is None:
         return [None]
@@ -122,7 +122,7 @@ def squeeze(operation: Operation) -> Sequence[Shape]:
 
 
 def pad(operation: Operation) -> Sequence[Shape]:
-    """Pad by constant widths."""
+    """Infers Pad by constant widths."""
     shape, widths = operation.shape(0), operation.value(1)
     if shape is None or widths is None:
         return [shape]
@@ -135,7 +135,7 @@ def pad(operation: Operation) -> Sequence[Shape]:
 
 
 def tile(operation: Operation) -> Sequence[Shape]:
-    """Tile by constant multiples."""
+    """Infers Tile by constant multiples."""
     shape, counts = operation.shape(0), operation.value(1)
     if shape is None or counts is None:
         return [None]
@@ -154,7 +154,7 @@ def cut_out(operation: Operation) -> Sequence[Shape]:
 
 
 def gather(operation: Operation) -> Sequence[Shape]:
-    """GatherV2 and its forerunners along the first or a constant axis."""
+    """Infers GatherV2 and its forerunners along the first or a constant axis."""
     table, indices, axes = operation.shape(0), operation.shape(1), operation.value(2)
     if table is None or indices is None:
         return [None]
@@ -164,7 +164,7 @@ def gather(operation: Operation) -> Sequence[Shape]:
 
 
 def one_hot(operation: Operation) -> Sequence[Shape]:
-    """OneHot: a new axis of the depth."""
+    """Infers OneHot, which adds an axis of the depth."""
     shape, depth = operation.shape(0), operation.value(1)
     if shape is None:
         return [None]
@@ -173,7 +173,7 @@ def one_hot(operation: Operation) -> Sequence[Shape]:
 
 
 def strided_slice(operation: Operation) -> Sequence[Shape]:
-    """StridedSlice with constant indices, including masks; no ellipsis."""
+    """Infers StridedSlice with constant indices and masks, without an ellipsis."""
     shape = operation.shape(0)
     parts = [operation.value(slot) for slot in (1, 2, 3)]
     if shape is None or any(p is None for p in parts) or operation.integer("ellipsis_mask"):

@@ -42,7 +42,7 @@ SHAPE_RULES: dict[str, ShapeRule] = {**ALGEBRA, **ARRAYS, **NETWORKS}
 
 
 def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
-    """The shapes of all outputs.
+    """Returns the shapes of all outputs.
 
     Args:
         units: of the graph.
@@ -93,7 +93,7 @@ def running_order(units: Units) -> list[int]:
 
 
 def _shapes(operation: Operation, rule: ShapeRule | None) -> Sequence[Shape]:
-    """The shapes of a node's outputs, one for each."""
+    """Returns the shapes of a node's outputs, one for each."""
     node, count = operation.node, operation.outputs
     if "_output_shapes" in node.attr:
         known = [shape_of_proto(proto) for proto in node.attr["_output_shapes"].list.shape]
@@ -114,7 +114,7 @@ def _shapes(operation: Operation, rule: ShapeRule | None) -> Sequence[Shape]:
 
 
 def element_count(units: Units, *, guess: bool = False) -> ElementCount:
-    """A function that gives the elements of each port.
+    """Returns a function that gives the elements of each port.
 
     Shapes are looked for when they are first asked for: a graph without casts needs none.
 

@@ -36,11 +36,11 @@ class Operation:
     guess: bool = False
 
     def shape(self, slot: int) -> Shape:
-        """The shape of an input; None if there is no such input either."""
+        """Returns the shape of an input; None if there is no such input either."""
         return self.shapes[slot] if slot < len(self.shapes) else None
 
     def value(self, slot: int) -> Numbers:
-        """The value of an input."""
+        """Returns the value of an input."""
         return self.values[slot] if slot < len(self.values) else None
 
     def integer(self, name: str, default: int = 0) -> int:
@@ -56,11 +56,11 @@ class Operation:
         return self.node.attr[name].s.decode() if name in self.node.attr else default
 
     def integers(self, name: str) -> list[int]:
-        """An attribute that lists integers; empty if it is absent."""
+        """Returns an attribute that lists integers; empty if it is absent."""
         return list(self.node.attr[name].list.i) if name in self.node.attr else []
 
     def attribute_shape(self, name: str = "shape") -> Shape:
-        """An attribute with a shape."""
+        """Returns an attribute with a shape."""
         return shape_of_proto(self.node.attr[name].shape) if name in self.node.attr else None
 
 
@@ -69,14 +69,14 @@ ValueRule = Callable[[Operation], Sequence[Numbers]]
 
 
 def shape_of_proto(proto: Any) -> Shape:
-    """A TensorShapeProto as a shape."""
+    """Returns a TensorShapeProto as a shape."""
     if proto.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)
 
 
 def count_elements(shape: Shape, unknown: int = 1) -> int | None:
-    """Elements of a shape.
+    """Returns the elements of a shape.
 
     Args:
         shape: the shape.

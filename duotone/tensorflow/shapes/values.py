@@ -21,7 +21,7 @@ _INTEGERS = {3: ("i", 4, "int_val"), 9: ("q", 8, "int64_val")}  # int32, int64: 
 
 
 def constant_value(node: NodeDef) -> Numbers:
-    """The value of a Const node with few whole numbers."""
+    """Returns the value of a Const node with few whole numbers."""
     tensor = node.attr["value"].tensor
     shape = shape_of_proto(tensor.tensor_shape)
     count = count_elements(shape)
@@ -77,7 +77,7 @@ def _each_shape(operation: Operation) -> Sequence[Numbers]:
 
 
 def _first(rule: Callable[[Operation], Numbers]) -> ValueRule:
-    """A rule for an op with one output."""
+    """Returns a rule for an op with one output."""
     return lambda operation: [rule(operation)]
 
 
