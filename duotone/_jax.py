@@ -42,7 +42,7 @@ ARRAY_TYPES = frozenset({_array.ArrayImpl})
 """The concrete type of JAX arrays, for a test that is quicker than ``isinstance``."""
 
 argument_registry = _tree_util.tracing_registry
-"""Flattens as ``jax.jit`` flattens its arguments: a view of a Ref is no leaf."""
+"""Flattens as ``jax.jit`` flattens its arguments: a view of a Ref is not a leaf."""
 
 Literal = _core.Literal
 Primitive = _core.Primitive
@@ -290,7 +290,8 @@ def is_custom_root(eqn: Eqn) -> bool:
 def jit_options(eqn: Eqn) -> dict[str, Any]:
     """Returns the arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
-    Empty if it may be inlined with nothing lost. (Donation: :mod:`duotone.jaxpr.running.run`.)
+    The result is empty if inlining loses nothing. :mod:`duotone.jaxpr.running.run` handles
+    donation.
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):

@@ -103,7 +103,7 @@ def enable_mixed_precision_graph_rewrite(
         The wrapped optimizer.
 
     Raises:
-        ArgumentTypeError: `opt` is no optimizer, or an argument has the wrong type.
+        ArgumentTypeError: `opt` is not an optimizer, or an argument has the wrong type.
         ArgumentError: `opt` is wrapped already, or an argument is out of range.
 
     Example:

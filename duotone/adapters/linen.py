@@ -102,7 +102,7 @@ class TrainState(train_state.TrainState):
             **kwargs: the fields of a subclass.
 
         Raises:
-            ArgumentTypeError: ``tx`` is no optimizer.
+            ArgumentTypeError: ``tx`` is not an optimizer.
             ArgumentError: ``tx`` is wrapped already, and settings are given too; the parameters
                 hold fp8 scales.
         """
@@ -114,8 +114,8 @@ class TrainState(train_state.TrainState):
             )
         wrapped = wrapped_once(tx, loss_scale, dtype, policy, "TrainState")
         state = super().create(apply_fn=apply_fn, params=params, tx=wrapped, **kwargs)
-        # An array from the beginning: the type of an argument that changes after the first step
-        # would compile the step twice.
+        # This is an array from the beginning: if its type changed after the first step, JAX would
+        # compile the step twice.
         state = state.replace(step=jnp.zeros((), jnp.int32))
         _make_serializable(type(state.loss_scale))
         return state
@@ -203,7 +203,7 @@ class TrainState(train_state.TrainState):
         for name in replaced:
             if name not in names:
                 raise ArgumentTypeError(
-                    f"apply_gradients: {name!r} is no field that a step can replace; there are "
+                    f"apply_gradients: {name!r} is not a field that a step can replace; there are "
                     f"{', '.join(sorted(names))}. Subclass TrainState to hold more, and use "
                     "state.replace(...) for what does not depend on the step."
                 )

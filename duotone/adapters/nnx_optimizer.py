@@ -1,8 +1,8 @@
 """An NNX optimizer with a loss scale, whose step counter does not count skipped steps.
 
 ``flax.nnx.Optimizer`` adds one to ``step`` at each update. A step that is skipped because a
-gradient overflowed was no step: schedules and logs that follow the counter would run ahead of the
-optimizer. :class:`Optimizer` counts the steps that were taken.
+gradient overflowed was not a step: otherwise schedules and logs would run ahead of the optimizer.
+:class:`Optimizer` counts the steps that were taken.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Optimizer(nnx.Optimizer[M]):
 
         loss = optimizer.minimize(loss_fn, model, x, y)
 
-    or, in two parts, to look at the gradients in between::
+    Or do it in two parts, to look at the gradients in between::
 
         out = optimizer.compute_gradients(loss_fn, model, x, y)
         optimizer.update(model, out)
@@ -68,7 +68,7 @@ class Optimizer(nnx.Optimizer[M]):
         graph: as in ``flax.nnx.Optimizer``.
 
     Raises:
-        ArgumentTypeError: ``tx`` is no optimizer.
+        ArgumentTypeError: ``tx`` is not an optimizer.
         ArgumentError: ``tx`` is wrapped already, and a loss scale, dtype or policy is given too.
 
     Example:

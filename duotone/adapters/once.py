@@ -22,7 +22,7 @@ def wrapped_once(
         who: the name of the calling class, for the error.
 
     Raises:
-        ArgumentTypeError: ``tx`` is no optimizer.
+        ArgumentTypeError: ``tx`` is not an optimizer.
         ArgumentError: ``tx`` is wrapped already, and settings other than the defaults are given.
     """
     if not isinstance(tx, MixedPrecisionOptimizer):

@@ -164,8 +164,8 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Raises:
             ArgumentTypeError: a leaf of `params` is not floating; `state` contains no loss scale;
-                `loss_fn` is no function or returns no floating loss.
-            ArgumentError: the loss is no scalar; devices could disagree and no axis is named;
+                `loss_fn` is not a function or returns no floating loss.
+            ArgumentError: the loss is not a scalar; devices could disagree and no axis is named;
                 the state contains several loss scales, or a damaged one.
         """
         wrapped = self._wrapped
@@ -319,7 +319,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         """
         loss_scale = self._wrapped.find(state, "scale_loss").loss_scale
         scaled = loss_scale.scale(loss)
-        # A loss that is no tracer is not being differentiated.
+        # A loss that is not a tracer is not being differentiated.
         if isinstance(scaled, Tracer) and not isinstance(loss_scale, NoLossScale):
             self._wrapped.pending = True
         return scaled
@@ -377,7 +377,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
 
         Raises:
             ArgumentError: its loss scale is NaN, infinite or out of its bounds.
-            ArgumentTypeError: it is no state of a mixed-precision optimizer, or is traced.
+            ArgumentTypeError: it is not a state of a mixed-precision optimizer, or is traced.
         """
         self._wrapped.find(state, "check_state", checked=True)
 

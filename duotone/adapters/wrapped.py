@@ -129,7 +129,7 @@ class Wrapped:
                 "optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))."
             )
         self._structures.add(jax.tree.structure(inner))
-        # The same leaves for every half type and device, so that checkpoints are portable.
+        # Every half type and device has the same leaves, so that checkpoints are portable.
         return begin(inner, make_loss_scale(self.loss_scale, "float16"))
 
     @property

@@ -96,7 +96,7 @@ def blame(
     Raises:
         ArgumentTypeError: ``step`` is not callable, ``dtype`` not a dtype, ``policy`` no policy, or
             an argument has no data.
-        ArgumentError: ``dtype`` is no half type. Float32 is refused too, since nothing would be
+        ArgumentError: ``dtype`` is not a half type. Float32 is refused too, since nothing would be
             half.
 
     Example:

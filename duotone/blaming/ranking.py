@@ -66,7 +66,7 @@ def errors(run: StepRun) -> np.ndarray:
 
 
 def _terms(run: StepRun, site: Site, reads: list[int]) -> float:
-    """Returns the greatest magnitude of the terms that a site adds; 0 if it is no sum."""
+    """Returns the greatest magnitude of the terms that a site adds; 0 if it is not a sum."""
     name = "" if site.eqn is None else site.eqn.primitive.name
     if name in _SUMS:
         return max(map(run.reference, reads), default=0.0)

@@ -100,7 +100,7 @@ class StepRun:
         return any(name == "transpose" and by for name, by in self.sites[site].names)
 
     def maker(self, site: int) -> int:
-        """Returns the site whose value a cast to half rounds; the site itself if it is no cast."""
+        """Returns the site whose value a cast to half rounds; for another site, itself."""
         found = self.sites[site]
         if found.eqn is None or found.eqn.primitive.name != "convert_element_type":
             return site

@@ -345,7 +345,7 @@ def bucketed(
     first argument to pad, or of each named argument: ``{"tokens": 1, "labels": 1}`` or ``{0: 1, 1:
     1}``; all have the same length. sizes: the lengths to pad to: the powers of two, or increasing
     numbers. neutral: the number to pad with, or a dictionary with one for each argument. mask: the
-    name of a keyword argument of ``fn`` that takes bool[size], True for indices that are no
+    name of a keyword argument of ``fn`` that takes bool[size], True for indices that are not
     padding. verify: ``False`` omits the comparison. programs: the number of compiled programs in
     the cache; the least recently used is dropped first. background: if the bucket of a call is not
     compiled, run the call in a larger compiled bucket, if there is one, while one thread compiles

@@ -61,7 +61,7 @@ def cluster_jit(
     clusters are stored. If clusters would not save time, the whole program is compiled, and one
     line on the logger ``duotone`` says why.
 
-    Args: fn: any function that JAX can trace. Arguments that are no arrays are part of the program.
+    Args: fn: any function that JAX can trace; arguments that are not arrays are part of it.
     min_cluster_size: operations, 64 by default; smaller copies are grouped until they have as many.
     max_cluster_size: operations; larger parts are cut. ``None`` cuts no part. exclude_ops: names of
     primitives, such as ``"dot_general"``, each of which becomes a separate cluster.

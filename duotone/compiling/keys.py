@@ -141,7 +141,7 @@ _MOVING = {"slice": ("start_indices", "limit_indices"), "pad": ("padding_config"
 def offsets(eqn: _jax.Eqn) -> tuple[int, ...] | None:
     """Returns the start of a ``slice`` or the leading padding of a ``pad``, else ``None``.
 
-    Also ``None`` with strides, interior padding or negative padding.
+    Strides, interior padding and negative padding give ``None`` too.
     """
     params = eqn.params
     if eqn.primitive.name == "slice":

@@ -61,8 +61,8 @@ def _as_type(neutral: Any, dtype: Any) -> Any:
     rounds = jnp.issubdtype(dtype, jnp.inexact)
     if typed is None or typed.ndim or not (rounds or typed == number):
         raise ArgumentTypeError(
-            f"bucketed: neutral is {shown(neutral)}, which is no {dtype} number; pass one for "
-            "each argument: neutral={'tokens': 0}"
+            f"bucketed: neutral is {shown(neutral)}, which is not a {dtype} number; "
+            "pass one for each argument: neutral={'tokens': 0}"
         )
     return typed
 

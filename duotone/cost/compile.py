@@ -188,7 +188,7 @@ def _trace(
     """Traces ``fn`` with ``jax.jit``, with all its arrays on the target.
 
     A jitted function is traced itself, so that its options apply. For another function, arguments
-    that are no arrays (a number, a string) are constants, as in ``duotone.autocast``.
+    that are not arrays (a number, a string) are constants, as in ``duotone.autocast``.
     """
     if _jax.is_jitted(fn):
         leaves, tree = jax.tree.flatten((args, kwargs))
@@ -231,7 +231,7 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 def _is_result(leaf: Any) -> bool:
-    """Checks if something returned is computed; a name or a number is no part of the program."""
+    """Checks if something returned is computed; a name or a number is not a part of the program."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 

@@ -9,7 +9,7 @@ XLA prints a compiled program as computations of instructions, one a line::
 
 :func:`parse` reads it into frozen values; :mod:`duotone.cost.traffic` and
 :mod:`duotone.cost.cost_of_program` compute costs. An unknown attribute stays text, a line that is
-no instruction is skipped, and an unreadable instruction is an error that shows the line.
+not an instruction is skipped, and an unreadable instruction is an error that shows the line.
 
 References:
     XLA, ``xla/hlo/ir/hlo_instruction.cc`` (``HloInstruction::ToString``) and
@@ -215,7 +215,7 @@ def parse(text: str) -> Program:
         Its computations.
 
     Raises:
-        ProgramTextError: the text is no compiled program, or a line cannot be read.
+        ProgramTextError: the text is not a compiled program, or a line cannot be read.
 
     Example:
         >>> program = parse('''HloModule m, is_scheduled=true

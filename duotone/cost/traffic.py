@@ -44,7 +44,7 @@ _WHOLE = frozenset({"dot", "convolution", "sort", "custom-call", "fusion", "call
 
 
 def is_free(instruction: Instruction) -> bool:
-    """Returns True if an instruction is no kernel."""
+    """Returns True if an instruction is not a kernel."""
     if instruction.opcode == "custom-call":
         return instruction.target in _FREE_CALLS
     return instruction.opcode in FREE

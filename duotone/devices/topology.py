@@ -104,7 +104,7 @@ def _gpus(target: Target, count: int) -> Any:
     hosts, each = (1, count) if count <= _GPUS_OF_A_HOST else (count // 8, _GPUS_OF_A_HOST)
     if hosts * each != count:
         raise CompilationError(
-            f"target {target.name!r}: {count} GPUs are no whole number of hosts of eight"
+            f"target {target.name!r}: {count} GPUs do not fill whole hosts of eight"
         )
     topology = f"1x{hosts}x{each}"
     return topologies.get_topology_desc(platform="cuda", topology=topology, target_config=config)

@@ -109,7 +109,7 @@ class Labelling:
     def _label_certain(self) -> list[Paint | None]:
         """Labels that are certain; their pairs become costs of single variables."""
         gain = self._gain = list(self._gain)
-        # The most that a variable can pay as the half one of its pairs, and as the full one.
+        # A variable can pay at most this as the half one of its pairs, and this as the full one.
         as_half = [sum(pairs.values()) for pairs in self._fulls]
         as_full = [sum(pairs.values()) for pairs in self._halves]
         found: list[Paint | None] = [None] * len(gain)
@@ -182,8 +182,8 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
         gain: what half costs more than full, for each variable.
         edges: (half, full, cost) of each pair.
     """
-    # Imported here because SciPy's graphs take a third of a second to load, and few programs need
-    # them.
+    # This import is here because SciPy's graphs take a third of a second to load, and few programs
+    # need them.
     import numpy as np
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow

@@ -42,7 +42,7 @@ _BYTES = {"bool": 1, "none": 0, "float0": 0}
 
 @functools.cache
 def bytes_of(dtype: str) -> int:
-    """Returns the bytes of one element, from the digits in a dtype's name; 0 if it holds no numbers."""
+    """Returns the bytes of one element, from the digits in a dtype's name; 0 without digits."""
     if dtype in _BYTES:
         return _BYTES[dtype]
     digits = "".join(c if c.isdigit() else " " for c in dtype).split()
@@ -110,8 +110,8 @@ class Magnitude:
     Attributes:
         smallest: the absolute value at which half must be exact enough for the constant to keep
             its meaning. For a scalar, this is the scalar itself. For an array, it is the largest
-            element, since small elements among large ones (weights) may round like any others.
-            ``inf`` if all elements are zero or infinite.
+            element, since small elements among large ones (weights) may round like any others. It
+            is ``inf`` if all elements are zero or infinite.
         largest: the largest absolute value; 0 if all elements are zero or infinite.
         low: the least element, zeros and infinities included; minus infinity if unknown.
         high: the greatest element, zeros and infinities included; infinity if unknown.

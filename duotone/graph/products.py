@@ -39,7 +39,7 @@ def meaning_of_dot(
     rotation of each of many vectors is many such dots.
 
     Args:
-        left: the sizes of one operand's free axes; an unknown size is no integer.
+        left: the sizes of one operand's free axes; an unknown size is not an integer.
         right: the sizes of the other operand's free axes.
         summed: the sizes of the axes that are summed over.
 

@@ -53,7 +53,7 @@ def check_names(policy: Policy, graph: Graph) -> None:
 def warn_of_idle_patterns(pins: Pins, graph: Graph) -> None:
     """Logs once for each name pattern that no operation has such a name.
 
-    This is no error, since one policy may be for several functions.
+    This is not an error, since one policy may be for several functions.
     """
     for field, patterns in (("keep_full", pins.full), ("keep_half", pins.half)):
         for pattern in patterns:

@@ -20,7 +20,7 @@ from duotone.onnx.protos import (
 )
 from duotone.onnx.weights import check, is_external
 
-NO_TEXT = "a name in it is no text: the file was damaged, or is something else."
+NO_TEXT = "a name in it is not text: the file was damaged, or is something else."
 DEEPEST = 64
 """The deepest nesting of graphs; duotone refuses deeper files as hostile."""
 
@@ -68,7 +68,7 @@ def read(model: ModelProto | str | Path) -> Source:
             raise OnnxError(f"{path} cannot be read: {error.strerror}.") from error
         except Exception as error:  # protobuf's own error has no public class in all versions
             raise OnnxError(
-                f"{path} is no ONNX model: it was cut off, damaged, or is something else."
+                f"{path} is not an ONNX model: it was cut off, damaged, or is something else."
             ) from error
     elif isinstance(model, ONNX.ModelProto):
         found = model

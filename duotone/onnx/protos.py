@@ -43,7 +43,7 @@ NUMBERS: Mapping[str, int] = MappingProxyType({name: number for number, name in 
 """ONNX's number of each element type."""
 FLOAT = NUMBERS["float32"]
 NO_DTYPE = "none"
-"""The dtype of a value that is no tensor, or of a tensor of unknown type."""
+"""The dtype of a value that is not a tensor, or of a tensor of unknown type."""
 
 
 def dtype_of(number: int) -> str:

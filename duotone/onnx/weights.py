@@ -65,7 +65,7 @@ def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int
         length = int(entries.get("length") or bytes_in(tensor))
     except ValueError as error:
         raise OnnxError(
-            f"tensor {tensor.name!r}: its offset or length is no number: {error}."
+            f"tensor {tensor.name!r}: its offset or length is not a number: {error}."
         ) from error
     size = path.stat().st_size
     if offset < 0 or length < 0 or offset + length > size or length != bytes_in(tensor):

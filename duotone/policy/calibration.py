@@ -171,7 +171,7 @@ class Calibration:
             ) from error
         except (ValueError, RecursionError) as error:
             raise CalibrationError(
-                f"{file} is no calibration: it is not JSON ({error}). Save one with "
+                f"{file} is not a calibration: it is not JSON ({error}). Save one with "
                 "duotone.calibrate(fn, batches).save(path)."
             ) from error
         return _read(file, data)
@@ -181,8 +181,8 @@ def _read(file: Path, data: Any) -> Calibration:
     """Returns the record in the data of a file."""
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise CalibrationError(
-            f"{file} is no calibration: it does not say that it holds a {_FORMAT}. Save one with "
-            "duotone.calibrate(fn, batches).save(path)."
+            f"{file} is not a calibration: it does not say that it holds a {_FORMAT}. Save one "
+            "with duotone.calibrate(fn, batches).save(path)."
         )
     if data.get("version") != _VERSION:
         raise CalibrationError(
@@ -212,7 +212,7 @@ def _read_value(data: Any) -> ValueRange:
         raise ValueError(f"value {value} has a least element above its greatest")
     for name in ("small", "lost", "over"):
         if not 0.0 <= numbers[name] <= 1.0:
-            raise ValueError(f"value {value} has {name} {numbers[name]:g}, which is no share")
+            raise ValueError(f"value {value} has {name} {numbers[name]:g}, which is not a share")
     shape = tuple(int(size) for size in data.get("shape", ()))
     return ValueRange(value=value, name=str(data["name"]), shape=shape, **numbers)
 
@@ -221,5 +221,5 @@ def _read_count(data: Any, name: str) -> int:
     """Returns a whole number from 0 on."""
     number = data[name]
     if type(number) is not int or number < 0:
-        raise ValueError(f"{name} is {number!r}, which is no whole number from 0 on")
+        raise ValueError(f"{name} is {number!r}, which is not a whole number from 0 on")
     return number

@@ -181,7 +181,7 @@ _LIST_TAKES = "operation names separated by commas, such as exp,dot_general (emp
 def _parse_list(name: str, value: str) -> frozenset[str]:
     entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
     for entry in sorted(entries):
-        # Seen in the wild: "BiasAdd|Softmax", which TensorFlow took as one unknown name in silence.
+        # Users wrote "BiasAdd|Softmax", which TensorFlow silently took as one unknown name.
         if re.search(r"[\s|;\"']", entry):
             problem = f"{entry!r} is not one operation name"
             raise environment_error(name, value, problem, _LIST_TAKES)
@@ -279,7 +279,7 @@ def _parse_vmodule(name: str, value: str) -> bool:
             problem = f"the only module that duotone logs is {_LOGGED_MODULE}, not {module!r}"
             raise environment_error(name, value, problem, _VMODULE_TAKES)
         if not re.fullmatch(r"[+-]?[0-9]+", level):
-            problem = f"{entry!r} gives no whole number as the level"
+            problem = f"{entry!r} does not give a whole number as the level"
             raise environment_error(name, value, problem, _VMODULE_TAKES)
         log_level = int(level)
     return log_level >= _DECISION_LOG_LEVEL

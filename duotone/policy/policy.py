@@ -111,7 +111,7 @@ class Policy:
 
     Raises:
         PolicyError: A value that is not accepted, or two edits that contradict each other.
-        PolicyTypeError: A value of the wrong type, or a name that is no field; also a TypeError.
+        PolicyTypeError: A value of the wrong type, or a name that is not a field; also a TypeError.
 
     Example:
         >>> policy = Policy(deny_add={"logistic"}, keep_full=["*/attention/*"])
@@ -336,7 +336,7 @@ class Policy:
             The new policy.
 
         Raises:
-            PolicyError: As for a new policy, or a name that is no field.
+            PolicyError: As for a new policy, or a name that is not a field.
 
         Example:
             >>> Policy(level="TENSOR_CORES_ONLY").replace(level=None) == Policy()
@@ -391,7 +391,7 @@ class Policy:
             )
 
 
-# By the name of each field that a user can set.
+# This has the default of each field that a user can set.
 _DEFAULTS: dict[str, Any] = {
     field.name: field.default
     for field in dataclasses.fields(Policy)

@@ -59,7 +59,8 @@ class Range(Protocol):
 def mark(value: Range) -> str:
     """Returns ``"overflows"`` if float16 ends before the largest magnitude.
 
-    ``"underflows"`` if more than half of the elements are below its normal numbers, else nothing.
+    Returns ``"underflows"`` if more than half of the elements are below its normal numbers, else an
+    empty text.
     """
     if value.largest > _FLOAT16.largest:
         return "overflows"

@@ -1,7 +1,6 @@
 """The values that a policy's fields take: each checked, and brought to its one form.
 
-Called by :mod:`duotone.policy.policy` when a policy is made; every message names the field as the
-user wrote it, and what it takes.
+Every message names the field as the user wrote it, and what it takes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Origin(NamedTuple):
 
 
 def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
-    """Raises if one of some names is no field, with the field that was probably meant."""
+    """Raises if one of some names is not a field, with the field that was probably meant."""
     known = list(fields)
     for name in names:
         if name not in known:
@@ -77,7 +76,7 @@ def check_boolean(field: str, value: object) -> None:
 
 
 HEAL_AFTER = 3
-"""Steps in a row that overflow until ``heal=True`` acts: one bad batch is no reason to."""
+"""Steps in a row that overflow until ``heal=True`` acts: one bad batch is not a reason to."""
 
 
 def heal_after(value: object) -> int:

@@ -59,7 +59,7 @@ class OperationRecord:
             one run.
         sizes: for a dot, the number of matrix products, and rows, terms and columns of each; for a
             convolution, groups, images, positions in a result, elements of a window, and features
-            that each group reads and makes. Empty for others, and if unknown.
+            that each group reads and makes; empty for others, and if unknown.
     """
 
     index: int

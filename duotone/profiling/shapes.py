@@ -59,7 +59,7 @@ class Product:
 
 
 def product_of(instruction: Instruction, computation: Computation) -> Product | None:
-    """Converts an instruction to a product; ``None`` if it is no dot or convolution.
+    """Converts an instruction to a product; ``None`` if it is not a dot or convolution.
 
     Args:
         instruction: an instruction of ``computation``, not a fusion.

@@ -172,7 +172,7 @@ def make_train_step(
     def train_step(
         state: TrainState, images: jax.Array, labels: jax.Array
     ) -> tuple[TrainState, jax.Array, jax.Array]:
-        # The one line that changes, compared with jax.value_and_grad(loss):
+        # Compared with jax.value_and_grad(loss), only this line changes:
         grad_fn = duotone.value_and_grad(loss, scale=state.loss_scale, dtype=precision.value)
         value, grads = grad_fn(state.params, images, labels)
         finite = duotone.all_finite(grads)

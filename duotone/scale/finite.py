@@ -27,7 +27,7 @@ AxisName = str | Sequence[str]
 def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
     """Returns True if no floating or complex leaf of a tree has an infinity or NaN.
 
-    One pass over each leaf in its own dtype, without a cast or a copy.
+    It passes once over each leaf in its own dtype, without a cast or a copy.
 
     Args:
         tree: any pytree; integers, booleans, float0, PRNG keys and None are ignored.

@@ -202,7 +202,7 @@ class LossScaleMonitor:
             step: the number of the step, for logs and the horizontal axis of TensorBoard.
 
         Raises:
-            ArgumentTypeError: `step` is no whole number, or `state` contains no loss scale.
+            ArgumentTypeError: `step` is not a whole number, or `state` contains no loss scale.
             ArgumentError: the loss scale of `state` is NaN, infinite or out of its bounds.
         """
         step = _whole("step", step)

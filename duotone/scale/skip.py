@@ -80,7 +80,7 @@ def skip_nonfinite(
         An Optax optimizer; its state is a :class:`SkipState`.
 
     Raises:
-        ArgumentTypeError: `inner` is no optimizer, or `axis_name` no name.
+        ArgumentTypeError: `inner` is not an optimizer, or `axis_name` not a name.
         ArgumentError: on a step, if devices could disagree and no axis is named.
 
     Example:
@@ -121,7 +121,7 @@ def with_extra_args(inner: Any, who: str) -> Any:
         who: the function that was called, for the error.
 
     Raises:
-        ArgumentTypeError: `inner` is no optimizer.
+        ArgumentTypeError: `inner` is not an optimizer.
     """
     if isinstance(inner, optax.GradientTransformation):
         return optax.with_extra_args_support(inner)
@@ -293,7 +293,7 @@ def updated(
         wide = to_full(params)
         try:
             state = in_dtypes_of(jax.eval_shape(lambda: optimizer.init(wide)), old)
-        except TypeError:  # a leaf of the state is no array
+        except TypeError:  # a leaf of the state is not an array
             wide = params
     updates, new = optimizer.update(grads, state, wide, **extra)
     return updates, in_dtypes_of(old, new)

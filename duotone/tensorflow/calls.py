@@ -24,7 +24,7 @@ KEEP = "_grappler_do_not_remove"
 
 # Their arguments and results are out of sight for the painter already.
 _KNOWN = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-# Ops through which the handle of a list runs unchanged.
+# These ops pass the handle of a list unchanged.
 _CARRIERS = frozenset(
     """Enter Exit Identity IdentityN Merge NextIteration Select SelectV2 Snapshot StopGradient
     Switch""".split()

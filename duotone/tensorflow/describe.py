@@ -21,7 +21,7 @@ def describe(
     Args:
         facts: the units.
         precisions: what the painter decided.
-        hidden: whether arguments and results, which are no nodes of a function, are omitted.
+        hidden: whether arguments and results, which are not nodes of a function, are omitted.
         skipped: whether the whole graph was, since its device gains nothing.
     """
     units = facts.units

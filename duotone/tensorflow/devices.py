@@ -7,8 +7,8 @@
     (empty)                                       the default device: the one painted for
 
 A node is processed when the *type and number* contain the wanted device type in any case. A string
-without a number (``/device:GPU``, ``/device:GPU:*``) or one that is no device string (``GPU:0``) is
-on no device.
+without a number (``/device:GPU``, ``/device:GPU:*``), or whose string is not a device string
+(``GPU:0``), is on no device.
 """
 
 from __future__ import annotations

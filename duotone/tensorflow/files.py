@@ -100,7 +100,7 @@ def read(path: str | Path) -> GraphFile:
     content = _bytes_of(file)
     kind, message = _parse(content, file)
     if file != path and kind != "SavedModel":
-        raise GraphDefError(f"{file} is a {kind} and no SavedModel: the folder is damaged.")
+        raise GraphDefError(f"{file} is a {kind}, not a SavedModel: the folder is damaged.")
     found = GraphFile(path, kind, message, file)
     if not any(graph.node or graph.library.function for graph in found.graphs()):
         raise GraphDefError(f"{file} is a {kind} without a single node: there is no graph in it.")
@@ -210,8 +210,8 @@ def _bytes_of(file: Path) -> bytes:
         size = file.stat().st_size
         if size > LARGEST:
             raise GraphDefError(
-                f"{file} has {size / 1e9:.1f} GB, and a protocol buffer ends at 2 GB: it is no "
-                "graph. Large weights belong into the variables of a SavedModel."
+                f"{file} has {size / 1e9:.1f} GB, and a protocol buffer ends at 2 GB: it is not "
+                "a graph. Large weights belong into the variables of a SavedModel."
             )
         content = file.read_bytes()
     except OSError as error:
@@ -255,7 +255,7 @@ def _parse_text(text: str, file: Path) -> tuple[Kind, Any]:
         except ValueError as error:  # a number that no field holds, broken UTF-8 in an escape
             raise _bad_text(file, kind, error) from error
     raise GraphDefError(
-        f"{file} is text and no graph: it does not begin with a field of a GraphDef (node), "
+        f"{file} is text, not a graph: it does not begin with a field of a GraphDef (node), "
         "a MetaGraphDef or a SavedModel."
     )
 
@@ -275,7 +275,7 @@ def _parse_binary(content: bytes, file: Path) -> tuple[Kind, Any]:
             possible.append((kind, message))
     if possible:
         return possible[0]
-    raise GraphDefError(f"{file} is no TensorFlow graph: {_what_is_wrong(content)}.")
+    raise GraphDefError(f"{file} is not a TensorFlow graph: {_what_is_wrong(content)}.")
 
 
 def _is_plausible(found: GraphFile) -> bool:
@@ -288,7 +288,7 @@ def _is_plausible(found: GraphFile) -> bool:
 def _bad_text(file: Path, kind: Kind, error: Exception) -> GraphDefError:
     """Shortens a long line, which the parser repeats."""
     position = "line " if isinstance(error, text_format.ParseError) else ""
-    return GraphDefError(f"{file} is no valid {kind} in text form: {position}{str(error)[:300]}")
+    return GraphDefError(f"{file} is not a valid {kind} in text form: {position}{str(error)[:300]}")
 
 
 def _too_deep(file: Path) -> GraphDefError:

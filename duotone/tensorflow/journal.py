@@ -60,7 +60,7 @@ def walk(
     Args:
         starts: in order; a start that was reached before is skipped.
         neighbours: returns the neighbours of a unit, by number.
-        through: whether a unit that is no start is accepted.
+        through: whether a unit that is not a start is accepted.
 
     Returns:
         Units in the order of a depth-first walk.

@@ -122,7 +122,7 @@ def find_saved_model(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise GraphDefError(
-        f"{folder} is a folder without {' or '.join(FILE_NAMES)}, so it is no SavedModel. "
+        f"{folder} is a folder without {' or '.join(FILE_NAMES)}, so it is not a SavedModel. "
         "Name a SavedModel folder or the file of a graph."
     )
 

@@ -105,7 +105,7 @@ def autocast(
         dtype: ``float16`` or ``bfloat16`` (anything ``jax.numpy.dtype`` takes, also ``"fp16"``,
             ``"bf16"`` and ``"half"``). ``None`` selects the half type that is fast on the default
             device. If none is, ``fn`` runs unchanged and logs one line (see
-            :class:`~duotone.Policy`, ``ignore_performance``). ``float32`` switches off.
+            :class:`~duotone.Policy`, ``ignore_performance``). ``float32`` switches the rewrite off.
         policy: which operations may be painted; the default policy if omitted. Environment
             variables are merged in (``docs/environment.md``).
         calibration: the result of :func:`duotone.calibrate` for ``fn``. It is short for
@@ -114,16 +114,16 @@ def autocast(
             pytree, or the result of :func:`cast_params`, which also sets the default of ``dtype``
             and ``policy``. The first call casts the weights that ``fn`` reads in half only. They
             are constants: they have no derivative, and later changes to them have no effect.
-        enabled: ``False`` switches off. The result then runs ``fn`` unchanged, also inside another
-            rewrite, which leaves it float32 in both passes.
+        enabled: ``False`` switches the rewrite off. The result then runs ``fn`` unchanged, also
+            inside another rewrite, which leaves it float32 in both passes.
 
     Returns:
         A function with the signature of ``fn``; with ``weights``, without its first argument.
 
     Raises:
-        ArgumentTypeError: ``fn`` is not callable or does not take the weights first, ``dtype`` is
-            not a dtype, ``policy`` is no policy, ``calibration`` no calibration, ``weights`` holds
-            shapes instead of arrays.
+        ArgumentTypeError: ``fn`` is not callable or does not take the weights first; ``dtype``,
+            ``policy`` or ``calibration`` has the wrong type; ``weights`` holds shapes instead of
+            arrays.
         ArgumentError: ``dtype`` is neither a half type nor float32, or not that of the cast
             weights; ``weights`` holds no array.
 
@@ -317,7 +317,7 @@ def explain(
 
 
 def function_inside(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function that the user gave to :func:`autocast`, or ``fn`` if it is no result."""
+    """Returns the user's function that :func:`autocast` wrapped, or ``fn`` itself."""
     settings = settings_of(fn)
     return fn if settings is None else settings.function
 
@@ -350,7 +350,7 @@ def half_name(name: str, dtype: Any, policy: Policy | None) -> str | None:
 
     Raises:
         ArgumentTypeError: ``dtype`` is not a dtype.
-        ArgumentError: ``dtype`` is no half type. Float32 is refused too.
+        ArgumentError: ``dtype`` is not a half type. Float32 is refused too.
     """
     if dtype is not None:
         half = half_named(name, dtype)

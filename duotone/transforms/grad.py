@@ -157,8 +157,8 @@ def value_and_grad(
             or as for :func:`autocast`. On a call: an argument to differentiate by is missing; with
             ``scale``, the loss is not floating. Without, JAX raises what it raises.
         ArgumentError: ``argnums`` is empty; ``scale`` is not positive, or goes with
-            ``holomorphic``; or as for :func:`autocast`. On a call, with ``scale``: the loss is no
-            scalar.
+            ``holomorphic``; or as for :func:`autocast`. On a call, with ``scale``: the loss is not
+            a scalar.
 
     Example:
         >>> import jax, jax.numpy as jnp, duotone

@@ -222,8 +222,8 @@ BAD_VALUES = [
     ("INFERLIST_ADD", "'exp'", "separated by commas", "exp"),
     ("VMODULE", "auto_mixed_precision", "auto_mixed_precision=2", "auto_mixed_precision=2"),
     ("VMODULE", "auto_mixed_precision=", "auto_mixed_precision=2", "auto_mixed_precision=2"),
-    ("VMODULE", "auto_mixed_precision=two", "no whole number", "auto_mixed_precision=2"),
-    ("VMODULE", "auto_mixed_precision=2=3", "no whole number", "auto_mixed_precision=2"),
+    ("VMODULE", "auto_mixed_precision=two", "a whole number", "auto_mixed_precision=2"),
+    ("VMODULE", "auto_mixed_precision=2=3", "a whole number", "auto_mixed_precision=2"),
 ]
 
 

@@ -222,7 +222,7 @@ def test_advice_finds_what_was_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     short = advice_for(("add", "k", 0.0, 2e-6), ("half", USES, 8e-6, 10e-6))
     assert "launches bound it" in short
     monkeypatch.setitem(FACTS[1], "odd", dot("bf16", "head", side=63))
-    assert "no multiple of 8" in advice_for(ADD, ("odd", NOT, 1.0, 3.0))
+    assert "not multiples of 8" in advice_for(ADD, ("odd", NOT, 1.0, 3.0))
     monkeypatch.setitem(FACTS[1], "cast", plain("head", casts=True))
     assert "kernels that only cast, first head/add" in advice_for(ADD, ("cast", "c", 1.0, 3.0))
 

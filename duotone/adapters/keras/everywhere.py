@@ -44,8 +44,8 @@ def enable_everywhere(
     If both are False, duotone no longer changes models whose functions Keras has not made yet.
 
     Raises:
-        ArgumentTypeError, ArgumentError: `dtype` is no half type, `loss_scale` no loss scale; Keras
-            does not run on JAX.
+        ArgumentTypeError, ArgumentError: `dtype` is not a half type, or `loss_scale` not a loss
+            scale, or Keras does not run on JAX.
     """
     refusals.check_backend()
     if settings.check_loss_scale(loss_scale) is None and not rewrite:

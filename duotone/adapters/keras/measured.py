@@ -43,7 +43,7 @@ def calibrate(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> C
         The measurements on all batches so far; print it for a table.
 
     Raises:
-        ArgumentTypeError: `model` is no Keras model.
+        ArgumentTypeError: `model` is not a Keras model.
         ArgumentError: its training step is not rewritten.
         CalibrationError: the batch contains NaN.
 
@@ -81,7 +81,7 @@ def blame(model: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Blame
         A record; print it.
 
     Raises:
-        ArgumentTypeError: `model` is no Keras model.
+        ArgumentTypeError: `model` is not a Keras model.
         ArgumentError: its training step is not rewritten.
 
     Example:

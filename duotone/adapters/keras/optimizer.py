@@ -42,7 +42,7 @@ from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, r
 class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     """A Keras optimizer whose models train, evaluate and predict in mixed precision.
 
-    Made by :func:`enable`, or by ``duotone.enable_mixed_precision_graph_rewrite``.
+    :func:`enable` and ``duotone.enable_mixed_precision_graph_rewrite`` make it.
 
     Args:
         inner_optimizer: any Keras optimizer. Set clipping, weight decay, moving averages,
@@ -209,7 +209,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> tuple[list[Any], list[Any]]:
         """One step on arrays; see :meth:`apply`."""
-        # Keras' general form, which calls ``apply`` in a stateless scope.
+        # Keras' general form calls ``apply`` in a stateless scope.
         general = super(keras.optimizers.LossScaleOptimizer, self).stateless_apply
         return general(optimizer_variables, grads, trainable_variables)
 
@@ -329,7 +329,7 @@ def enable(
         An optimizer to compile a model with.
 
     Raises:
-        ArgumentTypeError: `optimizer` is no Keras optimizer; an argument of the wrong type.
+        ArgumentTypeError: `optimizer` is not a Keras optimizer; an argument of the wrong type.
         ArgumentError: Keras does not run on JAX, has a mixed dtype policy, or the optimizer scales
             the loss already; a value out of range.
 

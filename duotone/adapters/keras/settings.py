@@ -1,8 +1,7 @@
 """The user's settings, checked once, and as plain data for a model's config.
 
 A Keras model is saved with the config of its optimizer, so the loss scale, the half type and the
-policy must turn into strings and numbers and back. Called by ``optimizer`` (config, and the rule
-that its half type asks for) and ``plans``.
+policy must turn into strings and numbers and back.
 """
 
 from __future__ import annotations

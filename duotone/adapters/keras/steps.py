@@ -66,8 +66,7 @@ class _Running(threading.local):
 
 
 _running = _Running()
-# For each model, by step: the Keras function that the program belongs to, the plan it was painted
-# by, and the program.
+# This maps each model and step to Keras' function, the plan of its painting, and the program.
 _kept: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, Any, Callable[..., Any]]]] = (
     weakref.WeakKeyDictionary()
 )

@@ -2,7 +2,7 @@
 
 Most casts cost nothing, since the compiler fuses them into another kernel. It cannot fuse the cast
 of an argument that dots read, or of a dot's result that another dot reads. A weight that the step
-updates and returns must be float32, so its cast is no finding.
+updates and returns must be float32, so its cast is not a finding.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def in_memory(step: StepModel) -> Iterator[Finding]:
 
 _LEAST = {"arguments": 0.15, "iterations": LEAST_SHARE, "results": LEAST_SHARE}
 """The least share of the step that makes a finding. A step with few layers spends up to 12% on
-casting float32 data (two layers of 1024, 8192 rows, on an H100), which is no finding."""
+casting float32 data (two layers of 1024, 8192 rows, on an H100), which is not a finding."""
 _WORDS = {
     "arguments": (
         "arguments that the step does not return are cast to half at every call, each in a "

@@ -38,7 +38,7 @@ _REMEDIES: Mapping[str, str] = {
     Rule.UNDERFLOW: "use bfloat16, or values of a larger scale",
 }
 """Remedies by rule. Operations of rules that protect numbers (``solve``, ``iteration``, ``carry``,
-…) are no findings."""
+…) are not findings."""
 
 
 def islands(step: StepModel) -> Iterator[Finding]:

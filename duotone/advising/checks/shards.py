@@ -42,7 +42,7 @@ def whole_weights(step: StepModel) -> Iterator[Finding]:
             devices = max(devices, argument.devices)
     members = [entry for entries in waits.values() for entry in entries]
     saved = sum(waiting for _, waiting, _ in members) * (1 - 1 / devices)
-    # One device's part of the step: the divided work, and the wait for replicated weights.
+    # One device does its part of the divided work, and waits for replicated weights.
     own = step.total / devices + sum(waiting for _, waiting, _ in members)
     if saved and saved / own >= MOST_WAITING:
         twice = sum(len(entries) > 1 for entries in waits.values())

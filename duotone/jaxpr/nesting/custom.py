@@ -169,7 +169,7 @@ def _is_float(atom: Any) -> bool:
 
 
 def _differentiable(eqn: _jax.Eqn) -> list[int]:
-    """Returns the positions of the operands that have a derivative, without closed-over constants."""
+    """Returns positions of the operands that have a derivative, without closed-over constants."""
     first = eqn.params.get("num_consts", 0)
     return [i for i, atom in enumerate(eqn.invars) if i >= first and _is_float(atom)]
 

@@ -48,7 +48,7 @@ _LARGEST_CONSTANT = 2**22
 class SourceLine:
     """The user's source line of an equation, computed when it is printed.
 
-    If JAX has none (inside its own functions, which it traces once), the line of the outer call.
+    JAX has none inside its own functions, which it traces once; then it is the outer call's line.
     """
 
     __slots__ = ("_call", "_eqn")
@@ -339,7 +339,7 @@ def _array_magnitude(array: Any) -> Magnitude | None:
 
 
 def _scalar_magnitude(number: Any) -> Magnitude | None:
-    """Returns the magnitude of a literal; ``None`` if it is no real number."""
+    """Returns the magnitude of a literal; ``None`` if it is not a real number."""
     try:
         number = float(number)
     except TypeError:

@@ -3,7 +3,7 @@
 ``x[rows, columns]`` with constant index arrays is a gather. Its derivative is a ``scatter-add``,
 which a painter must treat as a sum of unknown length. If the indices follow from constants by
 integer arithmetic, this module computes them and counts the updates of each element. A scatter with
-at most one update for each element is no sum.
+at most one update for each element is not a sum.
 
 Unknown is ``None``, never a guess.
 """

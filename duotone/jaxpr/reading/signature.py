@@ -144,8 +144,8 @@ def flatten_call(
     if bad >= 0:
         path = _jax.argument_registry.flatten_with_path((args, kwargs))[0][bad][0]
         raise ArgumentTypeError(
-            f"{name}: {describe_argument(path)} is {kind_of(leaves[bad])}, which is no "
-            "array but converts to one, so it would be frozen into the program; pass its array "
+            f"{name}: {describe_argument(path)} is {kind_of(leaves[bad])}, which is not "
+            "an array but converts to one, so it would be frozen into the program; pass its array "
             "instead (for a Keras or Flax variable, its `.value`)"
         )
     return arrays, Signature(tree, statics)
@@ -252,8 +252,8 @@ def _check_result(name: str, leaf: Any) -> None:
         )
     if hasattr(leaf, "__jax_array__"):
         raise OutputError(
-            f"{name} returned a {kind}, which is no array but converts to one; return its array "
-            "(for a Keras or Flax variable, its `.value`)"
+            f"{name} returned a {kind}, which is not an array but converts to one; return its "
+            "array (for a Keras or Flax variable, its `.value`)"
         )
     if any(isinstance(x, Tracer) for x in _inside(leaf)):
         raise LeakedTracerError(

@@ -92,7 +92,7 @@ def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
     if opened.effects:
         return "its effects must not happen twice"
     if not all(isinstance(aval, _jax.ShapedArray) for aval in opened.in_avals):
-        return "an argument is no array"
+        return "an argument is not an array"
     if any(map(_jax.has_sharded_type, opened.in_avals)):
         return "its mesh has explicit or manual axes"
     if any(isinstance(const, Tracer) for const in _jax.consts_of(jaxpr)):

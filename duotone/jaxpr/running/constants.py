@@ -29,7 +29,7 @@ _HALVES: dict[tuple[int, str, float], tuple[Any, Any]] = {}
 def is_large_constant(array: Any) -> bool:
     """Checks if an array is concrete while the program is traced, and large enough to cast then.
 
-    False if nothing may run: while ``explain`` collects, and for a device that is not present.
+    Nothing may run while ``explain`` collects, or for a device that is not present.
     """
     return (
         isinstance(array, jax.Array)

@@ -99,7 +99,7 @@ class Runner:
         return jax.jit(_jax.named(program, name), donate_argnums=donated)
 
     def _donated(self, signature: Signature, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Returns the positions of the arrays that a ``jit`` function donates, if the function is one.
+        """Returns the positions of the arrays that a function donates, if ``jit`` returned it.
 
         JAX honors donation only on the outermost ``jit``, which is now duotone's.
         """

@@ -9,7 +9,7 @@ is made once costs nothing however large its operand is.
 ::
 
     candidate    = a full clear operation that commutes with casts, and reads only weights
-    wanted(v)    = v is read, is no result, and every reader computes half or is a candidate
+    wanted(v)    = v is read, is not a result, and every reader computes half or is a candidate
     candidates   : repeatedly remove those of which a result or an operand is not wanted
     in half      = the weights that are wanted
 

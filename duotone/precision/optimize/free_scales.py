@@ -143,8 +143,8 @@ def _power_of(node: Node, powers: Sequence[int]) -> int | None:
 def _small_values(view: View, found: Recompute, scaled: _Scaled) -> frozenset[int] | None:
     """Returns the small values with the factor that must be recomputed with the value.
 
-    Later nodes read them, or operations that are recomputed already. ``None`` if one of them is
-    not small, or not computed from the value and from numbers.
+    Later nodes read them, or operations that are recomputed already. The result is ``None`` if one
+    of them is not small, or not computed from the value and from numbers.
     """
     values, nodes = view.graph.values, view.graph.nodes
     stack = [value for _, value in scaled.reads]

@@ -39,7 +39,7 @@ _Term = tuple[Node, list[int]]
 def match(node: Node, view: View) -> Optimization | None:
     """Matches a carry of a loop of known length that only sums up half dots."""
     body, carried = view.graph.bodies[node.body], view.value(node.outputs[0])
-    # No sum of integers, none that the user keeps in half, and no loop of unknown length.
+    # This excludes sums of integers, sums kept in half by the user, and loops of unknown length.
     if Trait.SUMS not in node.traits or not view.is_full(node) or body.until >= 0:
         return None
     terms = _terms(node, view)

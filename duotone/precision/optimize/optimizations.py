@@ -295,7 +295,7 @@ def reasons_by_operation(
     found: dict[int, list[tuple[str, str]]] = {}
     for optimization in optimizations.found.values():
         stacked = [step.to[0] for step in optimization.steps if step.name == "stacked"]
-        for shown in stacked or [optimization.node]:  # a loop's carry is no operation of the user's
+        for shown in stacked or [optimization.node]:  # a loop's carry is not the user's operation
             found.setdefault(shown, []).append((optimization.name, optimization.reason))
     materialized = (
         (cast.value, cast.materialized, f"widened by each of {len(cast.readers)} readers")

@@ -91,7 +91,7 @@ def with_statistics(view: View, found: Recompute, on: frozenset[str]) -> Recompu
 def _sources(found: Recompute, site: Site) -> Set[int]:
     """Returns the values at a site whose rows can be summed up there.
 
-    A value that is recomputed from its normalized form is no source, since that needs its sum.
+    A value that is recomputed from its normalized form is not a source, since that needs its sum.
     """
     return (site.recomputed | site.roots) - found.products.keys()
 

@@ -162,10 +162,7 @@ class _Finder:
         return self._alike(made, operand) and self._view.is_common(factor, shape, self._axes)
 
     def _shares(self, term: _Term) -> Iterator[tuple[_Term, Node]]:
-        """Yields the shares, if the value of ``term`` is shares or their numerators.
-
-        Yields each with the node that divides.
-        """
+        """Yields shares with the node that divides, if ``term`` is shares or their numerators."""
         made = self._full(term.value)
         if made is not None and self._is_softmax(made):
             yield term, made

@@ -182,9 +182,9 @@ def _state(canvas: Canvas) -> set[int]:
 
     The search starts with all nodes from which a value reaches an output without an allow operation
     and without getting smaller on the way. (A bias gradient is a sum over an activation's gradient,
-    and that activation is no state.) Then it repeatedly removes nodes that a half operation outside
-    of the set reads too, unless they are outputs themselves. A removed node is an activation that
-    happens to be returned late.
+    and that activation is not state.) Then it repeatedly removes nodes that a half operation
+    outside of the set reads too, unless they are outputs themselves. A removed node is an
+    activation that happens to be returned late.
     """
     graph = canvas.graph
     outputs = {value for value, boundary in graph.outputs if boundary is Boundary.FULL}

@@ -38,7 +38,7 @@ _ROUNDING = BEGINS // 64
 _GUESS = 32
 """The assumed size of an unknown dimension: a batch, a row of tokens."""
 _SMALL_WEIGHT = 4096
-"""The most elements that a constant may have for float32 to be no loss."""
+"""The most elements that a constant may have for float32 to cost nothing."""
 _PASSES = 4
 """The most choices in a row: a node that became half opens its readers."""
 

@@ -98,7 +98,7 @@ def _reduced(
 def _parted(labels: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the labels that remain when ``axes`` are reduced, and the reduced axes of the source.
 
-    An axis along which the operand is constant is no axis of the source.
+    An axis along which the operand is constant is not an axis of the source.
     """
     kept = tuple(label for axis, label in enumerate(labels) if axis not in axes)
     return kept, tuple(labels[axis] for axis in axes if labels[axis] >= 0)

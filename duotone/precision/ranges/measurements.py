@@ -67,8 +67,8 @@ def _of_program(
     if given and own not in _UNMEASURED:
         _UNMEASURED.add(own)
         logger.warning(
-            "no calibration is of this program (%d operations): it is painted without. There are "
-            "those of %s; measure this one too, or leave it if it needs none.",
+            "no calibration is for this program (%d operations), so it is painted without one. "
+            "There are those of %s; measure this one too, or leave it if it needs none.",
             len(graph.nodes),
             ", ".join(measured.function for measured in given),
         )

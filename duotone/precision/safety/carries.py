@@ -18,7 +18,7 @@ Such a sum has only as many terms as there are layers, and is an activation.
 never end in half, whose neighbouring numbers are further apart. All nodes in it stay full if that
 number follows from a dot or the loop contains none. If the loop also counts its iterations, they
 stay full only if the loop compares an error, which is a difference of two values, in any spelling
-of the test. The scores of a beam search are no error. The comparison may also be the one that
+of the test. The scores of a beam search are not error. The comparison may also be the one that
 changes the counter.
 
 Operations that recompute such a loop for a backward pass stay full too, since they must take the
@@ -169,7 +169,7 @@ class _Loop:
     def _step(self, node: Node, slot: int) -> tuple[bool, bool] | None:
         """Tells if a node on the way of a sum changes it, and if a single number does so.
 
-        ``None`` if the sum ends here, since the node reads it for something else.
+        The result is ``None`` if the sum ends here, since the node reads it for something else.
         """
         if Trait.ADDS in node.traits:
             others = [v for position, v in enumerate(node.inputs) if position != slot]

@@ -16,9 +16,9 @@ other weights in each iteration.
                 no operation on the way multiplies with an array of each iteration
 
 A value also follows from a carry by a choice: the centres of k-means lead to the nearest centre of
-each point, and that leads to the next centres. A bound is no activation if it ends a step of the
-carry, like the projection of a projected gradient, ``x = max(x - rate * (A @ x - b), 0)``. It is
-none either if its result only divides, ``x / max(norm, epsilon)``.
+each point, and that leads to the next centres. A bound that ends a step of the carry is not an
+activation, like the projection of a projected gradient, ``x = max(x - rate * (A @ x - b), 0)``. It
+is none either if its result only divides, ``x / max(norm, epsilon)``.
 
 This rule denies the dots of an iteration that read a value that follows from the carry, and all
 arithmetic on the way back to it. Most iterations solve something, so the next rule
@@ -180,7 +180,7 @@ class _Loop:
     ) -> set[int]:
         """Returns the nodes of this loop that some nodes reach through floating point values.
 
-        With ``choices`` also through values that they chose: integers and truth values.
+        With ``choices`` it also follows values that they chose: integers and truth values.
         """
         found, queue = set[int](), deque(starts)
         while queue:

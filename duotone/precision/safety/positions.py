@@ -8,7 +8,7 @@ the integers: an argument, a counter, an index. Sums of truth values (the runnin
 rows) are counts too. This rule denies
 
 - dots of counts that follow from counters alone (the mean position under a softmax), or whose other
-  operand is no float32 array either (the angles of a rotary embedding);
+  operand is not a float32 array either (the angles of a rotary embedding);
 - dots of integers that half may not represent exactly, if nothing proves that they stay below 2048
   (float16) or 256 (bfloat16): neither their dtype nor their range, nor a division (of pixels by
   255);

@@ -164,7 +164,7 @@ class _Walks:
 
         Args:
             first: nodes up to the first dots upstream of solves. Features that a network gives
-                these dots are no arguments, so the gradients of a network stay half.
+                these dots are not arguments, so the gradients of a network stay half.
             partners: further nodes; their dots count if they read an argument of the first dots.
             solves: the nodes that solve.
         """
