@@ -1,6 +1,6 @@
 """duotone: automatic mixed precision for JAX, as a graph rewrite.
 
-One word changes: ``duotone.grad(loss)`` in the place of ``jax.grad(loss)``; or one line, around any
+One word changes: ``duotone.grad(loss)`` in place of ``jax.grad(loss)``; or one line, around any
 function, ``step = duotone.autocast(step)``, or around the optimizer,
 ``opt = duotone.enable_mixed_precision_graph_rewrite(opt)``. duotone decides which operations and
 stored values are float16 or bfloat16, inserts the casts, scales the loss and can say why.

@@ -125,7 +125,7 @@ class EquationContext:
 
 @contextlib.contextmanager
 def inlined_call(eqn: Eqn) -> Iterator[None]:
-    """The name stack inside an inlined ``jit`` equation."""
+    """Yields the name stack inside an inlined ``jit`` equation."""
     name = eqn.params.get("name", eqn.primitive.name)
     stack = _source_info.current_name_stack() + eqn.source_info.name_stack
     with _source_info.set_name_stack(stack.extend(f"jit({name})")):
@@ -230,7 +230,7 @@ class BoundOnce:
 
 
 def convert(operand: Any, dtype: Any, weak_type: bool = False) -> Any:
-    """``convert_element_type`` that can also make a value weakly typed."""
+    """Binds ``convert_element_type``, which can also make a value weakly typed."""
     return _primitives.convert_element_type_p.bind(
         operand, new_dtype=np.dtype(dtype), weak_type=weak_type, sharding=None
     )
@@ -241,7 +241,7 @@ NO_SOURCE = "unknown"
 
 
 def source_line(eqn: Eqn) -> str:
-    """``file:line (function)`` of the user's own code, and behind `` > `` of a library it calls."""
+    """Returns the user's ``file:line (function)``, and after `` > `` that of a library it calls."""
     frames = list(_source_info.user_frames(eqn.source_info.traceback))
     own = next((f for f in frames if not LIBRARIES & set(Path(f.file_name).parts)), None)
     lines = [_source_info._summarize_frame(f) for f in dict.fromkeys((own, *frames[:1])) if f]
@@ -249,17 +249,17 @@ def source_line(eqn: Eqn) -> str:
 
 
 def scope_names(stack: NameStack) -> tuple[str, ...]:
-    """The user's name scopes in a name stack, outermost first, without transformations."""
+    """Returns the user's name scopes in a name stack, outermost first, without transformations."""
     return tuple(element.name for element in stack.stack if isinstance(element, _source_info.Scope))
 
 
 def stack_names(stack: NameStack) -> tuple[tuple[str, bool], ...]:
-    """Each name in a name stack, outermost first, and whether it is that of a transformation."""
+    """Returns each name in a name stack, outermost first, and whether it is a transformation's."""
     return tuple((e.name, not isinstance(e, _source_info.Scope)) for e in stack.stack)
 
 
 def scan_layout(eqn: Eqn) -> tuple[int, int]:
-    """Number of constants and of carries among the operands of a ``scan``."""
+    """Returns the number of constants and of carries among the operands of a ``scan``."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = (len(tree) for tree in eqn.params["ft_in"].unpack())
@@ -363,7 +363,7 @@ def platform_to_paint_for() -> str:
 
 
 def cuda_plugin() -> str | None:
-    """The module of JAX's CUDA plugin, or ``None`` if it is not installed."""
+    """Returns the module of JAX's CUDA plugin, or ``None`` if it is not installed."""
     for name in ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"):
         with contextlib.suppress(ModuleNotFoundError):
             if importlib.util.find_spec(name) is not None:
@@ -383,7 +383,7 @@ def load_cuda_plugin() -> None:
 
 
 def trace_context() -> Any:
-    """The settings of JAX that a trace depends on, hashable: part of the key of ``jit`` caches."""
+    """Returns the JAX settings that a trace depends on: part of the key of ``jit`` caches."""
     return _config.trace_context()
 
 

@@ -127,7 +127,7 @@ class GradientFunctions:
 
 
 def identity(fn: Any) -> tuple[int, int]:
-    """A key for a function; Python makes a new object for a bound method at every access."""
+    """Returns a key for a function; Python makes a new bound method at every access."""
     if isinstance(fn, types.MethodType):
         return id(fn.__self__), id(fn.__func__)
     return id(fn), 0

@@ -163,7 +163,7 @@ class TrainState(train_state.TrainState):
         )
 
     def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
-        """The state after a step; after a skipped step only the loss scale is another.
+        """Returns the state after a step; after a skipped step only the loss scale is another.
 
         Args:
             grads: what :meth:`compute_gradients` gave, or a tree of unscaled gradients.

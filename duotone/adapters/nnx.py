@@ -119,7 +119,7 @@ def explain(
     policy: Policy | None = None,
     **kwargs: Any,
 ) -> api.Explanation:
-    """:func:`duotone.explain` for functions of NNX objects; nothing in them is changed.
+    """Calls :func:`duotone.explain` on a function of NNX objects, and changes nothing in them.
 
     Args:
         fn: the function, not one that :func:`autocast` returned.
@@ -152,7 +152,7 @@ def blame(
     policy: Policy | None = None,
     **kwargs: Any,
 ) -> Blame:
-    """:func:`duotone.blame` for functions of NNX objects; nothing in them is changed.
+    """Calls :func:`duotone.blame` on a function of NNX objects, and changes nothing in them.
 
     Args:
         step: the function; it may call rewritten programs, like a step with a wrapped optimizer.
@@ -227,7 +227,7 @@ def split_objects(tree: Any) -> Any:
 
 
 def split_in(context: nnx.SplitContext, tree: Any) -> Any:
-    """:func:`split_objects` in an open context, which remembers the objects it has seen."""
+    """Calls :func:`split_objects` in an open context, which remembers the objects it has seen."""
 
     def split(thing: Any) -> Any:
         if not is_object(thing):

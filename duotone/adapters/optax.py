@@ -221,7 +221,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Minimized:
-        """:meth:`compute_gradients` and :meth:`apply_gradients`.
+        """Calls :meth:`compute_gradients`, then :meth:`apply_gradients`.
 
         The optimizer also gets ``value``, ``grad`` and ``value_fn`` (the loss in full precision),
         which optimizers with a line search or a plateau need.
@@ -347,7 +347,7 @@ class MixedPrecisionOptimizer(optax.GradientTransformationExtraArgs):
         return self._wrapped.find(state, "unscale").loss_scale.unscale(grads)
 
     def metrics(self, state: Any) -> dict[str, Any]:
-        """The numbers of a state, for logs; waits for the device.
+        """Returns the numbers of a state, for logs; waits for the device.
 
         Warns once (logger ``"duotone"``) if many consecutive steps were skipped at the smallest
         scale.

@@ -113,7 +113,7 @@ class Wrapped:
         return Wrapped, self.settings  # copies keep only the measurements
 
     def init(self, params: Any) -> Any:
-        """``init`` of the optimizer; refuses NNX models and optimizers that are wrapped already."""
+        """Calls ``init`` of the optimizer; refuses NNX models and optimizers wrapped already."""
         if (found := nnx_object_in(params)) is not None:
             raise ArgumentTypeError(
                 f"init: params hold a Flax NNX object ({type(found[1]).__name__}), which is "

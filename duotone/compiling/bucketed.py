@@ -157,7 +157,7 @@ class Bucketed:
         return program
 
     def _ready(self, args: Any, kwargs: Any, wanted: _Call) -> _Call:
-        """The call in a larger compiled bucket, while the wanted one is compiled in the background.
+        """Returns the call in a larger compiled bucket while the wanted one is being compiled.
 
         Returns the wanted call if it is compiled, or if no larger bucket is.
         """
@@ -294,7 +294,7 @@ class Bucketed:
         return tuple(new_args), new_kwargs
 
     def _padded(self, args: Any, kwargs: Any, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with their declared axes at another length: padded, or cut."""
+        """Returns the arguments with their declared axes at another length: padded, or cut."""
 
         def change(array: Any, axis: int, argument: Argument) -> Any:
             neutral = self._neutral

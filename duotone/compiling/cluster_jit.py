@@ -247,7 +247,7 @@ def _unchanged(traced: Traced) -> Callable[..., list[Any]]:
 
 
 def _devices(array: Any) -> Any:
-    """The devices of an array, hashable; empty if it is not committed to a device."""
+    """Returns the devices of an array, hashable; empty if it is not committed to a device."""
     if isinstance(array, jax.Array) and array.committed:
         return frozenset(array.devices())
     return ()

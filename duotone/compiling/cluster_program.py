@@ -191,7 +191,7 @@ def _evaluated(jaxpr: _jax.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
 
 
 def _program(listing: Listing, cluster: Cluster) -> Callable[..., list[Any]]:
-    """The function of a cluster: takes its operands, returns its results."""
+    """Returns the function of a cluster: takes its operands, returns its results."""
     part = cluster.parts[0]
     base = int(listing.first[part.start])
 
@@ -221,7 +221,7 @@ def _as_function(jaxpr: _jax.ClosedJaxpr) -> Callable[..., list[Any]]:
 
 
 def _shared(clusters: Clusters, programs: Sequence[_jax.ClosedJaxpr]) -> frozenset[int]:
-    """The values that may share their buffer with another value, so that it may not be donated.
+    """Returns values that may share their buffer with another value, so that it may not be donated.
 
     ``jit`` returns an argument itself if a program returns it, and one array for equal results.
     """

@@ -145,7 +145,7 @@ def _compiled(jaxpr: _jax.ClosedJaxpr, arrays: Any) -> CompileTimes:
 
 
 def _largest_live_set(listing: Listing) -> tuple[int, int]:
-    """The peak of live bytes, and the equation at the peak."""
+    """Returns the peak of live bytes, and the equation at the peak."""
     count = len(listing.eqns)
     change = np.zeros(count + 2, np.int64)
     makers = np.repeat(np.arange(count), np.diff(listing.first))

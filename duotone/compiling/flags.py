@@ -238,7 +238,7 @@ def check_xla_flags(text: str | None = None) -> None:
 
 
 def unknown_xla_flags(text: str) -> list[str]:
-    """The names of the flags that the installed XLA does not know."""
+    """Returns the names of the flags that the installed XLA does not know."""
     unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", _output_of_xla(text) or "")
     words = unknown[1].split() if unknown else []
     return [word.lstrip("-").partition("=")[0] for word in words]
@@ -259,7 +259,7 @@ def _output_of_xla(text: str) -> str | None:
 
 @functools.cache
 def _names_of_xla() -> list[str]:
-    """The names of flags that XLA prints if a value is wrong; these are not all flags."""
+    """Returns the names of flags that XLA prints if a value is wrong; these are not all flags."""
     output = _output_of_xla("--xla_dump_hlo_as_text=neither") or ""
     found = re.findall(r"^\t--(\w+)", output, re.MULTILINE)
     return sorted({*found, *(flag.name for flag in GUIDE_XLA_FLAGS if flag.known)})

@@ -79,7 +79,7 @@ def why_not(listing: Listing, loop: Loop) -> str:
 
 
 def fresh_bytes(listing: Listing, loop: Loop) -> int:
-    """Bytes that are stacked for a loop and were in no stack before."""
+    """Returns bytes that are stacked for a loop and were in no stack before."""
     return sum(
         source.fresh * listing.bytes_of(source.values[0])
         for source in loop.sources.values()

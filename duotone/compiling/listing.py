@@ -129,7 +129,7 @@ def list_program(jaxpr: _jax.ClosedJaxpr, keys: Keys | None = None) -> Listing:
 def last_uses(
     first: np.ndarray, slots: np.ndarray, operands: np.ndarray, outputs: list[int]
 ) -> np.ndarray:
-    """The last equation that reads each value; see :attr:`Listing.last_use`."""
+    """Returns the last equation that reads each value; see :attr:`Listing.last_use`."""
     count = len(slots) - 1
     readers = np.repeat(np.arange(count), np.diff(slots))
     last = np.full(first[-1], -1, np.int64)

@@ -346,7 +346,7 @@ def _singles(pieces: tuple[Piece, ...]) -> list[int]:
 
 
 def _within(runs: list[CopyRun], low: int, high: int) -> list[CopyRun]:
-    """The parts of runs in a stretch, by decreasing savings."""
+    """Returns the parts of runs in a stretch, by decreasing savings."""
     found = []
     for run in runs:
         start, end = max(run.start, low), min(run.start + run.length, high)

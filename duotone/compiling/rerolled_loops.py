@@ -111,7 +111,7 @@ class LoopRun:
     def _early(self, each: dict[int, Any]) -> dict[int, Any]:
         """Returns the stacks of the results that are computed before the loop, by offset."""
         stacks: dict[int, Any] = {}
-        place = 0
+        index = 0
         for position, slots in self.slots:
             if position in self.loop.early:
                 eqn = self.listing.eqns[self.loop.copies.model + position]
@@ -121,11 +121,11 @@ class LoopRun:
                     stacks[offset] = _windows(array, self.loop, position)
                 else:
                     slot = slots[0]
-                    stack = each[place] if slot.kind == "each" else stacks[slot.offset]
+                    stack = each[index] if slot.kind == "each" else stacks[slot.offset]
                     stacks[offset] = jax.vmap(lambda x, eqn=eqn: _jax.bind_again(eqn, [x])[0])(
                         stack
                     )
-            place += len(slots)
+            index += len(slots)
         return stacks
 
     def _hoist(self) -> None:
@@ -172,7 +172,7 @@ class LoopRun:
         read_early = self._offsets_read() & set(early)
         early = {offset: early[offset] for offset in sorted(read_early)}
         used = self._slots_bound()
-        xs = ({place: each[place] for place in each if place in used}, early, moving)
+        xs = ({index: each[index] for index in each if index in used}, early, moving)
         avals = {offset: self.listing.atoms[self.model + offset].aval for offset in self.lasting}
         unset = [jnp.zeros(avals[offset].shape, avals[offset].dtype) for offset in self.lasting]
         init = [*self.first, *unset]
@@ -183,7 +183,7 @@ class LoopRun:
                 made[offset] if before < 0 else carry[before] for offset, before in self.registers
             ]
             after += [made[offset] for offset in self.lasting]
-            ys = [made[offset] for offset in outs] + [carry[self.reads[place]] for place in ins]
+            ys = [made[offset] for offset in outs] + [carry[self.reads[index]] for index in ins]
             return after, ys
 
         return lax.scan(
@@ -202,26 +202,26 @@ class LoopRun:
         return found
 
     def _slots_bound(self) -> set[int]:
-        found, place = set(), 0
+        found, index = set(), 0
         for position, slots in self.slots:
             if position not in self.loop.early:
-                found |= set(range(place, place + len(slots)))
-            place += len(slots)
+                found |= set(range(index, index + len(slots)))
+            index += len(slots)
         return found
 
     def _copy(self, carry: list[Any], each: Any, early: Any, moving: Any) -> dict[int, Any]:
-        """The results of one copy, by offset."""
+        """Returns the results of one copy, by offset."""
         made = {**self.fixed, **early}
-        place = 0
+        index = 0
         for position, slots in self.slots:
-            places = range(place, place + len(slots))
-            place += len(slots)
+            indices = range(index, index + len(slots))
+            index += len(slots)
             results = self.listing.results(self.loop.copies.model + position)
             offsets = [value - self.model for value in results]
             if position in self.loop.early or (offsets and offsets[0] in made):
                 continue
             operands = []
-            for at, slot in zip(places, slots, strict=True):
+            for at, slot in zip(indices, slots, strict=True):
                 if slot.kind == "inside":
                     operands.append(made[slot.offset])
                 elif slot.kind == "carried":
@@ -260,7 +260,7 @@ def _windows(array: Any, loop: Loop, position: int) -> Any:
 
 
 def _moved(eqn: _jax.Eqn, operands: list[Any], start: Any) -> Any:
-    """A ``slice`` or ``pad`` whose start depends on the iteration."""
+    """Returns a ``slice`` or ``pad`` whose start depends on the iteration."""
     indices = [start[axis] for axis in range(start.shape[0])]
     shape = eqn.outvars[0].aval.shape
     if eqn.primitive.name == "slice":

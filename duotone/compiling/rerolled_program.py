@@ -29,7 +29,7 @@ _LEAST_INSIDE = 64
 
 
 def rolled(jaxpr: _jax.ClosedJaxpr, lines: Lines, depth: int = 0) -> Callable[..., list[Any]]:
-    """A program whose repeated parts are loops.
+    """Returns a program whose repeated parts are loops.
 
     Args:
         jaxpr: the program.

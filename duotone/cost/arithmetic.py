@@ -136,7 +136,7 @@ def _output_features(instruction: Instruction, kernel: Array) -> int:
 
 
 def _dilation(instruction: Instruction) -> int:
-    """The dilation factor of an operand: one in so many multiplications is with an element."""
+    """Returns the dilation factor of an operand: one in so many products has an element."""
     return math.prod(_window_numbers(instruction.attribute("window"), "lhs_dilate"))
 
 
@@ -194,7 +194,7 @@ def _window_numbers(window: str, name: str) -> list[int]:
 
 
 def backend_config(instruction: Instruction) -> dict:
-    """The backend attributes of an instruction; empty if there are none that can be read."""
+    """Returns the backend attributes of an instruction; empty if none can be read."""
     start = instruction.attributes.find("backend_config=")
     if start < 0:
         return {}

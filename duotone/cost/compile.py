@@ -140,7 +140,7 @@ def _whole(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _trace_over(whole: _Whole, axes: mesh.Axes, found: topology.CompileDevices) -> Any:
-    """The function with its mesh replaced with one of the target's devices, traced."""
+    """Returns the function with its mesh replaced with one of the target's devices, traced."""
     devices = mesh.mesh_like(axes, found.devices, [*whole.arrays, whole.jaxpr])
     donated = _jax.donated_arguments(whole.jaxpr)
     moved = _jax.named(mesh.over(whole.jaxpr, devices), whole.name)

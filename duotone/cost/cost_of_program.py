@@ -97,7 +97,7 @@ class _Walk:
                 yield from self._finished(instruction, computation, runs)
 
     def _loop(self, loop: Instruction, computation: Computation, runs: int) -> Iterator[Kernel]:
-        """The kernels of a loop; its condition runs where the compiler knows no trip count."""
+        """Yields the kernels of a loop; an unknown trip count adds those of its condition."""
         body, condition = (
             self.program.computations[loop.attribute(key).lstrip("%")]
             for key in ("body", "condition")
@@ -160,8 +160,8 @@ class _Walk:
     def _seconds(self, moved: int, dots: list[Dot], sent: int) -> float:
         if not self.target.bandwidth:
             return 0.0
-        calculating = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
-        return kernel_seconds(self.target, moved, calculating, sent)
+        computing = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
+        return kernel_seconds(self.target, moved, computing, sent)
 
     def _source_inside(self, instruction: Instruction) -> str:
         """Returns the source of a fusion's root, for fusions that the compiler gave none."""

@@ -125,7 +125,7 @@ def _grouped(found: Iterable[tuple[Kernel, object]]) -> tuple[Kernel, ...]:
 
 def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -> Kernel:
     """Returns one run of the kernel that an operation names."""
-    types, calculating = _dot(operation, target, half)
+    types, computing = _dot(operation, target, half)
     free = not moved and not types
     return Kernel(
         name=operation.operation,
@@ -133,7 +133,7 @@ def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -
         bytes=moved,
         flops=operation.flops / operation.runs if types else 0.0,
         dtype=types,
-        seconds=0.0 if free else kernel_seconds(target, moved, calculating),
+        seconds=0.0 if free else kernel_seconds(target, moved, computing),
         runs=1,
         source=operation.source,
     )

@@ -75,12 +75,12 @@ def is_view(operation: OperationRecord, half: str) -> bool:
 
 
 def elements(shape: tuple[str, ...]) -> int:
-    """Elements of a shape; a dimension that is not known counts once."""
+    """Returns the elements of a shape; a dimension that is not known counts once."""
     return math.prod(int(dimension) if dimension.isdigit() else 1 for dimension in shape)
 
 
 def cast_bytes(cast: CastRecord) -> int:
-    """Bytes that one cast reads and writes as a separate kernel."""
+    """Returns bytes that one cast reads and writes as a separate kernel."""
     return elements(cast.shape) * _WIDENED
 
 
@@ -129,7 +129,7 @@ class Fusion:
                 yield operation, own_bytes(operation, self._half)
 
     def casts(self) -> Iterator[CastRecord]:
-        """The casts that are separate kernels."""
+        """Yields the casts that are separate kernels."""
         for cast in self._casts:
             makers = [self._operations[i] for i in cast.sources if i in self._operations]
             inside = any(o.operation in _FUSIBLE | _REDUCTIONS for o in makers)

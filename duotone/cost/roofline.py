@@ -40,18 +40,18 @@ def peak_of(target: Target, math: str) -> float:
     return target.peak.get(math, target.peak["f32"])
 
 
-def kernel_seconds(target: Target, moved: float, calculating: float, sent: float = 0.0) -> float:
+def kernel_seconds(target: Target, moved: float, computing: float, sent: float = 0.0) -> float:
     """Returns the seconds of one run of a kernel; 0 where nothing is known of the device.
 
     Args:
         target: the device.
         moved: bytes between the kernel and memory.
-        calculating: seconds that its dots take at the peak of their type.
+        computing: seconds that its dots take at the peak of their type.
         sent: bytes to other devices.
     """
     if not target.bandwidth:
         return 0.0
-    return max(moved / target.bandwidth, calculating, _sending(target, sent)) + target.launch
+    return max(moved / target.bandwidth, computing, _sending(target, sent)) + target.launch
 
 
 def _sending(target: Target, sent: float) -> float:

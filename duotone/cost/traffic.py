@@ -53,12 +53,12 @@ def is_free(instruction: Instruction) -> bool:
 def bytes_moved(
     instruction: Instruction, operands: list[Instruction], program: Program
 ) -> tuple[float, float]:
-    """Bytes that one run of an instruction reads and writes.
+    """Returns bytes that one run of an instruction reads and writes.
 
     Args:
         instruction: any that is not free and has no body that runs in its place (a loop, a call).
         operands: the instructions that make its operands.
-        program: where its computations stand.
+        program: has the computations.
 
     Returns:
         Bytes read, bytes written.
@@ -127,7 +127,7 @@ def _results(fused: Computation) -> list[Instruction]:
 
 
 def _behind(fused: Computation, instruction: Instruction) -> Instruction:
-    """Returns the instruction behind bitcasts."""
+    """Returns the instruction upstream of bitcasts."""
     while instruction.opcode in _THROUGH and instruction.operands:
         instruction = fused.operand(instruction, 0)
     return instruction

@@ -68,11 +68,11 @@ class Trips:
         self._program = program
 
     def of(self, loop: Instruction, around: Computation) -> int | None:
-        """How often the body of a loop runs, or ``None`` if the text does not say.
+        """Returns how often the body of a loop runs, or ``None`` if the text does not say.
 
         Args:
             loop: a ``while``.
-            around: where it stands.
+            around: the computation that contains it.
         """
         written = written_trips(loop)
         if written is not None:
@@ -124,7 +124,7 @@ class Trips:
                 return instruction, computation
 
     def _constant(self, number: _Number, loop: Instruction, around: Computation) -> _Number:
-        """The number itself, or what a loop is given in its slot and does not change."""
+        """Returns the number itself, or what a loop is given in its slot and does not change."""
         given = None if number.slot is None else self._kept(loop, around, number.slot, None)
         if given is None or given.slot is not None:
             return number
@@ -146,7 +146,7 @@ class Trips:
 
         Args:
             made: the instruction that makes it.
-            computation: where that stands.
+            computation: the computation of that instruction.
             path: empty for the result itself.
             loop: what this one carries stays a slot; of loops around, it is followed.
         """
@@ -203,7 +203,7 @@ class Trips:
 
     @functools.cached_property
     def _callers(self) -> dict[str, list[tuple[Instruction, Computation]]]:
-        """The instructions that run each computation, and where they stand."""
+        """The instructions that run each computation, and their computations."""
         found: dict[str, list[tuple[Instruction, Computation]]] = {}
         for computation in self._program.computations.values():
             for instruction in computation.instructions.values():

@@ -137,7 +137,7 @@ def saves_no_time(half: str) -> str:
     if choice.dtype is None:
         return choice.reason
     on_cpu = (assumed() or default_device()).platform == "cpu"
-    return "CPUs calculate float16 in float32" if on_cpu and half == "float16" else ""
+    return "CPUs compute float16 in float32" if on_cpu and half == "float16" else ""
 
 
 def current_choice() -> HalfChoice:

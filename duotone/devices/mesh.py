@@ -66,7 +66,7 @@ def shape_on(leaf: Any, sharding: jax.sharding.Sharding | None) -> jax.ShapeDtyp
 
 
 def over(jaxpr: Any, mesh: Mesh) -> Callable[..., list[Any]]:
-    """The function of a jaxpr, with its mesh replaced by another with the same axes.
+    """Returns the function of a jaxpr, with its mesh replaced by another with the same axes.
 
     Args:
         jaxpr: the jaxpr with its constants.
@@ -101,7 +101,7 @@ def _meshes(value: Any) -> Iterator[Any]:
 
 
 def _moved(value: Any, mesh: Mesh) -> Any:
-    """A value with its mesh replaced."""
+    """Returns a value with its mesh replaced."""
     if isinstance(value, NamedSharding):
         return NamedSharding(_moved(value.mesh, mesh), value.spec, memory_kind=value.memory_kind)
     if isinstance(value, Mesh):

@@ -118,14 +118,14 @@ TABLE = {
         "CPU",
         WIDENED,
         EVERYTHING,
-        "no bfloat16 instructions: the backend would calculate in float32 or fail",
+        "no bfloat16 instructions: the backend would compute in float32 or fail",
         optimizations=_EVERYWHERE | _CPU,
     ),
     "cpu-float16": DeviceForms(
         "CPU",
         PLAIN,
         EVERYTHING,
-        "the backend calculates in float32, whatever the layout (benchmarks/cpu_forms.py)",
+        "the backend computes in float32, whatever the layout (benchmarks/cpu_forms.py)",
         optimizations=_PLAIN | _CPU,
     ),
     "other": DeviceForms(

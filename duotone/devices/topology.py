@@ -134,7 +134,7 @@ _FIRST_OF_CUDA_13 = (7, 5)
 
 
 def _tpus(target: Target, count: int) -> Any:
-    """The smallest slice of a pod with so many chips; a single chip is in the smallest slice."""
+    """Returns the smallest slice of a pod with so many chips."""
     if importlib.util.find_spec("libtpu") is None:
         raise MissingExtraError(f"target {target.name!r}", "libtpu", "tpu")
     name, _, smallest = target.topology.partition(":")

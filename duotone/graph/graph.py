@@ -124,7 +124,7 @@ class Magnitude:
 
     @classmethod
     def of(cls, number: float) -> Magnitude:
-        """The magnitude of a number; NaN has no bounds."""
+        """Returns the magnitude of a number; NaN has no bounds."""
         if number != number:
             return cls(math.inf, 0.0)
         size = abs(number)
@@ -347,7 +347,7 @@ class Graph:
         return None if node.half_outputs[node.outputs.index(value.index)] else Paint.FULL
 
     def stored(self, store: Sequence[Paint], value: Value) -> Paint:
-        """The storage of ``value``, given the storage paint of each node."""
+        """Returns the storage of ``value``, given the storage paint of each node."""
         fixed = self.fixed_storage(value)
         return store[value.producer] if fixed is None else fixed
 

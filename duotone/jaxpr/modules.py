@@ -165,7 +165,7 @@ def _new_path(module: Any) -> tuple[Path, Known]:
 
 
 def _holder(module: Any) -> Any:
-    """The module that contains an unknown one, among unknown modules on the call stack."""
+    """Returns the module that contains an unknown one, among unknown modules on the call stack."""
     kinds = _module_classes()
     frame = sys._getframe(1)
     frames = 0
@@ -286,7 +286,7 @@ _NNX_STATES = ("State", "FlatState", "GraphState", "NodeStates")
 
 
 def nnx_object_in(tree: Any) -> tuple[Any, Any] | None:
-    """The path and object of the first NNX object in a tree; what ``nnx.split`` gives is none."""
+    """Returns path and object of the first NNX object in a tree, except ``nnx.split`` results."""
     nnx, mutable = sys.modules.get("flax.nnx"), nnx_classes()
     if not mutable:
         return None
@@ -296,6 +296,6 @@ def nnx_object_in(tree: Any) -> tuple[Any, Any] | None:
 
 
 def nnx_classes() -> tuple[type, ...]:
-    """The classes of NNX objects; none where NNX was not imported."""
+    """Returns the classes of NNX objects; none where NNX was not imported."""
     nnx = sys.modules.get("flax.nnx")
     return tuple(getattr(nnx, name) for name in ("Pytree", "Variable") if hasattr(nnx, name))

@@ -17,7 +17,7 @@ from duotone.precision.resolved import Resolved
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Site:
-    """The way a program is called, and where it stands.
+    """How a program is called, and where.
 
     Attributes:
         given: how each argument arrives; ``None`` if all are full.

@@ -102,7 +102,7 @@ def _painted(
 
 
 def rewriter_of(painted: PaintedProgram) -> Rewriter:
-    """The rewriter of a painted program; derivative rules inside are painted by the same policy."""
+    """Returns the rewriter of a painted program; its policy also paints derivative rules."""
 
     def repaint(
         jaxpr: _jax.ClosedJaxpr,
@@ -162,7 +162,7 @@ def paint_full(jaxpr: _jax.ClosedJaxpr, policy: Policy) -> PaintedProgram:
 
 
 def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., list[Any]]:
-    """The rewritten program; whoever traces it has its jaxpr.
+    """Returns the rewritten program; whoever traces it has its jaxpr.
 
     Args:
         jaxpr: the program.
@@ -196,7 +196,7 @@ def lower(jaxpr: _jax.ClosedJaxpr, painted: PaintedProgram) -> Callable[..., lis
 
 
 def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
-    """The forms of half on the device; we decline only if the user did not name a dtype."""
+    """Returns the forms of half on the device; we decline only if the user did not name a dtype."""
     reference = policy.painter == "tensorflow" or policy.level == "UNSAFE_FORCE_ALL"
     declines = chosen and not policy.ignore_performance and not reference
     return current_forms(

@@ -77,7 +77,7 @@ _IDLE: set[tuple[str, str]] = set()
 
 @functools.cache
 def known_names() -> frozenset[str]:
-    """The names that list edits may use, whatever the program is.
+    """Returns the names that list edits may use, whatever the program is.
 
     Names on the lists that JAX does not export are known too: primitives that JAX keeps to itself
     (``tile``), or has in another version only (``log2``), and meanings (``eq_calculated``).

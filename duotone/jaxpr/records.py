@@ -56,13 +56,13 @@ def _joined(painted: PaintedProgram, collection: Collection) -> Joined:
 
 
 def halves_inside(jaxpr: _jax.ClosedJaxpr, collection: Collection) -> frozenset[str]:
-    """The half types of the rewritten programs inside a program."""
+    """Returns the half types of the rewritten programs inside a program."""
     found = (collection.find(step.eqn) for step in rewritten_steps(build(jaxpr).program))
     return frozenset(entry.painted.half.name for entry in found if entry is not None)
 
 
 def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
-    """The records of the rewritten programs in a program, by the node that calls each."""
+    """Returns the records of the rewritten programs in a program, by the node that calls each."""
     found: dict[int, Inside] = {}
     for step in rewritten_steps(built.program):
         entry = collection.find(step.eqn)

@@ -35,7 +35,7 @@ _SUFFIX = {Paint.HALF: "half", Paint.FULL: "full"}
 
 
 def apply(painted: PaintedModel, storage: Storage) -> tuple[ModelProto, CastPlan]:
-    """The rewritten model, and the casts in it.
+    """Returns the rewritten model, and the casts in it.
 
     Args:
         painted: the painting.
@@ -144,7 +144,7 @@ class Writer:
     # ------------------------------------------------------------- writing
 
     def graph(self, part: Part) -> GraphProto:
-        """A graph of the model, rewritten, including nested graphs."""
+        """Returns a graph of the model, rewritten, including nested graphs."""
         old = part.graph
         made = ONNX.GraphProto()
         made.name, made.doc_string = old.name, old.doc_string
@@ -186,7 +186,7 @@ class Writer:
         return made
 
     def _own(self, part: Part) -> Iterator[tuple[int, str]]:
-        """The values that a nested graph defines, with their names."""
+        """Yields the values that a nested graph defines, with their names."""
         found = [*part.inputs, *(v for step in part.steps for v in step.outputs if v >= 0)]
         return ((v, self._built.names[v]) for v in found)
 

@@ -125,7 +125,7 @@ def _fixed(
     results: Sequence[Value | None],
     makers: Sequence[str],
 ) -> str:
-    """Why a node cannot be half even if its schema allows it, or empty."""
+    """Returns why a node cannot be half even if its schema allows it, or empty."""
     op = node.op_type
     if op in FIXED:
         return FIXED[op]
@@ -138,7 +138,7 @@ def _fixed(
     if op in BY_ATTRIBUTE and op != "Cast":
         return "an attribute gives its type"
     if op == "BatchNormalization" and attribute(node, "training_mode"):
-        return "calculates statistics for training"
+        return "computes statistics for training"
     ins = {value.dtype for value in operands if value is not None}
     outs = {value.dtype for value in results if value is not None}
     if op == "Cast":
@@ -164,7 +164,7 @@ def _fixed_cast(ins: set[str], outs: set[str]) -> str:
 def _listed_as(
     node: NodeProto, operands: Sequence[Value | None], results: Sequence[Value | None]
 ) -> str:
-    """The name by which a node is on a list; some operations have several meanings."""
+    """Returns the name by which a node is on a list; some operations have several meanings."""
     name = operation(node)
     ins = [value.dtype for value in operands if value is not None]
     if name == "Cast" and ins and results[0] is not None:

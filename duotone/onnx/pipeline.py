@@ -196,7 +196,7 @@ def _say_defaults(built: Built) -> None:
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model with the bodies of its functions in the place of their calls.
+    """Returns the model with the bodies of its functions in place of their calls.
 
     Raises:
         OnnxError: a function calls itself, or cannot be inlined.
@@ -289,7 +289,7 @@ def names_of(built: Built, node: Node) -> tuple[str, ...]:
 
 
 def _names_in(built: Built) -> NodeNames:
-    """The names of each node of a model; structural nodes have none, since no file has them."""
+    """Returns the names of each node of a model; structural nodes have no names."""
 
     def names(node: Node) -> tuple[str, ...]:
         return () if Trait.STRUCTURAL in node.traits else names_of(built, node)

@@ -47,7 +47,7 @@ NO_DTYPE = "none"
 
 
 def dtype_of(number: int) -> str:
-    """The dtype with a number of ONNX's; :data:`NO_DTYPE` for one that is not known."""
+    """Returns the dtype with a number of ONNX's; :data:`NO_DTYPE` for one that is not known."""
     return DTYPES.get(number, NO_DTYPE)
 
 

@@ -338,7 +338,7 @@ class Reader:
         return found
 
     def _too_large(self, read: Sequence[Value | None]) -> str:
-        """Why a reader of an input's default stays full: a cast would make it infinite."""
+        """Returns why a reader of an input's default stays full: a cast would make it infinite."""
         for value in read:
             if value is None or value.index not in self.defaults or value.constant is None:
                 continue
@@ -348,7 +348,7 @@ class Reader:
         return ""
 
     def _badly_rounded(self, node: NodeProto, read: Sequence[Value | None]) -> str:
-        """Why a batch norm stays full: half would round its small variances too coarsely."""
+        """Explains why a batch norm stays full: half would round small variances too much."""
         if node.op_type != "BatchNormalization" or len(read) != 5 or read[4] is None:
             return ""
         found = self.constants.get(read[4].index)
@@ -371,7 +371,7 @@ NestedReader = Callable[
 
 
 def inner_scope(scope: MutableMapping[str, int]) -> MutableMapping[str, int]:
-    """The names that a nested graph sees: its own, and those of outer graphs."""
+    """Returns the names that a nested graph sees: its own, and those of outer graphs."""
     return ChainMap({}, scope)
 
 

@@ -126,7 +126,7 @@ def _random(asked: Any, shape: list[int], most: int, generator: np.random.Genera
 
 
 def read_inputs(data: Any) -> list[dict[str, Any]]:
-    """The user's inputs: from a mapping, a list of mappings, or an ``.npz`` file.
+    """Returns the user's inputs: from a mapping, a list of mappings, or an ``.npz`` file.
 
     Raises:
         ArgumentError: the data is none of these.
@@ -141,7 +141,7 @@ def read_inputs(data: Any) -> list[dict[str, Any]]:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file by name.
+    """Returns the arrays of an ``.npz`` file by name.
 
     Raises:
         ArgumentError: it is none.

@@ -37,7 +37,7 @@ class Storage:
         return [make() for make in self._pieces]
 
     def kept(self, tensor: TensorProto) -> TensorProto:
-        """An unchanged tensor; external data is moved to this storage."""
+        """Returns an unchanged tensor; external data is moved to this storage."""
         if not weights.is_external(tensor):
             return tensor
         read = functools.partial(_bytes, tensor, self._folder)

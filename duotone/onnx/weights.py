@@ -33,7 +33,7 @@ def count(tensor: TensorProto) -> int:
 
 
 def data_range(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
-    """The file, offset and length in bytes of external data.
+    """Returns the file, offset and length in bytes of external data.
 
     Args:
         tensor: a tensor with external data.
@@ -138,7 +138,7 @@ def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
 
 
 def half_pieces(tensor: TensorProto, folder: Path | None, half: HalfType) -> Iterator[bytes]:
-    """The elements of a float32 tensor in half; too large numbers are saturated."""
+    """Yields the elements of a float32 tensor in half; too large numbers are saturated."""
     for piece in pieces(tensor, folder):
         yield in_half(piece, half).tobytes()
 

@@ -55,7 +55,7 @@ def refuse_heal(name: str, policy: Policy | None) -> None:
 
 
 def without_heal(policy: Policy | None) -> Policy | None:
-    """A policy as it paints: healing is for who watches the steps."""
+    """Returns a policy as it paints: healing is for who watches the steps."""
     return policy.replace(heal=0) if policy is not None and policy.heal else policy
 
 
@@ -69,7 +69,7 @@ def check_calibration(name: str, calibration: Any) -> None:
 
 
 def half_named(name: str, dtype: Any) -> HalfType | None:
-    """The half type that ``dtype`` says, or ``None`` for float32: mixed precision is off.
+    """Returns the half type that ``dtype`` says, or ``None`` for float32: mixed precision is off.
 
     Raises:
         ArgumentTypeError: it is not a dtype.

@@ -25,7 +25,7 @@ OFF = "float32"
 
 
 def canonical(name: str) -> str:
-    """The dtype that a name means; one that is not known here comes back as it is.
+    """Returns the dtype that a name means; one that is not known here comes back as it is.
 
     Example:
         >>> canonical("bf16"), canonical(" Half "), canonical("fp32"), canonical("int8")

@@ -82,7 +82,7 @@ class Variable(NamedTuple):
 
 
 class MathVariable(NamedTuple):
-    """A variable of TensorFlow or NVIDIA that says how float32 calculates.
+    """A variable of TensorFlow or NVIDIA that sets the algorithm of float32 math.
 
     Attributes:
         name: Its name; duotone's own are ``DUOTONE_FLOAT32_MATH`` and ``DUOTONE_CONVOLUTION_MATH``.
@@ -170,7 +170,7 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
 
 
 def environment_error(name: str, value: str, problem: str, takes: str) -> EnvironmentVariableError:
-    """The error for a variable whose value is not taken: names both, and the remedy."""
+    """Returns the error for a variable whose value is not taken: names both, and the remedy."""
     text = f"{problem}. It takes {takes}. Set it to that, or unset {name}."
     return EnvironmentVariableError(f"environment variable {name} is {value!r}: {text}")
 
@@ -253,7 +253,7 @@ def _parse_folder(name: str, value: str) -> Path | None:
 
 
 def folder_problem(path: Path) -> str | None:
-    """Why `path` cannot take files, or None if it is a folder."""
+    """Returns why `path` cannot take files, or None if it is a folder."""
     if not path.exists():
         return f"there is no folder {path} (create it with: mkdir -p {path})"
     if not path.is_dir():
@@ -363,7 +363,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _some_of("rules_remove", "solve,carry"),
     _some_of("optimizations_remove", "factors,picks"),
-    _math("float32_math", "how float32 dots and convolutions calculate inside"),
+    _math("float32_math", "the algorithm of float32 dots and convolutions"),
     _math("convolution_math", "the same for convolutions alone"),
     Variable(
         field="reduce_dtype",

@@ -93,7 +93,7 @@ class Policy:
         keep_half: Name-scope patterns whose operations are painted half.
         rules_remove: Names of rules to switch off (``docs/rules.md``), at your own risk.
         optimizations_remove: Names of optimizations to switch off (``docs/optimizations.md``).
-        float32_math: How float32 dots and convolutions calculate inside, on a GPU or TPU:
+        float32_math: The algorithm of float32 dots and convolutions on a GPU or TPU:
             ``"tf32"``, ``"float16"``, ``"bfloat16"`` (operands rounded to it, sums in float32) or
             ``"exact"``. Dtypes stay as they are. None leaves it to JAX. (``docs/policy.md``)
         convolution_math: The same for convolutions alone, where they differ from dots.
@@ -220,7 +220,7 @@ class Policy:
         return given if isinstance(given, tuple) else () if given is None else (given,)
 
     def merged_with_environment(self, environ: Mapping[str, str] = os.environ) -> Policy:
-        """This policy with what the environment adds; see the class for who wins.
+        """Returns this policy with what the environment adds; see the class for who wins.
 
         Each variable has a duotone name and most a TensorFlow name (lists also an older one), see
         ``docs/environment.md``. Where the duotone name is set, even to nothing, others are not
@@ -268,7 +268,7 @@ class Policy:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Policy:
-        """The policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
+        """Returns the policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
 
         Args:
             path: of the file; its fields are those of this class, paths in it relative to it.
@@ -285,11 +285,11 @@ class Policy:
             raise type(error)(f"{path}: {error}") from error
 
     def _settings_of_file(self, path: str) -> list[tuple[str, Any, str]]:
-        """The settings of a policy file: field, value and source. Variables come later and win."""
+        """Returns field, value and source of each setting in a policy file; variables win over it."""
         if not path.strip():
             return []
-        held = Policy.from_file(path)._set_fields()
-        return [(field, value, f"{FILE}{path}") for field, value in held.items()]
+        read = Policy.from_file(path)._set_fields()
+        return [(field, value, f"{FILE}{path}") for field, value in read.items()]
 
     def _set_fields(self) -> dict[str, Any]:
         """Returns the value of each field that differs from its default."""
@@ -347,7 +347,7 @@ class Policy:
         return dataclasses.replace(self, **changes, _origins=origins)
 
     def describe(self) -> str:
-        """All that differs from the defaults, on one line, for logs.
+        """Returns all that differs from the defaults, on one line, for logs.
 
         Example:
             >>> Policy().describe()

@@ -102,7 +102,7 @@ def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
 
 
 def _broken(name: str, width: int) -> str:
-    """A name in lines that begin at its slashes."""
+    """Returns a name in lines that begin at its slashes."""
     lines = [""]
     for part in name.split("/"):
         begun = f"{lines[-1]}/{part}" if lines[-1] else part

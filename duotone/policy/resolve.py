@@ -68,7 +68,7 @@ def resolve(
 
 
 def without(policy: Policy, fields: Iterable[str]) -> Policy:
-    """A policy in which some fields have their defaults: they have no meaning for a front end."""
+    """Returns a policy without the fields that have no meaning for a front end."""
     return dataclasses.replace(policy, **{field: getattr(_DEFAULT, field) for field in fields})
 
 
@@ -113,7 +113,7 @@ def _reduce_dtype(policy: Policy, half: HalfType) -> str | None:
     if asked not in (None, FULL_DTYPE, half.name):
         raise PolicyError(
             f"the policy's reduce_dtype is {asked!r}, and this program is painted in {half.name}: "
-            "a compiler adds up what a dot hands on, which is float32 or the half type. Take "
+            "a compiler adds up the result of a dot, which is float32 or the half type. Take "
             f"reduce_dtype={half.name!r} or 'float32', or dtype={asked!r}."
         )
     return asked

@@ -93,7 +93,7 @@ def heal_after(value: object) -> int:
 
 
 def reduce_dtype(value: Any) -> str | None:
-    """The name of a dtype in which devices add up gradients; None leaves it to the painting."""
+    """Returns the dtype in which devices add up gradients; None if the painting decides."""
     if value is None:
         return None
     try:
@@ -109,7 +109,7 @@ def reduce_dtype(value: Any) -> str | None:
 
 
 def strings(field: str, value: object) -> tuple[str, ...]:
-    """The entries of a list field, each once, in an order that does not change between runs."""
+    """Returns the entries of a list field, each once, in the same order in every run."""
     if isinstance(value, (str, bytes)):
         text = value if isinstance(value, str) else value.decode(errors="replace")
         raise PolicyTypeError(

@@ -309,5 +309,5 @@ def _renumbered(
 
 
 def _all(numbers: Mapping[int, tuple[int, ...]], indices: Sequence[int]) -> tuple[int, ...]:
-    """The new numbers of some operations; hidden ones are left out."""
+    """Returns the new numbers of some operations; hidden ones are left out."""
     return tuple(dict.fromkeys(n for i in indices for n in numbers.get(i, ())))

@@ -153,7 +153,7 @@ def decide(
 
 
 def leave_full(graph: Graph, resolved: Resolved) -> Decisions:
-    """The decisions for a program in which nothing is half: mixed precision is switched off.
+    """Returns the decisions for a program if mixed precision is off: nothing is half.
 
     Args:
         graph: the program.
@@ -211,7 +211,7 @@ def _paint(graph: Graph, classes: Classes, resolved: Resolved, can: Capabilities
 
 
 def _in_one_precision(painting: Painting, can: Capabilities) -> Painting:
-    """The painting in which each node stores what it computes, if it cannot do otherwise."""
+    """Returns the painting in which nodes that cannot differ store what they compute."""
     return painting if can.two_precisions else dataclasses.replace(painting, store=painting.compute)
 
 

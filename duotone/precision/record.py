@@ -274,7 +274,7 @@ def maker_of(graph: Graph, value: int) -> str:
 
 
 def makers(graph: Graph, values: Iterable[int]) -> tuple[int, ...]:
-    """The operations that make some values; structural nodes are passed over."""
+    """Returns the operations that make some values; structural nodes are passed over."""
     found: dict[int, None] = {}
     seen: set[int] = set()
     waiting = list(values)[::-1]
@@ -337,7 +337,7 @@ def sizes_of(node: Node) -> tuple[int, ...]:
 
 
 def _given(graph: Graph, node: Node, compute: Paint) -> tuple[tuple[int, int], ...]:
-    """The operands that no operation makes, with their bytes; single numbers do not count."""
+    """Returns the operands that no operation makes, with their bytes, except single numbers."""
     return tuple(
         (index, graph.values[index].bytes(half=may_be_half and compute is Paint.HALF))
         for index, may_be_half in zip(node.inputs, node.half_inputs, strict=True)
@@ -369,7 +369,7 @@ def _traffic(graph: Graph, node: Node, compute: Paint, store: Paint) -> int:
 def summarize(
     operations: tuple[OperationRecord, ...], casts: tuple[CastRecord, ...], half: str
 ) -> Summary:
-    """The totals of operations and casts; ``half`` is the name of the half type."""
+    """Returns the totals of operations and casts; ``half`` is the name of the half type."""
     unlisted: dict[str, int] = {}
     for operation in operations:
         if operation.rule == Rule.UNLISTED:

@@ -24,7 +24,7 @@ def advise(record: ProfileRecord, sums: Sequence[Sum]) -> tuple[str, ...]:
 
     Args:
         record: its tables.
-        sums: the sums behind the tables.
+        sums: the sums of the tables.
 
     Returns:
         Sentences, the most important first.

@@ -30,7 +30,7 @@ def dynamic_loss_scale(
     floor: float = 1.0,
     cap: float = 2.0**24,
 ) -> DynamicLossScale:
-    """A loss scale that adjusts its own value; see :class:`DynamicLossScale`.
+    """Returns a loss scale that adjusts its own value; see :class:`DynamicLossScale`.
 
     Args:
         initial: the first scale (2**15 as in TensorFlow).
@@ -59,7 +59,7 @@ def dynamic_loss_scale(
 
 
 def fixed_loss_scale(value: float) -> FixedLossScale:
-    """A constant loss scale; see :class:`FixedLossScale`.
+    """Returns a constant loss scale; see :class:`FixedLossScale`.
 
     Args:
         value: the scale, from 2**-126 to 2**126; see :class:`FixedLossScale`.

@@ -66,7 +66,7 @@ def scaled_value_and_grad(
     allow_int: bool = False,
     axis_name: AxisName | None = None,
 ) -> Callable[..., ScaledGrad]:
-    """The gradient of a loss function; each call takes a loss scale.
+    """Returns the gradient of a loss function; each call takes a loss scale.
 
     This rewrites nothing: the optimizer wrappers apply :func:`duotone.autocast` to it. Users call
     :func:`duotone.value_and_grad`.
@@ -275,7 +275,7 @@ def _check_callable(loss_fn: Any) -> None:
 
 
 def _describe(fn: Callable[..., Any]) -> str:
-    """The name of a function and, if Python knows them, its file and line."""
+    """Returns the name of a function and, if Python knows them, its file and line."""
     name = getattr(fn, "__name__", type(fn).__name__)
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f"'{name}'" if code is None else f"'{name}' ({code.co_filename}:{code.co_firstlineno})"

@@ -64,7 +64,7 @@ class Reading(NamedTuple):
     smallest: bool
 
     def metrics(self) -> dict[str, float | int | bool]:
-        """The numbers for logs, by name: all except the last two."""
+        """Returns the numbers for logs, by name: all except the last two."""
         return {name: self._asdict()[name] for name in self._fields[:4]}
 
 
@@ -141,7 +141,7 @@ def stored(used: MixedPrecisionState, before: MixedPrecisionState) -> MixedPreci
 
 
 def _counts(loss_scale: LossScale) -> dict[str, Any]:
-    """The counts of a loss scale; a user's subclass may have none."""
+    """Returns the counts of a loss scale; a user's subclass may have none."""
     names = {field.name for field in dataclasses.fields(loss_scale)}  # pyright: ignore
     return {n: getattr(loss_scale, n) for n in ("good_steps", "skipped") if n in names}
 
@@ -249,7 +249,7 @@ def is_concrete(state: MixedPrecisionState) -> bool:
 
 
 def read(state: MixedPrecisionState, who: str) -> Reading:
-    """The numbers of a state; waits for the device.
+    """Returns the numbers of a state; waits for the device.
 
     Args:
         state: outside compiled functions.

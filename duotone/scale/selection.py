@@ -53,7 +53,7 @@ def select_tree(pred: Any, on_true: Any, on_false: Any) -> Any:
 
 
 def pairs(on_true: Any, on_false: Any) -> list[tuple[Any, Any, bool]]:
-    """The pairs of leaves of two trees, for :func:`select_tree`.
+    """Returns the pairs of leaves of two trees, for :func:`select_tree`.
 
     Args:
         on_true: any pytree.

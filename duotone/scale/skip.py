@@ -305,7 +305,7 @@ def _any_half(tree: Any) -> bool:
 
 
 def _where(finite: jax.Array, run: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:
-    """``run()`` if `finite` is true, else ``keep(like)``; ``like`` has the types of ``run()``."""
+    """Returns ``run()`` if `finite`, else ``keep(like)``; ``like`` has the types of ``run()``."""
     with updating():
         if jax.typeof(finite).mat.varying or not _branching_is_free():
             done = run()

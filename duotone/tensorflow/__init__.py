@@ -4,7 +4,7 @@
 decision; :func:`rewrite_file` does it to a file or a SavedModel. They need the ``tensorboard``
 package for the protobuf messages, and no JAX.
 
-The stages stand in ``duotone/tensorflow/pipeline.py``.
+The stages are in ``duotone/tensorflow/pipeline.py``.
 """
 
 from duotone.tensorflow.devices import Device

@@ -172,7 +172,7 @@ def _named_functions(node: NodeDef) -> Iterator[str]:
 
 
 def _find_ring(calls: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """A chain of calls that ends where it began, or None."""
+    """Returns a chain of calls that ends where it began, or None."""
     done: set[str] = set()
     for start in calls:
         if start in done:

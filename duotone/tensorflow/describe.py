@@ -16,7 +16,7 @@ ARGUMENTS = ("_Arg", "_Retval")
 def describe(
     facts: Facts, precisions: Precisions, *, hidden: bool, skipped: bool
 ) -> tuple[dict[str, dict[str, str]], tuple[Decision, ...]]:
-    """The painting of all float32 type attributes, and why.
+    """Returns the painting of all float32 type attributes, and why.
 
     Args:
         facts: the units.

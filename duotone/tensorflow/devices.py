@@ -136,5 +136,5 @@ def parse_device(text: str) -> Placement:
 
 
 def placement(text: str, default: DeviceType) -> Placement:
-    """Where a node with this device string runs; the empty string means the default device."""
+    """Returns where a node with this device string runs; the default device if it is empty."""
     return parse_device(text) if text else Placement(True, default.upper(), True)

@@ -181,7 +181,7 @@ class Body:
         return name
 
     def _port(self, text: str, reader: str) -> str:
-        """``"node:out:1"`` as ``"node:3"``."""
+        """Returns ``"node:out:1"`` as ``"node:3"``."""
         if text.startswith("^") or text in self._arguments:
             return text
         name, _, rest = text.partition(":")
@@ -205,7 +205,7 @@ class Body:
         )
 
     def close(self, casts: Iterable[CastRecord]) -> FunctionDef:
-        """The function with the rewritten body.
+        """Returns the function with the rewritten body.
 
         Args:
             casts: what was added to :attr:`graph`.

@@ -166,7 +166,7 @@ def by_op(result: RewriteResult) -> Table:
 
 
 def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Group:
-    """One line for each type attribute of the nodes whose names fit a pattern.
+    """Returns one line for each type attribute of the nodes whose names fit a pattern.
 
     Args:
         result: of a rewrite.

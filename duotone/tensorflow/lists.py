@@ -41,7 +41,7 @@ def default_lists(dtype: str, device: Device = DEFAULT_DEVICE) -> OpLists:
 
 
 def make_lists(dtype: str, device: Device, policy: Policy, known: Collection[str]) -> OpLists:
-    """The lists for a rewrite: edits, then level.
+    """Returns the lists for a rewrite: edits, then level.
 
     Args:
         dtype: ``"float16"`` or ``"bfloat16"``.

@@ -93,7 +93,7 @@ def log_lines(done: Rewrite) -> Iterator[str]:
 
 
 def _preparation(done: Rewrite) -> Iterator[str]:
-    """Nodes that are not processed, and ops that change."""
+    """Yields nodes that are not processed, and ops that change."""
     facts = done.facts
     yield "Identifying nodes that should be processed"
     device = "GPU" if facts.dtype == "float16" else "CPU"

@@ -75,7 +75,7 @@ def paint_mincut(facts: Facts, precisions: Precisions, elements: ElementCount) -
 def cast_elements(
     facts: Facts, allow: Iterable[int], elements: ElementCount, unknown: int = 0
 ) -> int:
-    """Elements that go through casts.
+    """Returns elements that go through casts.
 
     Args:
         facts: the units.
@@ -177,7 +177,7 @@ def _user_casts(facts: Facts) -> set[int]:
 
 
 def _loops(facts: Facts) -> list[list[int]]:
-    """The Merges that one NextIteration feeds, with it."""
+    """Returns the Merges that one NextIteration feeds, with it."""
     units = facts.units
     groups = []
     for position, node in enumerate(units.nodes):

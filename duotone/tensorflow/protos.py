@@ -63,7 +63,7 @@ _NO_NUMBERS = ("invalid", "string", "resource", "variant")
 
 
 def type_name(number: int) -> str:
-    """The name of a data type as TensorFlow's logs write it: ``float``, ``half``, ``int32``.
+    """Returns a data type's name as TensorFlow's logs write it: ``float``, ``half``, ``int32``.
 
     Args:
         number: of the data type; unknown numbers are given back as digits.

@@ -182,7 +182,7 @@ def _kept(
     fetch: Sequence[str] | None,
     feed: Sequence[str],
 ) -> _Kept:
-    """The nodes that a graph must keep; names of nodes of other graphs in the file are ignored.
+    """Returns nodes that a graph must keep; names of nodes of other graphs in the file are ignored.
 
     Args:
         graph: the graph.

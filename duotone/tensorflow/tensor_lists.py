@@ -86,7 +86,7 @@ def find_clusters(facts: Facts) -> list[Cluster]:
 
 
 def _cluster(facts: Facts, joined: list[int]) -> Cluster:
-    """The cluster of a connected set of units."""
+    """Returns the cluster of a connected set of units."""
     units = facts.units
     members: dict[int, None] = {}
     roots: dict[int, None] = {}

@@ -94,7 +94,7 @@ class Units:
         return len(self.node)
 
     def find(self, node: int, name: str) -> int | None:
-        """The unit of a node's type attribute."""
+        """Returns the unit of a node's type attribute."""
         wanted = TypeAttribute(name)
         return next((u for u in self.of_node[node] if self.attribute[u] == wanted), None)
 
@@ -163,7 +163,7 @@ def _definition(node: NodeDef, find_op: FindOp) -> OpDefinition:
 
 
 def type_of(node: NodeDef, definition: OpDefinition, attribute: TypeAttribute) -> int:
-    """The number of a unit's data type; the op's default if the node does not set it."""
+    """Returns the number of a unit's data type; the op's default if the node does not set it."""
     if not attribute.name:
         return attribute.fixed
     if attribute.name in node.attr:
@@ -247,7 +247,7 @@ def _add_node(
 
 
 def _length(node: NodeDef, definition: OpDefinition, name: str) -> int:
-    """The number of types in a list attribute."""
+    """Returns the number of types in a list attribute."""
     if name in node.attr:
         return len(node.attr[name].list.type)
     attribute = definition.attributes.get(name)

@@ -188,7 +188,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     # One step.
 
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale, in float32; differentiate the result.
+        """Returns the loss times the scale, in float32; differentiate the result.
 
         In your own ``train_step`` or compiled loop, call it in a ``keras.StatelessScope`` that maps
         the optimizer's variables to their values in this step, as Keras' own step does.
@@ -208,7 +208,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
     def stateless_apply(  # pyright: ignore[reportIncompatibleMethodOverride]  (Keras 3.10)
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> tuple[list[Any], list[Any]]:
-        """One step on arrays; see :meth:`apply`."""
+        """Performs one step on arrays; see :meth:`apply`."""
         # Keras' general form calls ``apply`` in a stateless scope.
         general = super(keras.optimizers.LossScaleOptimizer, self).stateless_apply
         return general(optimizer_variables, grads, trainable_variables)

@@ -82,7 +82,7 @@ def set_default(default: Callable[[Any], StepPlan | None]) -> None:
 
 
 def plan_of(model: Any) -> StepPlan | None:
-    """The plan of a model, or ``None`` if it is not rewritten.
+    """Returns the plan of a model, or ``None`` if it is not rewritten.
 
     Raises:
         ArgumentError: it has wrapped optimizers that ask for different plans.
@@ -113,7 +113,7 @@ def plan_of(model: Any) -> StepPlan | None:
 
 
 def _skips(model: Any, optimizers: list[Any]) -> Wrapped | None:
-    """The optimizer whose skipped step is the model's: the only one, if compiled with it."""
+    """Returns the optimizer that the model is compiled with, if it is the only one."""
     if len(optimizers) == 1 and optimizers[0] is getattr(model, "optimizer", None):
         return optimizers[0]
     return None
@@ -129,7 +129,7 @@ def wrapped_optimizers(model: Any) -> Iterator[Any]:
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """All Keras optimizers in attributes of a model, also in lists and dicts there."""
+    """Yields all Keras optimizers in attributes of a model, also in lists and dicts there."""
     for attribute in list(vars(model).values()):
         if isinstance(attribute, keras.optimizers.Optimizer):
             yield attribute

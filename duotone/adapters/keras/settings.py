@@ -32,7 +32,7 @@ _NOT_SAVED = frozenset({"log_path"})
 
 
 def check_loss_scale(loss_scale: Any) -> KerasLossScale | None:
-    """The loss scale that a user named, or ``None`` for ``"dynamic"`` (the half type decides).
+    """Returns the loss scale that a user named; ``None`` for ``"dynamic"``.
 
     Args:
         loss_scale: ``"dynamic"``, a positive number, a loss-scale object, ``None`` (no scaling),

@@ -122,7 +122,7 @@ def stepping(
 
 
 def _program(plan: StepPlan, model: Any, name: str, bind: Bind, call: Any) -> Callable[..., Any]:
-    """The step to run: the original, or the rewritten one; cached outside of a trace."""
+    """Returns the step to run: the original, or the rewritten one; cached outside of a trace."""
     if plan.half is None:
         return bind(model)
     if model.run_eagerly:
@@ -140,12 +140,12 @@ def _program(plan: StepPlan, model: Any, name: str, bind: Bind, call: Any) -> Ca
 
 
 def logged_line_of(model: Any) -> str:
-    """The line that was logged when the training step of a model was first rewritten, or empty."""
+    """Returns the line logged when a model's training step was first rewritten, or empty."""
     return _logged.get(model, "")
 
 
 def _with_logged_line(model: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """``run``, and keeps the first line that duotone logs about the model's steps."""
+    """Calls ``run``, and keeps the first line that duotone logs about the model's steps."""
 
     def keep(line: str) -> None:
         _logged.setdefault(model, line)
@@ -176,7 +176,7 @@ def _rewritten(plan: StepPlan, model: Any, name: str, bind: Bind) -> Callable[..
 
 
 def original(model: Any, name: str) -> Callable[..., Any]:
-    """The step method of a model, not rewritten."""
+    """Returns the step method of a model, not rewritten."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
         with _running.entered(model):

@@ -30,7 +30,7 @@ def stored_function(
     wants: Sequence[Paint],
     avals: Sequence[Any],
 ) -> Callable[..., list[Any]]:
-    """The rewritten program as a function of stored operands.
+    """Returns the rewritten program as a function of stored operands.
 
     Args:
         r: the rewriter.
@@ -223,7 +223,7 @@ def is_mapped(eqn: _jax.Eqn) -> bool:
 
 
 def keep_finished(goes_on: Any, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """The carries after an iteration, with the old values for batch elements that have finished.
+    """Returns the carries after an iteration; finished batch elements keep their old values.
 
     Args:
         goes_on: the condition of each element.

@@ -37,7 +37,7 @@ def _operands(r: Rewriter, sums: Iterable[Optimization]) -> dict[Operand, None]:
 def stacked_operands(
     r: Rewriter, sums: Iterable[Optimization], env: Env, sliced: Mapping[int, int]
 ) -> list[Any]:
-    """The operands of the dots that one iteration stacks; slices of a stack are left out.
+    """Returns the operands of the dots that one iteration stacks; slices of a stack are left out.
 
     Args:
         r: the rewriter.
@@ -58,7 +58,7 @@ def with_sums(
     stacks: Callable[[int, Paint], Any],
     sliced: Mapping[int, int],
 ) -> tuple[list[Any], list[Any]]:
-    """All carries after a loop, and the stacks of the original loop.
+    """Returns all carries after a loop, and the stacks of the original loop.
 
     Args:
         r: the rewriter.

@@ -89,7 +89,7 @@ def _sizes(eqn: _jax.Eqn, numbers: Any) -> Mapping[str, Attribute]:
 
 
 def _products(*dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
-    """The ``sizes`` attribute; no attribute if a dimension is symbolic."""
+    """Returns the ``sizes`` attribute; no attribute if a dimension is symbolic."""
     if not all(isinstance(size, int) for sizes in dimensions for size in sizes):
         return NO_ATTRIBUTES
     return {"sizes": tuple(math.prod(sizes) for sizes in dimensions)}
@@ -134,7 +134,7 @@ def _window(eqn: _jax.Eqn) -> Mapping[str, Attribute]:
 
 
 def _terms(dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
-    """The ``terms`` attribute; no attribute if a dimension is symbolic."""
+    """Returns the ``terms`` attribute; no attribute if a dimension is symbolic."""
     if not all(isinstance(dimension, int) for dimension in dimensions):
         return NO_ATTRIBUTES
     return {"terms": float(math.prod(dimensions))}

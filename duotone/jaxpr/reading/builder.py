@@ -181,7 +181,7 @@ class Builder:
         return outputs
 
     def scope(self, outer: tuple[str, ...], eqn: _jax.Eqn) -> tuple[str, str, tuple[str, ...]]:
-        """The name scope of an equation, the region it is in, and all scope names."""
+        """Returns the name scope of an equation, the region it is in, and all scope names."""
         key = (outer, eqn.source_info.name_stack)
         found = self._scopes.get(key)  # once: hashing a name stack is slow
         if found is None:
@@ -268,7 +268,7 @@ class Builder:
         inputs: tuple[int, ...],
         attributes: Mapping[str, Attribute],
     ) -> Magnitude | None:
-        """The magnitudes of a result that only moves a constant, or counts."""
+        """Returns the magnitudes of a result that only moves a constant, or counts."""
         if _KEEPS in traits:
             return _kept(eqn, traits, self.values[inputs[0]].constant)
         if _COMMUTES in traits and not traits.isdisjoint(_CHOOSES):
@@ -289,7 +289,7 @@ _CHOOSES = frozenset({Trait.INDEXES, Trait.PARTS, Trait.CHOOSES, Trait.BOUNDS})
 
 
 def _kept(eqn: _jax.Eqn, traits: Traits, constant: Magnitude | None) -> Magnitude | None:
-    """The magnitudes of a constant after an operation that keeps them; signs may change."""
+    """Returns the magnitudes of a constant after an operation that keeps them; signs may change."""
     if constant is None:
         return None
     if Trait.CONVERTS in traits:
@@ -327,7 +327,7 @@ def _joined(magnitudes: Sequence[Magnitude | None]) -> Magnitude | None:
 
 
 def _array_magnitude(array: Any) -> Magnitude | None:
-    """The magnitudes of a constant array, if it can be read and is not too large."""
+    """Returns the magnitudes of a constant array, if it can be read and is not too large."""
     # A jax.Ref has a dtype too, but it is mutable, and NumPy would never stop reading it.
     if not isinstance(array, jax.Array | np.ndarray | np.generic):
         return None

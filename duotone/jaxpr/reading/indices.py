@@ -71,7 +71,7 @@ def _is_whole(aval: Any) -> bool:
 
 
 def _host(array: Any) -> np.ndarray | None:
-    """A constant in the host's memory, if it holds integers and can be read."""
+    """Returns a constant in the host's memory, if it holds integers and can be read."""
     if isinstance(array, jax.Array):
         if array.size > _LARGEST or not _jax.is_concrete(array):
             return None

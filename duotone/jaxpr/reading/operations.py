@@ -71,7 +71,7 @@ def size_of(aval: Any) -> int:
 
 @functools.cache
 def _mixture(dtypes: frozenset[str]) -> str:
-    """Why duotone does not change an operation with these dtypes, or empty."""
+    """Returns why duotone does not change an operation with these dtypes, or empty."""
     if FULL_DTYPE not in dtypes:
         return ""
     for dtype in sorted(dtypes - {FULL_DTYPE, "float0"}):
@@ -189,8 +189,8 @@ def _mul(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, s
 def _eq(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[str, str]:
     """Tells a comparison of two computed values (``x == max(x)``) from one with a literal."""
     del outs
-    calculated = not any(_jax.is_literal(atom) for atom in eqn.invars)
-    return ("eq_calculated" if calculated and "float" in ins[0] else "eq"), ""
+    computed = not any(_jax.is_literal(atom) for atom in eqn.invars)
+    return ("eq_calculated" if computed and "float" in ins[0] else "eq"), ""
 
 
 @_description_rule("reduce_sum")
@@ -238,7 +238,7 @@ def _convert(eqn: _jax.Eqn, ins: Sequence[str], outs: Sequence[str]) -> tuple[st
 
 
 def _numpy(name: str) -> Any:
-    """The NumPy scalar type of a dtype name; ``object`` if NumPy does not know it."""
+    """Returns the NumPy scalar type of a dtype name; ``object`` if NumPy does not know it."""
     try:
         return np.dtype(name).type
     except TypeError:

@@ -64,7 +64,7 @@ def _barrier(
     kind: str,
     jaxpr: _jax.ClosedJaxpr,
 ) -> Step:
-    """A nested program that runs once and takes its operands in their stored precisions.
+    """Returns a nested program that runs once and takes its operands in their stored precisions.
 
     Nodes: one for each result. The result is a new value even if the program returns an operand: a
     gradient clip is the identity, and its derivative rule must stay.

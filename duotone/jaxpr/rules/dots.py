@@ -130,7 +130,7 @@ rows_dot = jax.jit(_rows_dot, static_argnums=(2, 3, 4), inline=True)
 
 
 def _by_rows(lhs: Any, rhs: Any, numbers: Dims, dtype: str) -> Any:
-    """The dot of left rows with right rows or columns, depending on the right operand's layout."""
+    """Returns the dot of left rows with right rows or columns, by the right operand's layout."""
     (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = numbers
     lhs_kept, rhs_kept = (
         kept_axes(lhs, lhs_contracted, lhs_batch),
@@ -171,7 +171,7 @@ def _materialized(array: Any) -> Any:
 
 
 def kept_axes(array: Any, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
-    """The axes of an operand that are neither contracted nor batch axes, in order."""
+    """Returns the axes of an operand that are neither contracted nor batch axes, in order."""
     return [axis for axis in range(array.ndim) if axis not in (*contracted, *batch)]
 
 
@@ -194,7 +194,7 @@ def _ordered(array: Any, axes: Sequence[int]) -> Any:
 
 
 def half_product(lhs: Any, rhs: Any, numbers: Dims, dtype: str, half: str, kind: str) -> Any:
-    """A dot in a form, linear in both operands, whose transposes have the same form.
+    """Returns a dot in a form, linear in both operands, whose transposes have the same form.
 
     Args:
         lhs: left operand, half or full. A full one is rounded to half, and its cotangent is full.
@@ -277,7 +277,7 @@ def _back(result: Any, axes: Sequence[int]) -> Any:
 def _batched(
     operands: Sequence[Any], dims: Sequence[int | None], *, numbers: Dims, **params: str
 ) -> tuple[Any, int]:
-    """``vmap``: a mapped dimension becomes a leading batch or a leading kept dimension."""
+    """Maps the dot: a mapped dimension becomes a leading batch or kept dimension."""
     left, right = [
         x if dim is None else jax.numpy.moveaxis(x, dim, 0)
         for x, dim in zip(operands, dims, strict=True)

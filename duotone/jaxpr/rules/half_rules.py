@@ -222,7 +222,7 @@ def _dot_form(r: Rewriter, step: Step, dtype: str, arrays: bool) -> DotForm:
 
 
 def _weight_slot(r: Rewriter, step: Step, env: Env) -> int | None:
-    """The slot of a dot's weight: an operand that is read in half and was computed in full."""
+    """Returns the slot of a dot's weight: an operand read in half and computed in full."""
     optimization = r.optimizations.at(step.nodes[0], Layer.DERIVATIVE)
     for candidate in () if optimization is None else optimization.steps:
         slot, root = candidate.to

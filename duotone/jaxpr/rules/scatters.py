@@ -50,7 +50,7 @@ def _adds_once(eqn: _jax.Eqn) -> bool:
 
 
 def one_hot(eqn: _jax.Eqn, operand: Any, indices: Any, updates: Any) -> Any:
-    """``select(iota == index, operand + update, operand)``."""
+    """Returns ``select(iota == index, operand + update, operand)``."""
     numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
     scattered = numbers.scatter_dims_to_operand_dims
     pairs = (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims)
@@ -96,7 +96,7 @@ def _update_axes(
 
 
 def _aligned(array: Any, axes: dict[int, int], ndim: int) -> Any:
-    """``array`` with ``ndim`` axes: ``axes`` maps new axes to its own; others have size 1."""
+    """Gives ``array`` ``ndim`` axes; ``axes`` maps new axes to its own, and others have size 1."""
     order = [axes[axis] for axis in sorted(axes)]
     rest = [axis for axis in range(array.ndim) if axis not in order]
     moved = lax.squeeze(lax.transpose(array, (*rest, *order)), range(len(rest)))

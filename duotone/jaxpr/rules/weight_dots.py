@@ -56,7 +56,7 @@ class DotForm:
         return in_steps(bound, lhs, rhs, self.numbers, self.steps)
 
     def product(self, lhs: Any, rhs: Any) -> Any:
-        """The dot with transposes in the same form; the cotangent of a full operand is full.
+        """Binds the dot; its transposes have the same form, and return full cotangents to full operands.
 
         Its operands may be half or full, so it uses neither the steps nor the precision.
         """
@@ -96,7 +96,7 @@ def _derivative_of_weight(slot: int, form: DotForm, primals: Any, tangents: Any)
 
 
 def _side(form: DotForm, side: int, primals: Sequence[Any], tangent: Any) -> Any:
-    """The contribution of a half operand's tangent to the result's; JAX transposes it."""
+    """Returns the contribution of a half operand's tangent to the result's; JAX transposes it."""
     lhs, rhs = _with(primals, side, tangent)
     if form.kind == ROWS:
         return form.product(lhs, rhs)

@@ -39,7 +39,7 @@ returns the rewritten program."""
 
 
 def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
-    """A rewritten program whose backward pass is rewritten together with its forward pass.
+    """Returns a rewritten program whose backward pass is rewritten together with its forward pass.
 
     Args:
         jaxpr: the program before it was rewritten.
@@ -80,7 +80,7 @@ def with_backward(jaxpr: _jax.ClosedJaxpr, run: Run, rewrite: Rewrite) -> Run:
 
 
 def leaves_backward(jaxpr: _jax.ClosedJaxpr) -> str:
-    """Why the backward pass of a program is not painted together with its forward pass.
+    """Explains why the backward pass is not painted together with the forward pass.
 
     Args:
         jaxpr: the program before it is rewritten.
@@ -120,7 +120,7 @@ class Passes:
     types: tuple[Any, ...]
 
     def tangents(self, residuals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        """The tangents of the results: the backward pass, transposed."""
+        """Returns the tangents of the results: the backward pass, transposed."""
 
         def backward(*cotangents: Any) -> list[Any]:
             return self.backward(residuals, cotangents)
@@ -134,7 +134,7 @@ def _passes(
     moved: tuple[bool, ...],
     rewrite: Rewrite,
 ) -> Passes | None:
-    """The passes of a program; ``None`` if it has no backward pass that can be rewritten."""
+    """Returns the passes of a program; ``None`` if its backward pass cannot be rewritten."""
     types = list(_jax.open_jaxpr(jaxpr).in_avals)
     pairs = zip(leaves, types, moved, strict=True)
     if any(nonzero and jax.typeof(leaf).dtype != aval.dtype for leaf, aval, nonzero in pairs):
@@ -306,14 +306,14 @@ def _jvp(operands: Sequence[Any], tangents: Sequence[Any], passes: Passes) -> An
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, passes: Passes) -> list[Any]:
-    """The backward pass."""
+    """Returns the backward pass."""
     pairs = zip(cotangents, passes.types, strict=True)
     given = [_no_tangent(aval) if type(ct) is _jax.ad.Zero else ct for ct, aval in pairs]
     return [None] * passes.count + passes.backward(operands[: passes.count], given)
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], passes: Passes) -> Any:
-    """The passes of a batch; an operand that is not mapped gets the sum of its gradients."""
+    """Batches the passes; an operand that is not mapped gets the sum of its gradients."""
     mapped = tuple(None if type(dim) is not int else dim for dim in dims)
     size = next(x.shape[p] for x, p in zip(operands, mapped, strict=True) if p is not None)
     made = _LINEAR.bind(*operands, passes=_mapped(passes, mapped, size))

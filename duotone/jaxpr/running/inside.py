@@ -91,7 +91,7 @@ class Collection:
             self.latest = None
 
     def find(self, eqn: _jax.Eqn) -> Entry | None:
-        """How the program of an equation was painted; ``None`` if this is not stored."""
+        """Returns how the program of an equation was painted; ``None`` if this is not stored."""
         return self._entries.get(eqn.params["name"])
 
 

@@ -71,7 +71,7 @@ class Env:
         return any((value, paint) in self._arrays for paint in Paint)
 
     def recomputed_at(self, site: int) -> Env:
-        """The environment of the values that are recomputed at a site; this one is its parent."""
+        """Returns the environment of the values recomputed at a site, a child of this one."""
         if site not in self._recomputed:
             # A cycle would keep every array of the program until the next garbage collection.
             self._recomputed[site] = Env(weakref.proxy(self), shadows=True)
@@ -323,7 +323,7 @@ class Rewriter:
         return found
 
     def step_of(self, value: int) -> Step:
-        """The equation that computes a value; it must be one node."""
+        """Returns the equation that computes a value; it must be one node."""
         return self._steps[self.graph.values[value].producer]
 
     @functools.cached_property
@@ -344,7 +344,7 @@ class Rewriter:
             self.read(env, value, paint)
 
     def enter_loop(self, body: int, env: Env) -> Env:
-        """The environment inside a loop: it sees the outer values and their casts.
+        """Returns the environment inside a loop: it sees the outer values and their casts.
 
         If a value were cast to half outside, its gradient would be summed over the iterations in
         half. Inside the loop, the half value therefore has the derivative of the full value, whose

@@ -123,7 +123,7 @@ class Runner:
 
 
 def marker() -> str:
-    """The name of the ``jit`` function around a rewritten program."""
+    """Returns the name of the ``jit`` function around a rewritten program."""
     collection = collection_now()
     return MARKER if collection is None else collection.new_name()
 

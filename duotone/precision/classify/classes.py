@@ -60,7 +60,7 @@ class NodeClass:
         return self.pin is not None or self.entry.source == "policy"
 
     def denied(self, reason: str, taint: Taint, rule: Rule) -> NodeClass:
-        """This class on the deny list; :attr:`listed` stays."""
+        """Returns this class on the deny list; :attr:`listed` stays."""
         entry = dataclasses.replace(self.entry, kind=Kind.DENY, reason=reason, taint=taint)
         return NodeClass(entry, rule=rule, origin=self.listed)
 

@@ -140,7 +140,7 @@ def match_windows(node: Node, view: View) -> Optimization | None:
 
 
 def _known(node: Node, view: View) -> Dot | None:
-    """The axes of a half dot; ``None`` if a dimension or a label is unknown."""
+    """Returns the axes of a half dot; ``None`` if a dimension or a label is unknown."""
     if "labels" not in node.attributes or not view.computes_half(node):
         return None
     left, right, out = labels_of(view.graph, node)

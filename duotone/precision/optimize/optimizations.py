@@ -274,7 +274,7 @@ def find_optimizations(view: View, on: frozenset[str]) -> tuple[Optimizations, P
 
 
 def _unrounded(painting: Painting, optimizations: list[Optimization]) -> Painting:
-    """The painting, in which dots that optimizations need unrounded keep their accumulators."""
+    """Returns the painting; dots whose results must not be rounded keep their accumulators."""
     store, rules = list(painting.store), list(painting.rules)
     for index in {node for optimization in optimizations for node in optimization.full}:
         if store[index] is Paint.HALF:

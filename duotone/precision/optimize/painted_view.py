@@ -81,7 +81,7 @@ class View:
         return made if made is not None and made.body == node.body else None
 
     def full_maker(self, node: Node, value: int) -> Node | None:
-        """The node that makes a value, if it runs in ``node``'s body and is full throughout."""
+        """Returns the maker of a value, if it is in ``node``'s body and full throughout."""
         made = self.maker_in_body(node, value)
         return made if made is not None and self.painting.is_full(made) else None
 

@@ -63,7 +63,7 @@ def _picks_few(node: Node, view: View) -> bool:
 
 
 def _chain(node: Node, view: View) -> list[int] | None:
-    """The values to compute after picking, in program order; ``None`` if that does not pay."""
+    """Returns values to compute after picking, in program order; ``None`` if that does not pay."""
     chain: set[int] = set()
     roots: set[int] = set()
     shape = view.shape(node.inputs[0])

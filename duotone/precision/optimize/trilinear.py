@@ -79,7 +79,7 @@ class _Finder:
         self._axes = view.axes(node)
 
     def find(self) -> Optimization | None:
-        """The optimization of the sum and of the shares' dot; ``None`` if none pays."""
+        """Returns the optimization of the sum and of the shares' dot; ``None`` if none pays."""
         if not self._added() >= SMALL:
             return None
         for whole in self._peeled(self._node.inputs[0]):
@@ -193,7 +193,7 @@ class _Finder:
         )
 
     def _unshaped(self, value: int) -> Node | None:
-        """The node that makes the elements of a value in this order; reshapes are passed over."""
+        """Returns the node that makes the elements of a value in this order, through reshapes."""
         size = self._view.value(value).size
         while (made := self._full(value)) is not None and Trait.RESHAPES in made.traits:
             value = made.inputs[0]

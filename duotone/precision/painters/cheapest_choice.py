@@ -66,7 +66,7 @@ class Choice:
 
 
 def cost_of_casts(graph: Graph, paints: Sequence[Paint], cost: Cost) -> int:
-    """The cost of all casts of a painting in which each node has one precision."""
+    """Returns the cost of all casts of a painting in which each node has one precision."""
     total = 0
     for value, fixed, readers in _values(graph):
         stored = paints[value.producer] if fixed is None else fixed

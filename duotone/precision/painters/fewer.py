@@ -109,7 +109,7 @@ class _Pass:
             choice.prefer(node.index, Paint.FULL, cost)
 
     def _price(self, node: Node) -> int:
-        """The cost of changing a node's precision: the bytes that it then reads and writes more."""
+        """Returns the bytes that a node reads and writes more if its precision changes."""
         if self._before.rules[node.index] is Rule.STATE and node.index not in self._exact:
             return _ROUNDING
         if Trait.RESHAPES in node.traits:

@@ -58,12 +58,12 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
 
 
 def _bytes(value: Value) -> int:
-    """The bytes that a cast reads and writes; an unknown dimension counts as 1."""
+    """Returns the bytes that a cast reads and writes; an unknown dimension counts as 1."""
     return max(value.bytes(half=True) + value.bytes(half=False), 1)
 
 
 def _below_allow(graph: Graph, classes: Classes, before: Painting) -> set[int]:
-    """Nodes downstream of an allow operation with nothing denied in between."""
+    """Returns nodes downstream of an allow operation with nothing denied in between."""
     roots = [index for index, rule in enumerate(before.rules) if rule is Rule.ALLOW]
     after: list[list[int]] = [[] for _ in graph.nodes]
     for node in graph.nodes:

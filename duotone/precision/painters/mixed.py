@@ -89,7 +89,7 @@ def _is_mixed(canvas: Canvas, node: Node, value: int) -> bool:
 
 
 def _picked(canvas: Canvas) -> set[int]:
-    """Nodes that pick few elements of a large value (the maximum of rows), or only move these.
+    """Returns nodes that pick few elements of a large value (row maxima) or move these.
 
     Reading that value in full costs no more for them. A later subtraction of the picked elements
     then need not see the same rounding of the value.

@@ -91,7 +91,7 @@ def _updates_slice(node: Node, known: Sequence[Known], values: Sequence[Value]) 
 
 @_interval_rule("scatter")
 def _updates(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """The interval of operand and update; the indices are the operand between them."""
+    """Returns the interval of operand and update; the indices are the operand between them."""
     del values
     if node.fixed:
         return None  # applies a function of the user
@@ -106,7 +106,7 @@ def _select(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Know
 
 @_interval_rule("greater", "less")
 def _compares(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """A truth value; :mod:`duotone.precision.ranges.facts` keeps the compared values."""
+    """Returns a truth value; :mod:`duotone.precision.ranges.facts` keeps the compared values."""
     del node, known, values
     return UNIT
 
@@ -150,7 +150,7 @@ def _highs(known: Sequence[Known]) -> list[float]:
 
 @_interval_rule("clamp")
 def _clamp(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """``min(max(x, least), most)``."""
+    """Returns ``min(max(x, least), most)``."""
     del node, values
     least, x, most = (k or (-math.inf, math.inf) for k in known)
     low = min(max(x[0], least[0]), most[0])

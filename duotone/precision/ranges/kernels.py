@@ -51,7 +51,7 @@ def _means(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known
 
 @_rule("Trilu CenterCropPad AveragePool Dropout")
 def _with_zeros(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Elements of the operand and zeros, or means of them."""
+    """Returns the interval of elements of the operand and zeros, or of means of them."""
     del node, values
     found = hull((known[0], _ZERO))
     return None if found is None else outward(found[0], found[1], 2.0**-7)
@@ -65,7 +65,7 @@ def _relu(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_rule("Clip")
 def _clip(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """``min(max(x, least), most)``; the bounds were attributes before opset 11."""
+    """Returns ``min(max(x, least), most)``; the bounds were attributes before opset 11."""
     del values
     x = known[0] or (-math.inf, math.inf)
     least = _operand(node, known, 1) or _number(node, "min", -math.inf, node_slot=1)

@@ -55,7 +55,7 @@ def assumptions_of(
 def _of_program(
     given: Measurements | tuple[Measurements, ...] | None, graph: Graph
 ) -> Measurements | None:
-    """The measurements of a program; those that are given alone must be its own."""
+    """Returns the measurements of a program; those that are given alone must be its own."""
     if not isinstance(given, tuple):
         if given is not None:
             check_fingerprint(given.fingerprint, graph, given.function)

@@ -187,7 +187,7 @@ def _log_domain(graph: Graph, classes: Classes) -> set[int]:
 
 
 def _summed(graph: Graph, classes: Classes, ranges: Ranges) -> set[int]:
-    """Values that are summed or subtracted later, directly or weighted.
+    """Returns values that are summed or subtracted later, directly or weighted.
 
     A variance is the mean of squares, less a number nearly as large. If the squares were rounded
     before, nothing is left of it. A square that is first multiplied by an activation or a gradient

@@ -123,7 +123,7 @@ class _Loop:
         self.carries = [n for n in self.nodes if n.body == body.index and is_state(n)]
 
     def sums(self) -> list[Node]:
-        """The carries that are sums."""
+        """Returns the carries that are sums."""
         trips = self.body.trips // max(self.graph.bodies[self.body.parent].trips, 1)
         often = self.body.until >= 0 or trips > LONG
         layers = self.body.until < 0 and trips <= LAYERS and self.is_over_layers()

@@ -122,7 +122,7 @@ class _Walks:
     def upstream(
         self, values: Iterable[int], passes: Callable[[Node], bool] = lambda _: True
     ) -> set[int]:
-        """Nodes from which values follow, up to allow operations and to nodes that do not pass."""
+        """Returns the ancestors of values, up to allow operations and nodes that do not pass."""
         return self._walk(values, self._makers, lambda node: node.inputs, passes)
 
     def downstream(self, values: Iterable[int]) -> set[int]:
@@ -320,7 +320,7 @@ class _Walks:
         )
 
     def carried(self, solves: Iterable[Node]) -> set[int]:
-        """All nodes that read a carry of a loop that comes from a solve in the same loop."""
+        """Returns all readers of a loop's carry that comes from a solve in the same loop."""
         bodies, found = self._graph.bodies, set[int]()
         loops = set[int]()
         for node in solves:
@@ -368,7 +368,7 @@ def _counts(value: Value) -> bool:
 
 
 def _streams(graph: Graph, classes: Classes) -> set[int]:
-    """Values that come from allow operations without getting smaller on the way."""
+    """Returns values that come from allow operations without getting smaller on the way."""
 
     def is_allowed(node: Node) -> bool:
         return classes.nodes[node.index].kind is Kind.ALLOW

@@ -28,7 +28,7 @@ def each(operation: Operation) -> Sequence[Shape]:
 
 
 def merged(operation: Operation) -> Sequence[Shape]:
-    """A Merge: as large as the first input that is known."""
+    """Infers a Merge, which is as large as the first known input."""
     return [next((shape for shape in operation.shapes if shape is not None), None), ()]
 
 
@@ -50,18 +50,18 @@ def broadcast_shapes(left: Shape, right: Shape) -> Shape:
 
 
 def from_attribute(operation: Operation) -> Sequence[Shape]:
-    """A variable; a handle has the shape of its value."""
+    """Infers a variable; a handle has the shape of its value."""
     return [operation.attribute_shape()]
 
 
 def placeholder(operation: Operation) -> Sequence[Shape]:
-    """A placeholder; of a handle it does not say how large the value is."""
+    """Infers a placeholder; a handle does not say how large its value is."""
     is_handle = operation.node.attr["dtype"].type == RESOURCE
     return [None if is_handle else operation.attribute_shape()]
 
 
 def constant(operation: Operation) -> Sequence[Shape]:
-    """A Const."""
+    """Infers a Const."""
     return [shape_of_proto(operation.node.attr["value"].tensor.tensor_shape)]
 
 

@@ -4,7 +4,7 @@
 
     shape of each output   _output_shapes if TensorFlow recorded it, else the op's rule, else
                            unknown
-    value of each output   of small integer vectors: shapes that are calculated in the graph
+    value of each output   of small integer vectors: shapes that the graph computes
 
 A dimension that is not known is None and counts as 1; a shape that is not known is None. The loop
 edges of a Merge are not looked at: a loop keeps shapes.

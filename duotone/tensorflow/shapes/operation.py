@@ -44,15 +44,15 @@ class Operation:
         return self.values[slot] if slot < len(self.values) else None
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An integer attribute."""
+        """Returns an integer attribute."""
         return self.node.attr[name].i if name in self.node.attr else default
 
     def boolean(self, name: str) -> bool:
-        """A boolean attribute; absent is False."""
+        """Returns a boolean attribute; absent is False."""
         return name in self.node.attr and self.node.attr[name].b
 
     def text(self, name: str, default: str = "") -> str:
-        """A string attribute."""
+        """Returns a string attribute."""
         return self.node.attr[name].s.decode() if name in self.node.attr else default
 
     def integers(self, name: str) -> list[int]:
