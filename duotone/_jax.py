@@ -125,7 +125,7 @@ class EquationContext:
 
 @contextlib.contextmanager
 def inlined_call(eqn: Eqn) -> Iterator[None]:
-    """Yields the name stack inside an inlined ``jit`` equation."""
+    """Enters the name stack of an inlined ``jit`` equation."""
     name = eqn.params.get("name", eqn.primitive.name)
     stack = _source_info.current_name_stack() + eqn.source_info.name_stack
     with _source_info.set_name_stack(stack.extend(f"jit({name})")):
@@ -290,8 +290,7 @@ def is_custom_root(eqn: Eqn) -> bool:
 def jit_options(eqn: Eqn) -> dict[str, Any]:
     """Returns the arguments of ``jax.jit`` with which a ``jit`` equation was made and that matter.
 
-    The result is empty if inlining loses nothing. :mod:`duotone.jaxpr.running.run` handles
-    donation.
+    It is empty if inlining loses nothing; :mod:`duotone.jaxpr.running.run` handles donation.
     """
     params, options = eqn.params, {}
     for name in ("in_shardings", "out_shardings"):

@@ -285,7 +285,7 @@ class Policy:
             raise type(error)(f"{path}: {error}") from error
 
     def _settings_of_file(self, path: str) -> list[tuple[str, Any, str]]:
-        """Returns field, value and source of each setting in a policy file; variables win over it."""
+        """Returns field, value and source of each setting in a policy file."""
         if not path.strip():
             return []
         read = Policy.from_file(path)._set_fields()

@@ -56,7 +56,7 @@ class DotForm:
         return in_steps(bound, lhs, rhs, self.numbers, self.steps)
 
     def product(self, lhs: Any, rhs: Any) -> Any:
-        """Binds the dot; its transposes have the same form, and return full cotangents to full operands.
+        """Binds the dot; transposes keep its form, and full operands get full cotangents.
 
         Its operands may be half or full, so it uses neither the steps nor the precision.
         """
