@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from duotone.errors import ArgumentError, ArgumentTypeError, shown
+from duotone.errors import ArgumentError, ArgumentTypeError, shown, with_article
 
 _ULPS = 2**12
 """The largest difference that rounding explains, in ULPs of the largest element."""
@@ -61,8 +61,8 @@ def _as_type(neutral: Any, dtype: Any) -> Any:
     rounds = jnp.issubdtype(dtype, jnp.inexact)
     if typed is None or typed.ndim or not (rounds or typed == number):
         raise ArgumentTypeError(
-            f"bucketed: neutral is {shown(neutral)}, which is not a {dtype} number; "
-            "pass one for each argument: neutral={'tokens': 0}"
+            f"bucketed: neutral is {shown(neutral)}, which is not {with_article(str(dtype))} "
+            "number; pass one for each argument: neutral={'tokens': 0}"
         )
     return typed
 

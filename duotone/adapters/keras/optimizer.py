@@ -90,7 +90,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         self._mark = scaled.Mark()
         hooks.install()
 
-    # The settings of the rewrite.
+    # These are the settings of the rewrite.
 
     @property
     def policy(self) -> Policy | None:
@@ -258,7 +258,7 @@ class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
         if isinstance(loss_scale, DynamicLossScale):
             self.dynamic_scale.assign(loss_scale.value)
 
-    # Saving and loading.
+    # These save and load.
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the state, and refuses an invalid scale.
