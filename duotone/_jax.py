@@ -100,7 +100,7 @@ def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[OpenJaxpr, Sequence[An
 
 
 class EquationContext:
-    """Gives what is bound inside an equation's source line, name stack, device and metadata.
+    """Gives operations bound inside an equation's source line, name stack, device, metadata.
 
     A class and not a generator: one is entered for every equation of a program.
     """
@@ -371,7 +371,7 @@ def cuda_plugin() -> str | None:
 
 
 def load_cuda_plugin() -> None:
-    """Registers JAX's CUDA plugin if JAX has not: it gives up where there is no driver.
+    """Registers JAX's CUDA plugin, unless JAX has; JAX gives up without a driver.
 
     Set ``JAX_SKIP_CUDA_CONSTRAINTS_CHECK`` before.
     """
@@ -387,7 +387,7 @@ def trace_context() -> Any:
 
 
 def outside_of_traces() -> contextlib.AbstractContextManager[None]:
-    """Inside, operations on arrays run now, whatever trace is under way.
+    """Runs the operations of a block on arrays now, whatever trace is under way.
 
     ``jax.ensure_compile_time_eval`` does not do that in an eager ``shard_map``.
     """

@@ -147,7 +147,7 @@ class TrainState(train_state.TrainState):
     def calibrate(
         self, loss_fn: Callable[..., Any], /, *args: Any, has_aux: bool = False, **kwargs: Any
     ) -> Calibration:
-        """Measures a batch, and paints the steps after by it; see ``calibrate`` of the optimizer.
+        """Measures a batch, and paints later steps by it; see ``calibrate`` of the optimizer.
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.

@@ -248,7 +248,7 @@ class Optimizer(nnx.Optimizer[M]):
         extra_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Returns one training step: :meth:`compute_gradients` and :meth:`update`.
+        """Performs one training step: :meth:`compute_gradients`, then :meth:`update`.
 
         Args:
             loss_fn: as for :meth:`compute_gradients`.

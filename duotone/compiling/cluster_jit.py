@@ -128,7 +128,7 @@ def cluster_jit(
 
 @contextlib.contextmanager
 def cluster_scope(name: str) -> Iterator[None]:
-    """Makes the operations traced inside one cluster of :func:`cluster_jit`.
+    """Puts the operations traced inside the block into one cluster of :func:`cluster_jit`.
 
     Their backward pass is another cluster. Outside of :func:`cluster_jit` this does nothing.
 

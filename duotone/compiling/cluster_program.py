@@ -257,7 +257,7 @@ def _in_order(clusters: Clusters) -> list[tuple[Part, Cluster]]:
 
 
 def _last_parts(clusters: Clusters, donated: frozenset[int]) -> dict[int, int]:
-    """By value that may be dropped, the first equation of the part that reads it last."""
+    """Maps each value that may be dropped to the first equation of its last reading part."""
     kept, last = set(clusters.listing.outputs), {}
     for part, _ in _in_order(clusters):
         for number in part.reads:

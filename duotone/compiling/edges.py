@@ -45,7 +45,7 @@ def peeled(listing: Listing, loops: Iterable[Loop]) -> Listing | None:
         loops: the loops of its plan.
 
     Returns:
-        ``None`` if there is no such part.
+        The new program; ``None`` if there is no such part.
     """
     runs = [loop.copies for loop in loops if len(loop.early) < loop.copies.period]
     taken = np.zeros(len(listing.eqns), bool)
@@ -304,7 +304,7 @@ class _Before(_Edge):
         return self.matched.isdisjoint(reads)
 
     def carried_operand(self, slot: Slot, equation: _Equation) -> Read:
-        """Zeros: no copy comes before the first one."""
+        """Returns zeros, since no copy comes before the first one."""
         aval: ShapedArray = self.listing.eqns[equation.position].outvars[0].aval
         zeros = jax.make_jaxpr(lambda: lax.full(aval.shape or (1,), 0, aval.dtype))()
         (eqn,) = _jax.open_jaxpr(zeros).eqns

@@ -102,7 +102,7 @@ TF_XLA_FLAGS: tuple[TensorFlowFlag, ...] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GuideFlag:
-    """A flag of ``XLA_FLAGS`` that guides to XLA name.
+    """A flag of ``XLA_FLAGS`` that guides about XLA mention.
 
     Attributes:
         name: its name, without dashes.

@@ -70,7 +70,7 @@ def aval_bytes(aval: Any) -> int:
 
 
 def is_reference(aval: Any) -> bool:
-    """True for a mutable reference, which no compiled program can take or return."""
+    """Returns True for a mutable reference, which no compiled program can take or return."""
     return hasattr(aval, "inner_aval")
 
 

@@ -42,7 +42,7 @@ class Values(Protocol):
 
 
 class LoopRun:
-    """One loop."""
+    """Runs one loop."""
 
     def __init__(
         self, run: Values, loop: Loop, wanted: frozenset[StackKey], finish: Finish

@@ -20,7 +20,7 @@ result that was computed for all copies before the loop) and ``split`` (the oper
 ``unstack``)."""
 
 Places = dict[int, list[tuple[StackKey, int]]]
-"""By value, the stacks that contain it, and its index there."""
+"""The stacks that contain each value, with its index there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

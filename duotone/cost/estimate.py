@@ -116,7 +116,7 @@ def kernels_of(
 
 
 def _grouped(found: Iterable[tuple[Kernel, object]]) -> tuple[Kernel, ...]:
-    """Equal kernels, of several layers on one line, are one."""
+    """Merges equal kernels of several layers on one line."""
     runs: Counter[Kernel] = Counter()
     for kernel, _ in found:
         runs[dataclasses.replace(kernel, runs=1)] += kernel.runs
@@ -140,7 +140,7 @@ def _kernel(operation: OperationRecord, moved: int, target: Target, half: str) -
 
 
 def _cast(cast: CastRecord, target: Target) -> Kernel:
-    """Returns one run of a cast, of which nobody knows the line."""
+    """Returns one run of a cast, which has no source line."""
     moved = cast_bytes(cast)
     seconds = kernel_seconds(target, moved, 0.0)
     return Kernel(f"cast to {cast.to}", "cast", moved, 0.0, "", seconds, 1, "", casts=1)

@@ -51,7 +51,7 @@ class DeviceForms:
 
 
 def _names(text: str) -> frozenset[str]:
-    """Names of optimizations; raises ``KeyError`` if one is not in the registry."""
+    """Returns names of optimizations; raises ``KeyError`` if one is not in the registry."""
     return frozenset(BY_NAME[name].name for name in text.split())
 
 

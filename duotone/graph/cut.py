@@ -107,7 +107,7 @@ class Labelling:
         return [Paint.FULL if paint is None else paint for paint in found]
 
     def _label_certain(self) -> list[Paint | None]:
-        """Labels that are certain; their pairs become costs of single variables."""
+        """Finds the labels that are certain; their pairs become costs of single variables."""
         gain = self._gain = list(self._gain)
         # A variable can pay at most this as the half one of its pairs, and this as the full one.
         as_half = [sum(pairs.values()) for pairs in self._fulls]

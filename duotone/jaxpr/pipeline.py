@@ -208,7 +208,7 @@ def device_forms(policy: Policy, half: HalfType, chosen: bool) -> DeviceForms:
 
 
 def _check_results(results: Sequence[Any], avals: Sequence[Any]) -> None:
-    """A rewrite keeps the types of results."""
+    """Checks that a rewrite keeps the types of results."""
     for position, (result, aval) in enumerate(zip(results, avals, strict=True)):
         if not _jax.same_type(jax.typeof(result), aval):
             raise RewriteError(

@@ -186,7 +186,7 @@ def _listed_as(
 
 
 def _flops(name: str, operands: Sequence[Value | None], results: Sequence[Value | None]) -> float:
-    """Floating point operations, two for a multiply-add; unknown dimensions count as 1."""
+    """Returns the FLOPs, two for a multiply-add; unknown dimensions count as 1."""
     moves = Trait.MOVES in traits_of(TRAITS, name)
     if moves or not results or results[0] is None:
         return 0.0

@@ -46,5 +46,5 @@ class Hints:
 
 
 def _is_known(side: Any) -> bool:
-    """True for a dimension with a size; some exporters write -1 for one without."""
+    """Returns True for a dimension with a size; some exporters write -1 for one without."""
     return side.HasField("dim_value") and side.dim_value >= 0

@@ -141,7 +141,7 @@ def make_settings(
 
 
 def _say_ignored(policy: Policy) -> None:
-    """Says in one line what of a policy and of the environment has no meaning for a model."""
+    """Logs in one line which settings of a policy and the environment have no meaning here."""
     fields = [field for field in (*_NOT_FOR_MODELS, *_NOT_READ) if getattr(policy, field)]
     if fields:
         logger.warning(
@@ -186,7 +186,7 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
 
 
 def _say_defaults(built: Built) -> None:
-    """Says where weights stay float32 because they are inputs."""
+    """Logs that weights stay float32 because they are inputs."""
     if sum(map(count, built.defaults.values())) > _SMALL_TENSOR:
         logger.warning(
             "%d weights of the model are inputs too, so they keep their type and are cast inside. "
@@ -234,7 +234,7 @@ def inferred(model: ModelProto) -> GraphProto | None:
 
 
 def _without_weights(graph: GraphProto, bare: GraphProto) -> None:
-    """A graph without the elements of large tensors: shape inference needs none of them."""
+    """Removes the elements of large tensors from a graph: shape inference needs none of them."""
     bare.name = graph.name
     bare.input.extend(graph.input)
     bare.output.extend(graph.output)

@@ -190,7 +190,7 @@ def fitted(opened: Any, feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(array: np.ndarray, asked: Sequence[Any]) -> bool:
-    """False if a dimension differs; a session's empty shape may mean unknown, so it always fits."""
+    """Checks that no dimension differs; a session's empty shape may mean unknown, so it fits."""
     if not asked:
         return True
     pairs = zip(array.shape, asked, strict=False)

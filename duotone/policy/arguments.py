@@ -69,7 +69,7 @@ def check_calibration(name: str, calibration: Any) -> None:
 
 
 def half_named(name: str, dtype: Any) -> HalfType | None:
-    """Returns the half type that ``dtype`` says, or ``None`` for float32: mixed precision is off.
+    """Returns the half type that ``dtype`` names, or ``None`` for float32: mixed precision is off.
 
     Raises:
         ArgumentTypeError: it is not a dtype.
@@ -95,7 +95,7 @@ def half_named(name: str, dtype: Any) -> HalfType | None:
 
 
 def is_off(name: str, dtype: Any) -> bool:
-    """Says of a dtype that it switches mixed precision off.
+    """Returns True if a dtype switches mixed precision off.
 
     Raises:
         ArgumentTypeError, ArgumentError: as :func:`half_named` does.

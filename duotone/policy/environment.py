@@ -49,7 +49,7 @@ NVTX = "DUOTONE_NVTX"
 """Switches NVTX ranges; read by :mod:`duotone.transforms.nvtx`."""
 _PREFIX = "DUOTONE_"
 _SAID: set[str] = set()
-"""Unknown variables of which it was said."""
+"""The unknown variables that were already reported."""
 _TENSORFLOW_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _OLD_LIST_NAMES = {"ALLOW": "WHITELIST", "INFER": "GRAYLIST", "DENY": "BLACKLIST"}
 _LOGGED_MODULE = "auto_mixed_precision"
@@ -152,7 +152,7 @@ def _math_settings(environ: Mapping[str, str]) -> list[Setting]:
 
 
 def warn_of_unknown(environ: Mapping[str, str]) -> None:
-    """Says once of each variable with duotone's prefix that there is no such variable.
+    """Warns once about each variable with duotone's prefix that does not exist.
 
     No error: another release of duotone may have it.
     """
@@ -212,7 +212,7 @@ def _some_of(field: str, example: str) -> Variable:
 
 
 def _one_of(choices: tuple[str, ...], problem: str, takes: str) -> Callable[[str, str], Any]:
-    """Parses one of some words; None for an empty value, where that is taken."""
+    """Parses one of some words; None for an empty value, where that is allowed."""
 
     def parse(name: str, value: str) -> str | None:
         if not value.strip() and "(empty" in takes:

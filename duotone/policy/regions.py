@@ -63,7 +63,7 @@ def keep_half() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scaling_loss() -> Iterator[None]:
-    """As :func:`updating`, for what multiplies a loss by its scale: ``blame`` looks for it."""
+    """Marks code that multiplies a loss by its scale, as :func:`updating` does, for ``blame``."""
     with jax.named_scope(LOSS_SCALE):
         yield
 

@@ -25,7 +25,7 @@ StatedRanges = tuple[tuple[str, tuple[float, float]], ...]
 
 
 class Names(Protocol):
-    """Several names: a list, tuple or set of strings. One string is flagged by a type checker.
+    """Several names: a list, tuple or set of strings. A type checker flags a single string.
 
     Of a string ``3 in "abc"`` is an error, so its ``__contains__`` takes no object.
     """
@@ -58,7 +58,7 @@ def check_names(names: Iterable[str], fields: Iterable[str]) -> None:
 
 
 def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raises if a field is none of the words that it takes."""
+    """Raises unless a field is one of the words that it takes."""
     # isinstance first: `in` would accept a NumPy array of one string, or raise on a longer one.
     if isinstance(value, str) and value in choices:
         return

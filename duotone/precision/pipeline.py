@@ -218,7 +218,7 @@ def _in_one_precision(painting: Painting, can: Capabilities) -> Painting:
 def _with_fewer_casts(
     graph: Graph, classes: Classes, painting: Painting, resolved: Resolved, can: Capabilities
 ) -> Painting:
-    """Fewer casts, if each of them is an operation."""
+    """Returns a painting with fewer casts, if each cast is an operation."""
     if can.fuses_casts or not resolved.by_rules or Rule.CUT in resolved.rules_off:
         return check_painting(painting, graph)
     return check_painting(fewer_casts(graph, classes, painting), graph)

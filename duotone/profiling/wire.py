@@ -28,7 +28,7 @@ _LONGEST_VARINT = 10
 
 
 class WireError(ValueError):
-    """Bytes that are not protobuf message."""
+    """Bytes that are not a protobuf message."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def all_finite(tree: Any, *, axis_name: AxisName | None = None) -> jax.Array:
 
 
 def unfollowed_axes() -> list[str]:
-    """Manual mesh axes that the types do not track, so that devices may disagree along them."""
+    """Returns the manual mesh axes that types do not track, along which devices may disagree."""
     # An axis index varies along its axis by definition, so its type shows whether JAX tracks it.
     manual = jax.sharding.get_abstract_mesh().manual_axes
     return [name for name in manual if name not in jax.typeof(lax.axis_index(name)).mat.varying]

@@ -82,11 +82,11 @@ class StuckAlarm:
 
     @property
     def said(self) -> bool:
-        """True if it has warned of some skipped steps or losses: it does not do so again."""
+        """True if it has warned of skipped steps or losses, which it does only once."""
         return self._warned_of_some
 
     def count(self, skipped: int, loss_scale: float) -> None:
-        """Says that steps were skipped: of the first, and when they are ten times as many.
+        """Logs the first skipped step, and again when there are ten times as many.
 
         Args:
             skipped: how many, all together.

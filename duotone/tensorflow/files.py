@@ -298,7 +298,7 @@ def _too_deep(file: Path) -> GraphDefError:
 
 
 def _what_is_wrong(content: bytes) -> str:
-    """Says where bytes stop being a message, as far as its outermost fields tell."""
+    """Describes where bytes stop being a message, as far as the outermost fields tell."""
     end = 0
     for position, claimed, end in _outer_fields(content):
         if claimed is None:

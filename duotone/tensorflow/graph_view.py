@@ -76,7 +76,7 @@ def totals(result: RewriteResult) -> Totals:
 
 
 def summary(graph: GraphResult) -> Table:
-    """Totals of one graph: nodes painted, casts and their bytes, changes of ops."""
+    """Returns the totals of one graph: painted nodes, casts and their bytes, changed ops."""
     result = graph.result
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -124,7 +124,7 @@ def half_before(graph: GraphDef) -> Counter[str]:
 
 
 def comparison(results: Mapping[str, RewriteResult]) -> Table:
-    """Rewrites of one graph side by side.
+    """Returns several rewrites of one graph as columns of a table.
 
     Args:
         results: by the name of the painter.

@@ -110,7 +110,7 @@ def _preparation(done: Rewrite) -> Iterator[str]:
 
 
 def _tensor_lists(done: Rewrite) -> Iterator[str]:
-    """Lists of tensors; TensorFlow finds each anew from each of its ops."""
+    """Yields the lines of tensor lists; TensorFlow finds each list anew from each of its ops."""
     units = done.facts.units
 
     def where(unit: int) -> str:
@@ -172,7 +172,7 @@ def _painting(done: Rewrite, event: PaintedUnit) -> str:
 
 
 def _final_pass(done: Rewrite) -> Iterator[str]:
-    """Types and casts, in the order of the nodes."""
+    """Yields the lines of types and casts, in the order of the nodes."""
     units, allow = done.facts.units, done.precisions.allow
     dtype = done.facts.dtype
     half = "half" if dtype == "float16" else dtype

@@ -138,7 +138,7 @@ class _Variables:
 
 
 def _below_allow(facts: Facts, precisions: Precisions) -> set[int]:
-    """Units downstream of an allow op with no denied or impossible unit in between."""
+    """Returns units downstream of an allow op with no denied or impossible unit in between."""
     roots = [u for u in precisions.allow if facts.kind(u) is Kind.ALLOW]
 
     def passable(unit: int) -> bool:
@@ -167,7 +167,7 @@ def _is_open(facts: Facts, precisions: Precisions, unit: int, below: set[int]) -
 
 
 def _user_casts(facts: Facts) -> set[int]:
-    """Units of existing casts to float32 that something reads."""
+    """Returns the units of existing casts to float32 that something reads."""
     units = facts.units
     return {
         units.outputs[position][0]
@@ -213,7 +213,7 @@ def _solve(facts: Facts, variables: _Variables, elements: ElementCount) -> list[
 
 
 def _keep_user_casts(facts: Facts, allow: dict[int, str]) -> None:
-    """A cast that the user wrote stays one to float32 if anything reads float32.
+    """Keeps a user's cast a cast to float32 if anything reads float32.
 
     It costs the same: one cast for the other readers instead of one for these.
     """

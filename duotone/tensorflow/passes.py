@@ -123,7 +123,7 @@ def _listed(facts: Facts, journal: Journal) -> dict[int, str]:
 
 
 def _spread_deny(facts: Facts, deny: dict[int, str], journal: Journal) -> None:
-    """Pass 2; units that were denied before neither spread deny nor let it through."""
+    """Applies pass 2; units denied before neither spread deny nor let it through."""
     units = facts.units
     stops = [u for u in range(len(units)) if facts.kind(u) in (Kind.DENY, Kind.INFER)]
     above = reach(stops, units.before, lambda u: facts.kind(u) is Kind.CLEAR).union(stops)

@@ -147,7 +147,7 @@ def rewrite(
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Holds off the search for cycles.
+    """Pauses garbage collection: a rewrite makes many small objects and no cycles.
 
     A rewrite makes hundreds of thousands of small lists and no cycle of them; to look through them
     again and again took as long as to make them.

@@ -156,6 +156,6 @@ def _let_owner_write(folder: Path) -> None:
 
 
 def _graphs_of(source: Path) -> Any:
-    """Ignores the graph files and the fingerprint of the folder itself, not of subfolders."""
+    """Names the graph files and the fingerprint to ignore in the folder, not in subfolders."""
     own = {*FILE_NAMES, _FINGERPRINT}
     return lambda folder, _: own if Path(folder) == source else ()

@@ -107,7 +107,7 @@ def _cluster(facts: Facts, joined: list[int]) -> Cluster:
 
 
 def hidden_edges(facts: Facts, clusters: list[Cluster]) -> list[tuple[int, int]]:
-    """For each reader, an edge from every writer upstream of its handle.
+    """Yields, for each reader, an edge from every writer upstream of its handle.
 
     Raises:
         GraphDefError: a float32 reader reads what was written with another element type.

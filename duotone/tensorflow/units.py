@@ -264,7 +264,7 @@ def _missing(node: NodeDef, name: str) -> GraphDefError:
 
 
 def _types(node: NodeDef, definition: OpDefinition, argument: Argument) -> list[TypeAttribute]:
-    """For each port of an argument, the unit it belongs to."""
+    """Yields, for each port of an argument, the unit to which it belongs."""
     if argument.type_list_attr:
         name = argument.type_list_attr
         return [TypeAttribute(name, i) for i in range(_length(node, definition, name))]

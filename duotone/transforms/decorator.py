@@ -15,7 +15,7 @@ from duotone.policy.arguments import is_off
 
 
 class Decorator(functools.partial[Any]):
-    """``autocast`` with settings, which takes the function."""
+    """A decorator that applies ``autocast`` with settings."""
 
     def __enter__(self) -> NoReturn:
         """Tells the user what to write instead of a ``with`` statement.

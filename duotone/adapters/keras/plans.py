@@ -120,7 +120,7 @@ def _skips(model: Any, optimizers: list[Any]) -> Wrapped | None:
 
 
 def wrapped_optimizers(model: Any) -> Iterator[Any]:
-    """Wrapped optimizers that a model was compiled with or keeps in attributes, each once."""
+    """Returns the wrapped optimizers in a model's ``optimizer`` and attributes, each once."""
     found: list[Any] = []
     for optimizer in optimizers_of(model):
         if isinstance(optimizer, Wrapped) and not any(optimizer is other for other in found):

@@ -115,7 +115,7 @@ def _position(optimizer: Any) -> int | None:
 
 
 def _restored(model: Any) -> list[bool]:
-    """For each non-trainable variable, True if a skipped step restores it."""
+    """Returns, for each non-trainable variable, whether a skipped step restores it."""
     # Other optimizers in the model (of a custom step) restore their own variables.
     of_optimizers = {id(v) for optimizer in optimizers_of(model) for v in optimizer.variables}
     return [

@@ -158,7 +158,7 @@ def _with_logged_line(model: Any, run: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _no_owner() -> None:
-    """The owner of a program that is not cached yet."""
+    """Returns None, the owner of a program that is not cached yet."""
 
 
 def _rewritten(plan: StepPlan, model: Any, name: str, bind: Bind) -> Callable[..., Any]:

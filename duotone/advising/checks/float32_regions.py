@@ -129,7 +129,7 @@ def _after_half(step: StepModel) -> set[int]:
 
 
 def _region(step: StepModel, cause: OperationRecord) -> tuple[dict[int, OperationRecord], bool]:
-    """Returns the operations that are full because of one, and whether half ones read them."""
+    """Returns the operations that one operation keeps full, and whether half ones read them."""
     region, waiting, ends = {cause.index: cause}, [cause], False
     while waiting:
         for reader in step.readers.get(waiting.pop().index, ()):

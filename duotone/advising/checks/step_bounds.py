@@ -47,7 +47,7 @@ def optimizer(step: StepModel) -> Iterator[Finding]:
 
 
 def embeddings(step: StepModel) -> Iterator[Finding]:
-    """Yields ``embedding`` if look-ups in tables, their gradients and updates take most time."""
+    """Yields ``embedding`` if table look-ups, their gradients and updates take most time."""
     found = _lookups(step)
     if found.bounds(step):
         shapes = ", ".join(sorted(map(as_shape, _tables(step))))

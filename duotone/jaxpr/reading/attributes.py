@@ -96,7 +96,7 @@ def _products(*dimensions: Sequence[Any]) -> Mapping[str, Attribute]:
 
 
 def _labels(eqn: _jax.Eqn) -> tuple[int, ...]:
-    """Axis labels as in an einsum; the labels of the left operand are its axis positions."""
+    """Returns axis labels as in an einsum; those of the left operand are its axes."""
     contracted, batch = eqn.params["dimension_numbers"]
     left = range(eqn.invars[0].aval.ndim)
     right = [len(left) + axis for axis in range(eqn.invars[1].aval.ndim)]

@@ -105,7 +105,7 @@ _MOVES = Trait.MOVES  # looked up once: this code is hot
 
 
 def _flops(name: str, eqn: _jax.Eqn, operands: Sequence[Value], traits: Traits) -> float:
-    """Floating point operations of one execution, two for a multiply-add."""
+    """Returns the FLOPs of one execution, two for a multiply-add."""
     if _MOVES in traits or not eqn.outvars:
         return 0.0
     result = size_of(eqn.outvars[0].aval)

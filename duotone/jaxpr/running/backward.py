@@ -168,7 +168,7 @@ def _passes(
 def _differentiated(
     jaxpr: _jax.ClosedJaxpr, types: Sequence[Any], moved: Sequence[bool]
 ) -> _jax.ClosedJaxpr:
-    """Returns arguments and cotangents of all floating-point results to results and gradients."""
+    """Maps arguments and cotangents of all floating-point results to results and gradients."""
     outs = [out.aval for out in _jax.open_jaxpr(jaxpr).outvars]
 
     def whole(*operands: Any) -> list[Any]:
@@ -337,7 +337,7 @@ def _mapped(passes: Passes, dims: tuple[int | None, ...], size: int) -> Passes:
 
 
 def _primitive() -> Any:
-    """Returns the linear equation: arguments, residuals and tangents to tangents."""
+    """Makes the linear primitive from arguments, residuals and tangents to tangents."""
     primitive = _jax.Primitive("duotone_tangents")
     primitive.multiple_results = True
     primitive.def_impl(

@@ -316,7 +316,7 @@ class Rewriter:
 
     @functools.cached_property
     def _recomputed_reads(self) -> dict[int, list[tuple[int, int]]]:
-        """For each node that reads recomputed values: sites and values."""
+        """The sites and values that each node reads recomputed, if it reads any."""
         found: dict[int, list[tuple[int, int]]] = {}
         for (node, value), site in self.recompute.reads.items():
             found.setdefault(node, []).append((site, value))

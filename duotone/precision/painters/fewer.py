@@ -149,7 +149,7 @@ class _Pass:
         return self._graph.stored(self._before.store, self._graph.values[value])
 
     def _move_half_values(self) -> set[int]:
-        """Moves of half values only: half represents their results in either precision."""
+        """Lets moves of half values be full or half: half represents their results either way."""
         found: set[int] = set()
         for node in self._graph.nodes:
             listed = self._classes.nodes[node.index]

@@ -21,7 +21,7 @@ from duotone.precision.rules import Rule
 
 
 def compute_full_store_half(canvas: Canvas) -> None:
-    """Computes arithmetic full and stores it half, as people write a layer norm by hand.
+    """Computes arithmetic full and stores it half, as in a layer norm written by hand.
 
     A statistic, a scale or a bias is small and float32. A cast to half would only round it, since
     the large values are the ones that cost bytes. Without the cast, its gradient (a sum over the

@@ -99,7 +99,7 @@ def widened(old: Known, new: Known) -> Known:
 
 
 def product(a: Interval, b: Interval) -> Interval:
-    """Exact bounds of a product; zero times infinity counts as zero, since it is NaN."""
+    """Returns exact bounds of a product; zero times infinity counts as zero, since it is NaN."""
     corners = [x * y if x and y else 0.0 for x in a for y in b]
     return min(corners), max(corners)
 

@@ -193,7 +193,7 @@ def _mul(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
 
 @_interval_rule("div")
 def _div(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Unknown if the divisor may be zero: the sign of zero decides the sign of the infinity.
+    """Returns nothing if the divisor may be zero, whose sign decides the sign of the infinity.
 
     Compilers multiply by the reciprocal of a constant, which may underflow.
     """
@@ -260,7 +260,7 @@ def _whole_power(x: Known, power: int) -> Known:
 
 @_interval_rule("pow")
 def _pow(node: Node, known: Sequence[Known], values: Sequence[Value]) -> Known:
-    """Known for a positive base: monotone in base and exponent, so the corners bound it."""
+    """Returns bounds for a positive base: powers are monotone, so the corners bound them."""
     del node, values
     base, exponent = known
     if base is None or base[0] <= 0.0:

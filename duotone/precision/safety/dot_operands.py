@@ -14,7 +14,7 @@ _LOOPS = frozenset({Trait.CARRIES, Trait.ITERATES, Trait.STACKS})
 
 
 def is_dot(node: Node, classes: Classes) -> bool:
-    """True for allow operations, and for dots that are too short to be one."""
+    """Returns True for allow operations, and for dots that are too short to be one."""
     return classes.nodes[node.index].kind is Kind.ALLOW or _CONTRACTS in node.traits
 
 

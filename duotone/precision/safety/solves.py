@@ -158,7 +158,7 @@ class _Walks:
     def gradients(
         self, first: Iterable[int], partners: Iterable[int], solves: Iterable[Node]
     ) -> set[int]:
-        """Dots of a value downstream of a solve with an argument that a dot around it reads.
+        """Returns dots of a value downstream of a solve and an argument that dots around it read.
 
         The value must have the size of that dot's result.
 

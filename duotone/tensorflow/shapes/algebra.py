@@ -33,7 +33,7 @@ def merged(operation: Operation) -> Sequence[Shape]:
 
 
 def broadcast(operation: Operation) -> Sequence[Shape]:
-    """Inputs are broadcast against each other."""
+    """Broadcasts the inputs against each other."""
     result: Shape = ()
     for shape in operation.shapes:
         result = broadcast_shapes(result, shape)
@@ -76,7 +76,7 @@ def broadcast_to(operation: Operation) -> Sequence[Shape]:
 
 
 def matmul(operation: Operation) -> Sequence[Shape]:
-    """MatMul."""
+    """Infers a MatMul."""
     left, right = operation.shape(0), operation.shape(1)
     rows = left[1 if operation.boolean("transpose_a") else 0] if left else None
     columns = right[0 if operation.boolean("transpose_b") else 1] if right else None
@@ -95,7 +95,7 @@ def batch_matmul(operation: Operation) -> Sequence[Shape]:
 
 
 def einsum(operation: Operation) -> Sequence[Shape]:
-    """Einsum; an ellipsis matches the remaining dimensions."""
+    """Infers an Einsum; an ellipsis matches the remaining dimensions."""
     inputs, _, output = operation.text("equation").replace(" ", "").partition("->")
     sizes: dict[str, int | None] = {}
     dots: Shape = ()
@@ -116,7 +116,7 @@ def einsum(operation: Operation) -> Sequence[Shape]:
 
 
 def reduction(operation: Operation) -> Sequence[Shape]:
-    """Sums, means and the like over the axes that the second input names."""
+    """Infers reductions over the axes that the second input names."""
     shape, axes = operation.shape(0), operation.value(1)
     if shape is None or axes is None or None in axes:
         return [None]

@@ -12,7 +12,7 @@ from duotone.tensorflow.shapes.operation import Numbers, Operation, Shape, Shape
 
 
 def reshape(operation: Operation) -> Sequence[Shape]:
-    """Reshape; a dimension of -1 takes what is left."""
+    """Infers a Reshape; a dimension of -1 takes what is left."""
     shape, target = operation.shape(0), operation.value(1)
     if target is None:
         wanted = operation.shape(1)
@@ -41,12 +41,12 @@ def transpose(operation: Operation) -> Sequence[Shape]:
 
 
 def concat(operation: Operation) -> Sequence[Shape]:
-    """ConcatV2: the axis is the last input."""
+    """Infers ConcatV2, whose last input is the axis."""
     return _concat(operation.shapes[:-1], operation.value(len(operation.shapes) - 1))
 
 
 def old_concat(operation: Operation) -> Sequence[Shape]:
-    """Concat: the axis is the first input."""
+    """Infers Concat, whose first input is the axis."""
     return _concat(operation.shapes[1:], operation.value(0))
 
 
@@ -61,7 +61,7 @@ def _concat(shapes: Sequence[Shape], axes: Numbers) -> Sequence[Shape]:
 
 
 def split(operation: Operation) -> Sequence[Shape]:
-    """Split in equal parts: the axis comes first."""
+    """Infers a Split into equal pieces; the axis comes first."""
     shape, axes = operation.shape(1), operation.value(0)
     if shape is None or not axes or axes[0] is None:
         return [None]
@@ -72,7 +72,7 @@ def split(operation: Operation) -> Sequence[Shape]:
 
 
 def split_v(operation: Operation) -> Sequence[Shape]:
-    """Infers a Split into parts of given sizes."""
+    """Infers SplitV, with pieces of given sizes."""
     shape, sizes, axes = operation.shape(0), operation.value(1), operation.value(2)
     if shape is None or sizes is None or not axes or axes[0] is None:
         return [None]
@@ -93,7 +93,7 @@ def pack(operation: Operation) -> Sequence[Shape]:
 
 
 def unpack(operation: Operation) -> Sequence[Shape]:
-    """Unpack along an axis."""
+    """Infers an Unpack along an axis."""
     shape = operation.shape(0)
     if shape is None:
         return [None]
@@ -144,7 +144,7 @@ def tile(operation: Operation) -> Sequence[Shape]:
 
 
 def cut_out(operation: Operation) -> Sequence[Shape]:
-    """Slice: the third input is the size; -1 takes the rest."""
+    """Infers a Slice: the third input is the size; -1 takes the rest."""
     shape, start, size = operation.shape(0), operation.value(1), operation.value(2)
     if shape is None or size is None:
         return [None]

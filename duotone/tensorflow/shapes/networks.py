@@ -69,7 +69,7 @@ def _convolved(operation: Operation, *, depthwise: bool) -> Sequence[Shape]:
 
 
 def input_gradient(operation: Operation) -> Sequence[Shape]:
-    """Conv*BackpropInput: the first input is the size; without it, as the gradient's."""
+    """Infers Conv*BackpropInput from its first input, the size, or else from the gradient."""
     sizes = operation.value(0)
     if sizes is not None:
         return [sizes]
@@ -86,12 +86,12 @@ def input_gradient(operation: Operation) -> Sequence[Shape]:
 
 
 def filter_gradient(operation: Operation) -> Sequence[Shape]:
-    """Conv*BackpropFilter: the second input is the size of the filter."""
+    """Infers Conv*BackpropFilter: the second input is the size of the filter."""
     return [operation.value(1)]
 
 
 def pooling(operation: Operation) -> Sequence[Shape]:
-    """Pooling with its window in attributes."""
+    """Infers a pooling, whose attributes have the window."""
     shape = operation.shape(0)
     if shape is None:
         return [None]
@@ -108,7 +108,7 @@ def pooling_gradient(operation: Operation) -> Sequence[Shape]:
 
 
 def average_gradient(operation: Operation) -> Sequence[Shape]:
-    """AvgPoolGrad: the first input is the size."""
+    """Infers AvgPoolGrad: the first input is the size."""
     return [operation.value(0)]
 
 
@@ -128,12 +128,12 @@ def normalisation(operation: Operation) -> Sequence[Shape]:
 
 
 def normalisation_gradient(operation: Operation) -> Sequence[Shape]:
-    """FusedBatchNormGrad: its last two outputs are empty."""
+    """Infers FusedBatchNormGrad, whose last two outputs are empty."""
     return [*normalisation(operation)[:3], (0,), (0,)]
 
 
 def biased(operation: Operation) -> Sequence[Shape]:
-    """BiasAdd: the bias tells how many channels there are."""
+    """Infers BiasAdd: the bias has one element per channel."""
     shape, bias = operation.shape(0), operation.shape(1)
     if shape is None or bias is None:
         return [shape]
@@ -147,13 +147,13 @@ def like_second(operation: Operation) -> Sequence[Shape]:
 
 
 def loss(operation: Operation) -> Sequence[Shape]:
-    """Softmax cross entropy: a loss per example and the gradient of the logits."""
+    """Infers softmax cross entropy: a loss per example and the gradient of the logits."""
     shape = operation.shape(0)
     return [None, None] if shape is None else [shape[:1], shape]
 
 
 def to_scalar(operation: Operation) -> Sequence[Shape]:
-    """L2Loss."""
+    """Infers L2Loss, a scalar."""
     return [()] * operation.outputs
 
 
@@ -175,7 +175,7 @@ def resize(operation: Operation) -> Sequence[Shape]:
 
 
 def block_cell(operation: Operation) -> Sequence[Shape]:
-    """LSTMBlockCell, GRUBlockCell: all outputs are as large as the state."""
+    """Infers LSTMBlockCell and GRUBlockCell: all outputs are as large as the state."""
     return [operation.shape(1)] * operation.outputs
 
 
