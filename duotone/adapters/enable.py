@@ -92,7 +92,7 @@ def enable_mixed_precision_graph_rewrite(
         dtype: ``float16`` or ``bfloat16``. With None, duotone uses the half type that is fast on
             the default device when training starts; if there is none, nothing is rewritten.
             ``float32`` is the same as ``enabled=False``.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped;
             needed in ``pmap`` and in ``shard_map(check_vma=False)``.
         enabled: False rewrites and scales nothing. An Optax optimizer then has the same methods and
@@ -175,7 +175,7 @@ def optimizer_from_environment(
         loss_scale: as for :func:`enable_mixed_precision_graph_rewrite`; ``DUOTONE_LOSS_SCALE``
             replaces ``"dynamic"``.
         dtype: ``float16`` or ``bfloat16``; None reads ``DUOTONE_DTYPE``, then asks the device.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
         axis_name: (Optax) mapped axes over which all devices must agree whether a step is skipped.
 
     Returns:

@@ -55,7 +55,7 @@ class GradientFunctions:
 
     Args:
         dtype: the half type, as for :func:`duotone.autocast`.
-        policy: what may be painted, as for :func:`duotone.autocast`.
+        policy: which operations may be painted, as for :func:`duotone.autocast`.
         axes: mapped axes over which the finite check agrees, or None.
         rewrite: whether they are rewritten at all. If ``dtype`` is float32, they are switched off,
             and an outer rewrite does not change them either.

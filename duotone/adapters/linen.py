@@ -41,8 +41,8 @@ except ImportError as error:
 class TrainState(train_state.TrainState):
     """``flax.training.train_state.TrainState`` in mixed precision.
 
-    Same fields, same ``create`` and ``apply_gradients``; it may be subclassed to hold more, it
-    serializes (``flax.serialization``, Orbax), and nothing in it is a traced value. A step whose
+    It has the same fields, ``create`` and ``apply_gradients``. You may subclass it to add fields.
+    It serializes with ``flax.serialization`` and Orbax, and holds no traced values. A step whose
     gradients are not finite is skipped::
 
         @jax.jit
@@ -73,7 +73,7 @@ class TrainState(train_state.TrainState):
         (1, 32768.0)
     """
 
-    # A frozen dataclass: no code can put a bare optimizer here by way of the base class.
+    # This is a frozen dataclass, so no code can put a bare optimizer here through the base class.
     tx: MixedPrecisionOptimizer = struct.field(pytree_node=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @classmethod
@@ -131,7 +131,7 @@ class TrainState(train_state.TrainState):
         """Computes the loss and its gradients in mixed precision, with the loss scaled inside.
 
         Args:
-            loss_fn: called as ``loss_fn(params, *args, **kwargs)``; gives a floating scalar, or a
+            loss_fn: called as ``loss_fn(params, *args, **kwargs)``; returns a floating scalar, or a
                 pair ``(loss, aux)`` with ``has_aux``.
             *args: further arguments of ``loss_fn``.
             has_aux: whether ``loss_fn`` returns a pair.
@@ -163,10 +163,10 @@ class TrainState(train_state.TrainState):
         )
 
     def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
-        """Returns the state after a step; after a skipped step only the loss scale is another.
+        """Returns the state after a step; a skipped step changes only the loss scale.
 
         Args:
-            grads: what :meth:`compute_gradients` gave, or a tree of unscaled gradients.
+            grads: the result of :meth:`compute_gradients`, or a tree of unscaled gradients.
             **kwargs: fields to replace, such as ``batch_stats``. A field of arrays keeps its old
                 value when the step is skipped.
 

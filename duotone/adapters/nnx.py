@@ -74,7 +74,7 @@ def autocast(
         fn: the function. If it is a module or a method of one, the module is lifted too, as the
             first argument. If omitted, a decorator is returned.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device.
-        policy: what may be painted.
+        policy: which operations may be painted.
         enabled: ``False`` is the same as ``dtype="float32"``: the returned function runs ``fn``
             unchanged, even inside another rewrite.
 

@@ -213,7 +213,7 @@ class Optimizer(nnx.Optimizer[M]):
 
         Args:
             model: the model.
-            grads: what :meth:`compute_gradients` gave, or a tree of unscaled gradients such as
+            grads: the result of :meth:`compute_gradients`, or a tree of unscaled gradients such as
                 ``nnx.grad`` gives.
             **kwargs: further arguments of ``tx.update``.
 

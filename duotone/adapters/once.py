@@ -18,7 +18,7 @@ def wrapped_once(
         tx: an Optax optimizer, or one that is wrapped already.
         loss_scale: as for :func:`duotone.enable_mixed_precision_graph_rewrite`.
         dtype: ``float16``, ``bfloat16``, or None for the one that is fast on the device.
-        policy: what may be painted.
+        policy: which operations may be painted.
         who: the name of the calling class, for the error.
 
     Raises:

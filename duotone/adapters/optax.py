@@ -65,7 +65,7 @@ def wrap(
         loss_scale: ``"dynamic"``, a positive number, a loss-scale object, or None.
         dtype: ``float16``, ``bfloat16``, None for the one that is fast on the device, or
             ``float32``: nothing is rewritten or scaled.
-        policy: what may be painted.
+        policy: which operations may be painted.
         axis_name: mapped axes over which all devices must agree; see :func:`duotone.all_finite`.
         rewrite: whether loss functions are rewritten; else the loss is only scaled.
         scale: whether the loss is scaled; if not, the state keeps `loss_scale` unused.

@@ -66,7 +66,7 @@ class Minimized:
         params: the new parameters, in their own dtypes.
         state: the optimizer's new state.
         loss: the loss before the step, unscaled, as ``loss_fn`` returned it.
-        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
+        aux: the auxiliary output of ``loss_fn``; None without ``has_aux``.
     """
 
     params: Any

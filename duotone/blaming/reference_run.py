@@ -89,7 +89,7 @@ class References:
     """One run of a program and its reference.
 
     Args:
-        kind: what is noted of each value.
+        kind: the kind of row that each value gets.
         handlers: runs an equation with loops or branches, by primitive name.
 
     Attributes:

@@ -48,7 +48,7 @@ class ClustersRecord:
         live_bytes: the peak of live bytes in the order of the program, including arguments. A
             compiler may find a better order, and stores less if it fuses.
         live_at: the user's source line of the peak.
-        in_clusters: what :func:`duotone.cluster_jit` would do, in words.
+        in_clusters: the effect of :func:`duotone.cluster_jit`, in words.
         whole: the compile times of the traced program, with ``compile=True``.
         ours: the compile times of the rolled program, with ``compile=True``.
     """

@@ -30,8 +30,8 @@ class Dot:
     """One dot or convolution.
 
     Attributes:
-        types: of operands and result, ``"f16×f16→f32"``; with the type that products are made in
-            where the program names one: ``"f32×f32→f32 as tf32"``.
+        types: the types of operands and result, ``"f16×f16→f32"``; with the type that products are
+            made in where the program names one: ``"f32×f32→f32 as tf32"``.
         flops: operations.
         math: the type that products are made in: ``f16``, ``tf32`` …; ``"default"`` for float32
             operands of which the program asks no precision.

@@ -53,11 +53,11 @@ def bound_of(record: Record, target: Target, arguments: int, results: int, donat
     """Returns the cost of a program, between bounds.
 
     Args:
-        record: of the program as painted for the target.
+        record: the record of the program as painted for the target.
         target: whose bandwidth and peaks make the seconds.
         arguments: bytes of the arguments.
         results: bytes of the results.
-        donated: of them, what may reuse donated arguments.
+        donated: how many of them may reuse donated arguments.
     """
     half = record.summary.half_dtype
     flops: Counter[str] = Counter()
@@ -102,7 +102,7 @@ def kernels_of(
     """Yields the kernels of the estimate, in program order, and what each is named by.
 
     Args:
-        record: of the program as painted for the target.
+        record: the record of the program as painted for the target.
         target: whose bandwidth and peaks make the seconds.
     """
     fusion, half = Fusion(record), record.summary.half_dtype

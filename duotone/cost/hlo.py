@@ -154,7 +154,7 @@ class Program:
 
     Attributes:
         computations: by name.
-        entry: where it starts.
+        entry: the computation in which it starts.
         partitions: devices that run it, each on its part of the arrays.
     """
 
@@ -209,7 +209,7 @@ def parse(text: str) -> Program:
     """Reads a program.
 
     Args:
-        text: what ``jax.stages.Compiled.as_text()`` gives.
+        text: the result of ``jax.stages.Compiled.as_text()``.
 
     Returns:
         Its computations.

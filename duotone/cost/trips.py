@@ -148,7 +148,7 @@ class Trips:
             made: the instruction that makes it.
             computation: the computation of that instruction.
             path: empty for the result itself.
-            loop: what this one carries stays a slot; of loops around, it is followed.
+            loop: the loop whose carries stay slots; the carries of outer loops are followed.
         """
         op = made.opcode
         if op == "get-tuple-element":

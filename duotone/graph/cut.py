@@ -179,7 +179,7 @@ def _half_side(gain: Sequence[int], edges: Sequence[tuple[int, int, int]]) -> li
     """Returns which variables the half terminal reaches at maximum flow.
 
     Args:
-        gain: what half costs more than full, for each variable.
+        gain: by how much half costs more than full, for each variable.
         edges: (half, full, cost) of each pair.
     """
     # This import is here because SciPy's graphs take a third of a second to load, and few programs

@@ -1,8 +1,8 @@
-"""Compare: two models on the same inputs, per result and per node: where they first differ.
+"""Compare: two models on the same inputs, by result and by inner value.
 
-Both run in ONNX Runtime on the CPU with its optimisations off, so that every value of the same name
-by one name is there to be compared. That provider calculates most operations of half operands in
-float32 and rounds the result to half.
+Both run in ONNX Runtime on the CPU with its optimisations off, so that both have every value of the
+same name. That provider computes most operations of half operands in float32 and rounds the results
+to half.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duotone.errors import ArgumentError, plural
 from duotone.onnx import files, running
 
 PARTED = 16.0
-"""Steps of half by which the largest difference exceeds a value's scale where two models part."""
+"""Two models differ at a value if its largest difference is more than so many steps of float16."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ValueDifference:
     """One value in two models.
 
     Attributes:
-        name: of the value.
-        operation: that makes it in the second model; ``"input"`` for none.
+        name: the name of the value.
+        operation: the operation that makes it in the second model; ``"input"`` for none.
         error: the largest difference, relative to the largest size of the value.
         ulp: the same in steps of float16 at that size.
         saturated: elements that are finite in the first model and not, or the largest number of
@@ -45,8 +45,8 @@ class Difference:
     """The result of :func:`compare`.
 
     Attributes:
-        outputs: of each result.
-        nodes: of each value inside that both models have, in the order of the nodes.
+        outputs: the difference of each result.
+        nodes: the difference of each inner value of both models, in the order of the nodes.
         parts: the first value inside that differs by more than :data:`PARTED` steps of float16, or
             is saturated; ``None`` if none does.
     """
@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def parts(self) -> ValueDifference | None:
-        """The first value where the two first differ."""
+        """The first value that differs by more than :data:`PARTED` steps or is saturated."""
         found = (v for v in (*self.nodes, *self.outputs) if v.ulp > PARTED or v.saturated)
         return next(found, None)
 
@@ -92,10 +92,10 @@ def compare(first: Any, second: Any, data: Any = None, *, seed: int = 0) -> Diff
 
     Args:
         first: the path of a model, or an ``onnx.ModelProto``: the reference.
-        second: the same, rewritten.
+        second: the rewritten model.
         data: inputs by name, or an ``.npz`` file of them; ``None`` for random ones in the shapes
             that the first model asks for.
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
 
     Returns:
         The differences.

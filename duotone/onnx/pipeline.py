@@ -78,7 +78,7 @@ class Settings:
         policy: merged with the environment; what has no meaning for a model is left out.
         keep_io: whether inputs and outputs stay float32.
         provider: the runtime whose kernels are asked for; ``None`` for any.
-        measured: what calibration found, by the name of a value.
+        measured: the range that calibration found for each value, by name.
         fold_inputs: whether inputs with a default become constants.
     """
 
@@ -156,8 +156,8 @@ def paint(model: ModelProto, folder: Path | None, settings: Settings) -> Painted
 
     Args:
         model: a checked model; it is not changed.
-        folder: where its external data is.
-        settings: of the rewrite.
+        folder: the folder of its external data.
+        settings: the settings of the rewrite.
     """
     half, policy = settings.half, settings.policy
     model = inlined(model)

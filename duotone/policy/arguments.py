@@ -26,7 +26,7 @@ def check_callable(name: str, fn: Any) -> None:
 
     Args:
         name: the public function that was called, for the error.
-        fn: what it was given.
+        fn: the argument.
     """
     if not callable(fn):
         raise ArgumentTypeError(

@@ -33,8 +33,8 @@ class ValueRange:
 
     Attributes:
         value: its index in the function's graph.
-        name: of an argument its path (``params/dense/kernel``); else name scope and operation that
-            makes it.
+        name: the path of an argument (``params/dense/kernel``); else the name scope and operation
+            of its maker.
         low: least finite element.
         high: greatest finite element.
         small: share of the elements that are not zero that lie below float16's normal numbers
@@ -70,10 +70,10 @@ class Calibration:
 
     Attributes:
         function: its name, for people.
-        fingerprint: of its graph; tells another function. Sizes of arrays are not part of it, so
-            that another batch size will do.
+        fingerprint: a digest that distinguishes its graph from those of other functions, at any
+            batch size.
         batches: how many were measured.
-        values: what was measured, for each value that has elements and was never NaN.
+        values: the measurements of each value that has elements and was never NaN.
 
     Example:
         >>> import jax.numpy as jnp, duotone

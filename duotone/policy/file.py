@@ -34,8 +34,8 @@ def read_policy_file(path: Path, fields: Collection[str]) -> dict[str, Any]:
     """Returns the arguments for a policy that a file holds.
 
     Args:
-        path: of the file.
-        fields: that a policy has.
+        path: the path of the file.
+        fields: the fields that a policy has.
 
     Returns:
         Values by field; paths are made absolute, and a calibration is loaded.

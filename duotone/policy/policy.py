@@ -271,7 +271,8 @@ class Policy:
         """Returns the policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
 
         Args:
-            path: of the file; its fields are those of this class, paths in it relative to it.
+            path: the path of the file. Its fields are those of this class; its paths are relative
+                to it.
 
         Raises:
             PolicyError: no such file, one of another form, or a field or value that no policy has;

@@ -72,7 +72,7 @@ def table(title: str, values: Sequence[Range], width: int = _WIDTH) -> Group:
 
     Args:
         title: a line above.
-        values: what was measured, in program order.
+        values: the measured values, in program order.
         width: in columns.
     """
     view = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")

@@ -40,7 +40,7 @@ def resolve(
         policy: merged with the environment.
         half: the half type.
         lists: the front end's lists for it, with the policy's level and edits.
-        profitability: what gains from half on the device.
+        profitability: the operations that gain from half on the device.
         optimizations: names of the device's optimizations.
 
     Raises:

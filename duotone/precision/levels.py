@@ -46,7 +46,7 @@ def find_levels(graph: Graph, classes: Classes) -> Levels:
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
 
     Returns:
         The levels; they start at 0 for nodes that no anchor precedes.

@@ -89,10 +89,10 @@ class Decisions:
 
     Attributes:
         graph: the program; weights that are cast beforehand are given in half.
-        classes: what each node is.
+        classes: the class of each node.
         painting: its precisions.
         plan: its casts; empty if the front end makes casts as it writes.
-        optimizations: what is applied in another form.
+        optimizations: the operations that are applied in another form.
     """
 
     graph: Graph
@@ -116,7 +116,7 @@ def decide(
     Args:
         graph: the program.
         resolved: the user's policy.
-        can: what the front end's programs can do.
+        can: the capabilities of the front end's programs.
         assumptions: the ranges that are stated or were measured.
         weights: values that are the same at every call, to be given in half if read in half only.
         names: the names of a node that the user's patterns may match.
@@ -126,7 +126,7 @@ def decide(
 
     Raises:
         PolicyError: the painter is not for these programs, or a node is pinned to both precisions.
-        RangeError: what is stated of a value contradicts what is known of it.
+        RangeError: a stated range contradicts the known range of a value.
     """
     graph = check_graph(graph)
     classes = _classify(graph, resolved, names)

@@ -215,7 +215,7 @@ def make_record(
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         plan: the casts.
         half: the half type.

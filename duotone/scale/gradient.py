@@ -43,7 +43,7 @@ class ScaledGrad:
         grads: unscaled gradients, in the structure of the differentiated arguments; half gradients
             as float32.
         finite: ``bool[]``, whether every gradient is finite.
-        aux: what ``loss_fn`` returned besides the loss; None without ``has_aux``.
+        aux: the auxiliary output of ``loss_fn``; None without ``has_aux``.
     """
 
     value: jax.Array

@@ -65,7 +65,7 @@ def check_names(graph: GraphDef, option: str, names: Iterable[str]) -> None:
     Args:
         graph: a GraphDef.
         option: what the names were given for: ``"fetch"`` or ``"feed"``.
-        names: of nodes or tensors (``"name:0"``).
+        names: the names of nodes or tensors (``"name:0"``).
 
     Raises:
         GraphDefError: names the first that does not exist, and similar ones that do.

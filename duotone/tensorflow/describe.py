@@ -20,7 +20,7 @@ def describe(
 
     Args:
         facts: the units.
-        precisions: what the painter decided.
+        precisions: the painter's decisions.
         hidden: whether arguments and results, which are not nodes of a function, are omitted.
         skipped: whether the whole graph was, since its device gains nothing.
     """

@@ -32,7 +32,8 @@ class Device:
     Attributes:
         type: ``"gpu"``, ``"cpu"`` or ``"tpu"`` (on which TensorFlow's passes change nothing); None
             for the one that the dtype is meant for (a GPU for float16, a CPU for bfloat16).
-        compute_capability: of a GPU; below 7.0 nothing is rewritten unless performance is ignored.
+        compute_capability: that of a GPU; below 7.0 nothing is rewritten unless performance is
+            ignored.
         cuda: CUDA's version, ``1000 * major + 10 * minor``; some ops are on the allow list only
             from a version on.
         cudnn: cuDNN's version, ``10000 * major + 100 * minor``; up to version 8,

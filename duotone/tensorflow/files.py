@@ -111,7 +111,7 @@ def read_graph(path: str | Path) -> GraphDef:
     """Reads a graph; of a SavedModel the one of its first MetaGraphDef.
 
     Args:
-        path: of a file or SavedModel folder.
+        path: the path of a file or SavedModel folder.
 
     Returns:
         The GraphDef.
@@ -126,8 +126,8 @@ def check_output(path: Path, source: GraphFile, *, overwrite: bool = False) -> N
     """Raises what :func:`write` would raise for this path, before any work is done for it.
 
     Args:
-        path: where to write.
-        source: what was read; by whatever name, it is never written to.
+        path: the path to write.
+        source: the file that was read; it is never overwritten, whatever its name.
         overwrite: whether another file that is there may be replaced.
 
     Raises:
@@ -165,7 +165,7 @@ def write(
     """Writes a graph whole, or leaves what was there; equal graphs give equal bytes.
 
     Args:
-        path: of the file; for a SavedModel folder, of a folder that does not exist.
+        path: the path of the file; for a SavedModel folder, of a folder that does not exist.
         message: GraphDef, MetaGraphDef or SavedModel.
         source: what was read, which is kept; of a SavedModel folder, variables and assets are
             copied. Without it a graph file is written, and one that is there is replaced.

@@ -208,7 +208,7 @@ class Body:
         """Returns the function with the rewritten body.
 
         Args:
-            casts: what was added to :attr:`graph`.
+            casts: the casts that were added to :attr:`graph`.
         """
         function = type(self._function)()
         function.CopyFrom(self._function)

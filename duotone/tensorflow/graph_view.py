@@ -40,7 +40,7 @@ class Totals(NamedTuple):
         nodes: nodes with a type that is or was float32.
         to_half: casts to half.
         to_full: casts to float32.
-        bytes: what casts read and write, as far as shapes are known.
+        bytes: the bytes that casts read and write, as far as shapes are known.
         unknown: casts of unknown shape.
     """
 
@@ -169,7 +169,7 @@ def by_node(result: RewriteResult, pattern: str, most: int | None = None) -> Gro
     """Returns one line for each type attribute of the nodes whose names fit a pattern.
 
     Args:
-        result: of a rewrite.
+        result: the result of a rewrite.
         pattern: shell wildcards; nodes of functions are named ``function/node``.
         most: how many lines are shown.
     """
@@ -196,7 +196,7 @@ def write_tensorboard(logdir: str | Path, before: Any, result: RewriteResult) ->
     Args:
         logdir: folder that TensorBoard is started on; made where missing.
         before: the GraphDef that was rewritten.
-        result: what :func:`duotone.tensorflow.rewrite` returned.
+        result: the result of :func:`duotone.tensorflow.rewrite`.
 
     Returns:
         The two event files.

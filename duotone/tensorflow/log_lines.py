@@ -59,8 +59,8 @@ class Rewrite:
         level: the policy's level, or an empty text.
         preserved: by node, whether it must keep its types.
         facts: the units.
-        precisions: what was decided, and when.
-        result: what was done.
+        precisions: the decisions of the passes.
+        result: the result of the rewrite.
     """
 
     item: str

@@ -81,7 +81,7 @@ def cast_elements(
         facts: the units.
         allow: which of them are half.
         elements: how many elements a port has.
-        unknown: what a port of unknown shape counts as.
+        unknown: the size to assume for a port of unknown shape.
     """
     units = facts.units
     half = set(allow)
@@ -102,7 +102,7 @@ class _Variables:
     """Which choice each unit takes part in.
 
     Attributes:
-        count: of all variables, given precisions included.
+        count: the number of all variables, given precisions included.
     """
 
     def __init__(self, facts: Facts, precisions: Precisions) -> None:

@@ -74,7 +74,7 @@ class OpDefinition:
     """The definition of an op, or of a function of the graph's library.
 
     Attributes:
-        name: of the op.
+        name: the name of the op.
         inputs: in order.
         outputs: in order.
         attributes: by name.
@@ -180,7 +180,7 @@ def attribute_values(node: NodeDef, definition: OpDefinition) -> dict[str, tuple
 
     Args:
         node: the node.
-        definition: of its op.
+        definition: the definition of its op.
 
     Returns:
         Values by attribute name; a scalar is a tuple of one. Absent attributes are left out.
@@ -217,7 +217,7 @@ def has_kernel(op: str, device: str, label: str, values: Mapping[str, tuple[Any,
         op: name of the op.
         device: device type, such as ``"GPU"``.
         label: the node's ``_kernel`` attribute; usually empty.
-        values: from :func:`attribute_values`, with the type in question replaced.
+        values: the result of :func:`attribute_values`, with the type in question replaced.
 
     Returns:
         True if one kernel for the device, or else for ``DEFAULT``, fits.

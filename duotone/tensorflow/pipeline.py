@@ -270,7 +270,7 @@ def _rewrite_body(
         graph: the main graph or a function's body.
         item: name of the function, or :data:`MAIN_GRAPH`.
         preserved: nodes that keep their types.
-        settings: what holds for all.
+        settings: the settings that hold for all graphs.
     """
     dump = dumps.start(settings.resolved, item)
     if not settings.skipped:

@@ -66,7 +66,7 @@ def type_name(number: int) -> str:
     """Returns a data type's name as TensorFlow's logs write it: ``float``, ``half``, ``int32``.
 
     Args:
-        number: of the data type; unknown numbers are given back as digits.
+        number: the number of the data type; unknown numbers are given back as digits.
     """
     values = _TYPES.DataType.DESCRIPTOR.values_by_number
     return values[number].name.removeprefix("DT_").lower() if number in values else str(number)

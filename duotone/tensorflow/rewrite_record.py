@@ -59,7 +59,7 @@ class Decision(NamedTuple):
 
     Attributes:
         node: name of the node.
-        op: of the node, after the rewrite.
+        op: the op of the node, after the rewrite.
         attribute: ``"T"``, ``"Tin[0]"``, or a type name such as ``"float"`` for a fixed type.
         list: ``"allow"``, ``"infer"``, ``"deny"``, ``"clear"`` or ``"unlisted"``.
         precision: ``"f16"``, ``"bf16"`` or ``"f32"``.

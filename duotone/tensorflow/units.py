@@ -31,7 +31,7 @@ class TypeAttribute(NamedTuple):
     """Names a unit within its node.
 
     Attributes:
-        name: of the attribute; empty for a fixed type.
+        name: the name of the attribute; empty for a fixed type.
         position: in a list of types, or -1.
         fixed: number of the fixed type, or 0.
     """
@@ -217,9 +217,9 @@ def _add_node(
     """Adds the units of one node.
 
     Args:
-        units: of the nodes before it.
+        units: the units of the nodes before it.
         node: the node.
-        definition: of its op.
+        definition: the definition of its op.
         layouts: those that are the same for all nodes of an op; found ones are added.
     """
     layout = layouts.get(node.op)

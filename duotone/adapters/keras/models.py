@@ -36,7 +36,7 @@ def autocast(model: Model, *, dtype: Any = None, policy: Policy | None = None) -
             changed in place.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. If
             there is none, nothing is rewritten and one line is logged.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
 
     Returns:
         The same model. A copy of it (saved and loaded, cloned, pickled) is in full precision until

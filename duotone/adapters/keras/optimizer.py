@@ -322,7 +322,7 @@ def enable(
             :class:`~duotone.NoLossScale`.
         dtype: ``float16``, ``bfloat16``, or ``None`` for the one that is fast on this device. If
             there is none, nothing is rewritten and one line is logged.
-        policy: what may be painted; the default policy if omitted.
+        policy: which operations may be painted; the default policy if omitted.
         rewrite: whether models compiled with it are rewritten; else it only scales the loss.
 
     Returns:

@@ -53,7 +53,7 @@ class StepPlan:
 
     Attributes:
         half: ``"float16"``, ``"bfloat16"``, or ``None`` to rewrite nothing.
-        policy: what may be painted.
+        policy: which operations may be painted.
         skips: the wrapped optimizer that knows whether a step was skipped, if the model was
             compiled with one.
         asks_device: whether ``half`` is the device's choice; operations that do not gain on the

@@ -20,7 +20,7 @@ def instead(plain: Any, result: Any) -> Any:
 
     Args:
         plain: a value of the same shape; its derivative is cast to the type of ``result``.
-        result: what is returned; its own derivative is never used.
+        result: the value to return; its own derivative is never used.
     """
     return _INSTEAD.bind(jnp.asarray(plain), jnp.asarray(result))
 

@@ -97,7 +97,7 @@ class Rewriter:
         optimizations: the nodes that are bound in another form than the user wrote.
         dots: the form in which dots with half operands are bound: :mod:`duotone.jaxpr.rules.dots`.
         math: by operation, the algorithm or precision in which a node that stays full computes.
-        mark: from a node to the name scope to bind it in; ``None`` to mark nothing.
+        mark: maps a node to the name scope to bind it in; ``None`` marks nothing.
         bound_once: traces a function once for all steps that call it with the same types.
     """
 

@@ -36,7 +36,7 @@ def cast_beforehand(
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         weights: values of arguments that are the same at every call.
 

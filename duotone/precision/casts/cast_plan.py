@@ -83,7 +83,7 @@ def plan_casts(
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         on: the names of the optimizations in effect.
 

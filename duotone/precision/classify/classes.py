@@ -32,7 +32,7 @@ class NodeClass:
         rule: the rule that denied it for more than its name; ``None`` if only the lists decide.
         stores_half: True if its result, computed in full, may be stored and read in half, since it
             provably fits and loses nothing that matters. Such a node passes no taint on.
-        range: what is known about the result, in words for people, if ranges decided something.
+        range: the known range of the result, in words, if ranges decided something.
         origin: its own list, if a constant, its range or the device denied it.
     """
 

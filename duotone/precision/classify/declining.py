@@ -28,7 +28,7 @@ def decline(classes: Classes, background: Background) -> Classes:
     """Keeps full the operations that gain nothing from half on a device.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the operations that gain.
 
     Returns:
@@ -83,7 +83,7 @@ def keep_accumulators(painting: Painting, classes: Classes, background: Backgrou
 
     Args:
         painting: the painting of any painter.
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the operations that gain.
 
     Returns:

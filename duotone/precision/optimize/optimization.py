@@ -100,7 +100,7 @@ class Optimization:
     Attributes:
         name: the name of the optimization in the registry.
         node: the index of the operation.
-        reason: what it gains here, for people.
+        reason: its gain here, in words.
         steps: the expression.
         full: operations that must keep their float32 accumulators for it.
         also: optimizations of other operations that it needs.

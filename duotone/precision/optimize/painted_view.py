@@ -21,7 +21,7 @@ class View:
 
     Attributes:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: the precisions.
         known: gives the interval of a value, or ``None``.
     """

@@ -55,7 +55,7 @@ def paint_dominant(graph: Graph, classes: Classes, off: Collection[str] = ()) ->
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         off: rules of :data:`STEPS` that are switched off.
 
     Returns:

@@ -48,7 +48,7 @@ def fewer_casts(graph: Graph, classes: Classes, painting: Painting) -> Painting:
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         painting: a painting in which each node stores the precision in which it computes.
 
     Returns:

@@ -33,7 +33,7 @@ def paint_mincut(graph: Graph, classes: Classes, off: Collection[str] = ()) -> P
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         off: ignored, since no rule of this painter can be switched off.
 
     Returns:

@@ -34,7 +34,7 @@ def paint_tensorflow(graph: Graph, classes: Classes, off: Collection[str] = ()) 
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         off: ignored, since no rule of these passes can be switched off.
 
     Returns:

@@ -20,7 +20,7 @@ class Measurements:
 
     Attributes:
         function: its name, for people.
-        fingerprint: of its graph.
+        fingerprint: the fingerprint of its graph.
         values: the measurement of each value, by its index in the graph.
     """
 
@@ -40,7 +40,7 @@ def assumptions_of(
     Args:
         graph: the program.
         stated: name patterns and intervals.
-        measurements: of this program; or of several, of which one may be this program.
+        measurements: the measurements of this program, or of several that may include it.
         arguments: the user's name of each argument; ``None`` if the program is only a part of the
             user's function, which was not measured by itself.
 

@@ -56,7 +56,7 @@ def keep_digits(classes: Classes, background: Background) -> Classes:
     subtraction, nor of its derivative.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
@@ -82,7 +82,7 @@ def store_in_half(classes: Classes, background: Background) -> Classes:
     """Marks results of full operations that may be stored in half.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:
@@ -238,7 +238,7 @@ def deny_out_of_range(classes: Classes, background: Background) -> Classes:
     It uses only reliable bounds: stated, measured, or entirely out of range.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:

@@ -51,7 +51,7 @@ def keep_carries(classes: Classes, background: Background) -> Classes:
     """Denies carries that are sums, and all nodes of a loop that half may keep from ending.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:
@@ -102,7 +102,7 @@ def is_over_layers(graph: Graph, classes: Classes, body: Body) -> bool:
 
     Args:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
         body: the body of the loop.
     """
     inside: dict[int, list[Node]] = {}

@@ -37,7 +37,7 @@ def keep_distances(classes: Classes, background: Background) -> Classes:
     """Denies dots that are added to the squares of their own operands, and dots of moments.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:

@@ -23,7 +23,7 @@ class Dots:
 
     Attributes:
         graph: the program.
-        classes: what each node is.
+        classes: the class of each node.
     """
 
     def __init__(self, graph: Graph, classes: Classes) -> None:

@@ -46,7 +46,7 @@ def keep_iterations(classes: Classes, background: Background) -> Classes:
     """Denies dots and arithmetic of loops that repeatedly multiply a state with matrices.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:

@@ -56,7 +56,7 @@ def keep_log_powers(classes: Classes, background: Background) -> Classes:
     """Denies dots whose power a logarithm reads.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:

@@ -71,7 +71,7 @@ def keep_positions(classes: Classes, background: Background) -> Classes:
     """Denies arithmetic with positions, counts and values that become an index.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program, and the ranges of its values.
 
     Returns:

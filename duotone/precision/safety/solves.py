@@ -61,7 +61,7 @@ def keep_solves(classes: Classes, background: Background) -> Classes:
     """Denies dots around solves, and the nodes in between.
 
     Args:
-        classes: what each node is.
+        classes: the class of each node.
         background: the program.
 
     Returns:

@@ -6,8 +6,8 @@
                            unknown
     value of each output   of small integer vectors: shapes that the graph computes
 
-A dimension that is not known is None and counts as 1; a shape that is not known is None. The loop
-edges of a Merge are not looked at: a loop keeps shapes.
+A dimension that is not known is None and counts as 1; a shape that is not known is None. This
+ignores the loop edges of a Merge, since a loop keeps shapes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find_shapes(units: Units, *, guess: bool = False) -> list[Sequence[Shape]]:
     """Returns the shapes of all outputs.
 
     Args:
-        units: of the graph.
+        units: the units of the graph.
         guess: give a likely shape where the true one is not known: a window of unknown size is
             small, and an op of unknown shape gives as much as its largest input has.
 
@@ -119,7 +119,7 @@ def element_count(units: Units, *, guess: bool = False) -> ElementCount:
     Shapes are looked for when they are first asked for: a graph without casts needs none.
 
     Args:
-        units: of the graph.
+        units: the units of the graph.
         guess: give a likely number where the true one is not known.
     """
     shapes: list[Sequence[Shape]] = []

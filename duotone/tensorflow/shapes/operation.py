@@ -1,7 +1,4 @@
-"""Operation: a node as a shape rule sees it, and what shapes and small values are.
-
-``algebra``, ``arrays``, ``networks`` and ``values`` read them.
-"""
+"""Operation: a node as a shape rule sees it, and the types of shapes and small values."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ class Operation:
 
     Attributes:
         node: the node.
-        shapes: of its data inputs.
-        values: of its data inputs, where they are small vectors of whole numbers.
+        shapes: the shapes of its data inputs.
+        values: the values of its data inputs, where they are small vectors of whole numbers.
         outputs: how many outputs it has.
         guess: whether a likely shape is wanted where the true one is not known.
     """
@@ -80,7 +77,7 @@ def count_elements(shape: Shape, unknown: int = 1) -> int | None:
 
     Args:
         shape: the shape.
-        unknown: what a dimension that is not known counts as.
+        unknown: the size to assume for an unknown dimension.
 
     Example:
         >>> count_elements((None, 28, 28)), count_elements(None)

@@ -1,4 +1,4 @@
-"""Values: small vectors of whole numbers that say how large something is, where they are known."""
+"""Values: computes small integer vectors that give the sizes of other values."""
 
 from __future__ import annotations
 
@@ -92,4 +92,4 @@ VALUES: dict[str, ValueRule] = {
     "StridedSlice": _first(_picked),
     "Prod": _first(_product),
 }
-"""How small vectors of whole numbers come about that say how large something is."""
+"""The rules for the ops that compute small integer vectors."""
