@@ -63,7 +63,7 @@ Axes = tuple[list[Side], list[Side], list[Side]]
 
 
 def matmul_axes(lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
-    """The axes of NumPy's ``matmul``: what broadcasts is a free axis of the other operand.
+    """Returns the axes of NumPy's ``matmul``: what broadcasts is a free axis of the other operand.
 
     Args:
         lhs: the shape of one operand.
@@ -85,7 +85,7 @@ def matmul_axes(lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
 
 
 def einsum_axes(equation: str, lhs: Sequence[Side], rhs: Sequence[Side]) -> Axes | None:
-    """The axes of an Einstein sum of two operands; ``None`` if it is not one, or unclear.
+    """Returns the axes of an Einstein sum of two operands; ``None`` if it is not one, or unclear.
 
     A letter that the result lacks is summed over, and one that all three have is a batch axis.
 

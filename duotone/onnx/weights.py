@@ -133,7 +133,7 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[Any]:
 
 
 def magnitude(tensor: TensorProto, folder: Path | None) -> Magnitude:
-    """The magnitude of the elements of a float32 tensor."""
+    """Returns the magnitude of the elements of a float32 tensor."""
     return magnitude_of(pieces(tensor, folder))
 
 

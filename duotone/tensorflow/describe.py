@@ -45,7 +45,7 @@ def describe(
 
 
 def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> Reason:
-    """Why a unit has its precision: its painter's reason, or a key of ``RULES`` with its words."""
+    """Returns why a unit has its precision: its painter's reason, or the words of a rule."""
     found = precisions.reasons.get(unit)
     if found is not None:
         return found
@@ -54,7 +54,7 @@ def _reason(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> R
 
 
 def _rule(facts: Facts, precisions: Precisions, unit: int, skipped: bool) -> str:
-    """The rule of TensorFlow's passes that decided on a unit, a key of ``RULES``."""
+    """Returns the rule of TensorFlow's passes that decided on a unit, a key of ``RULES``."""
     if unit in precisions.chosen:
         return "cut"
     if unit in precisions.allow:

@@ -35,7 +35,7 @@ class Frames:
 
 
 def frames_of(units: Units) -> Frames:
-    """The frames of a graph."""
+    """Returns the frames of a graph."""
     frame = [_ROOT] * len(units.nodes)
     around: dict[str, str] = {}
     for position in running_order(units):

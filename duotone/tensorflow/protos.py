@@ -49,7 +49,7 @@ _REFERENCE = 100
 
 
 def dtype_of(number: int) -> str:
-    """The neutral name of a data type: ``float32``, ``int64``; ``none`` if it holds no numbers.
+    """Returns the neutral name of a data type, such as ``float32``; ``none`` without numbers.
 
     Example:
         >>> dtype_of(1), dtype_of(19), dtype_of(7)

@@ -130,7 +130,7 @@ class _Reader:
             self.writers.setdefault(reader, []).append(writer)
 
     def close(self) -> ReadGraph:
-        """The graph, in which carries read the results of their loops' bodies."""
+        """Returns the graph, in which carries read the results of their loops' bodies."""
         for index, position in self.carries:
             carry = self.nodes[index]
             value, unit = self._read(position, 0)
@@ -192,7 +192,7 @@ class _Reader:
         return index
 
     def _known_of(self, position: int, port: int) -> tuple[str, Shape, int]:
-        """The dtype, shape and size of an output port, or of what a writer puts into a list."""
+        """Returns dtype, shape and size of an output port, or of what a writer puts into a list."""
         if port == _ELEMENTS:
             return FULL_DTYPE, None, 1
         known = self.shapes[position]
@@ -201,7 +201,7 @@ class _Reader:
         return dtype, shape, self._size(position, port, shape)
 
     def _size(self, position: int, port: int, shape: Shape) -> int:
-        """The number of elements, guessed where a side is unknown."""
+        """Returns the number of elements, guessed where a side is unknown."""
         known = count_elements(shape)
         if known is None or shape is None or None in shape:
             return self.sizes(position, port) or 1
@@ -223,7 +223,7 @@ class _Reader:
                     self.values[operand.index] = dataclasses.replace(operand, size=result.size)
 
     def _operand(self, source: tuple[int, int]) -> int:
-        """The value of an output port, which may not have been read yet."""
+        """Returns the value of an output port, which may not have been read yet."""
         found = self.found.get(source)
         return self._value(*source) if found is None else found
 
@@ -236,7 +236,7 @@ class _Reader:
             self.constants[value] = unit
 
     def _kept_constant(self, op: str, operands: Sequence[int]) -> Magnitude | None:
-        """The magnitude of a result that has the elements of a constant."""
+        """Returns the magnitude of a result that has the elements of a constant."""
         if op in _CONSTANT_FILLS:
             return Magnitude.of(_CONSTANT_FILLS[op])
         traits = traits_of(TRAITS, op)
@@ -255,7 +255,7 @@ class _Reader:
         return facts.is_processed(unit) and facts.is_float(unit) and facts.can_be_half(unit)
 
     def _read(self, position: int, slot: int) -> _Slot:
-        """The value that an input reads, and the unit of the input."""
+        """Returns the value that an input reads, and the unit of the input."""
         value = self._operand(self.source.sources[position][slot])
         return value, self.source.inputs[position][slot]
 
@@ -280,7 +280,7 @@ class _Reader:
         self._append(position, node.op, row, reads, makes, attributes_of(node, slots))
 
     def _read_elements(self, position: int) -> Iterable[_Slot]:
-        """What the writers of a list put into it, as operands of a reader."""
+        """Returns what the writers of a list put into it, as operands of a reader."""
         for unit in self.source.of_node[position]:
             for writer in self.writers.get(unit, ()):
                 yield self._operand((self.source.node[writer], _ELEMENTS)), unit
@@ -346,7 +346,7 @@ class _Reader:
         self.units.append(() if fixed else may)
 
     def _fixed(self, position: int, used: Sequence[int], may: Sequence[int]) -> str:
-        """Why a node stays as it is whatever a list says, or empty."""
+        """Returns why a node stays as it is whatever a list says, or empty."""
         op = self.source.nodes[position].op
         if not any(self.facts.is_float(unit) for unit in used):
             return ""

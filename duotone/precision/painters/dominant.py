@@ -208,7 +208,7 @@ def _state(canvas: Canvas) -> set[int]:
 
 
 def _maker(graph: Graph, value: int) -> int:
-    """The node whose precision decides on a value, or -1.
+    """Returns the node whose precision decides on a value, or -1.
 
     The statistics of a norm and their gradients are float32 whatever the precision of the node's
     other results.

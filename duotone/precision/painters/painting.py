@@ -32,7 +32,7 @@ class Painting:
     details: dict[int, str]
 
     def reason(self, node: int) -> str:
-        """The words of a node's rule, with details of this node."""
+        """Returns the words of a node's rule, with details of this node."""
         words, detail = self.rules[node].words, self.details.get(node, "")
         return f"{words}: {detail}" if detail else words
 
