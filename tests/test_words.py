@@ -21,7 +21,7 @@ LEFT = (
     "part nowhere",
     "both have:",
     "stand in programs",
-    "is not a dtype",
+    "is no dtype",
     "got a {",
 )
 """Phrases that nobody says, and where an article may not fit."""

@@ -271,8 +271,7 @@ class Policy:
         """Returns the policy that a TOML or JSON file holds; ``docs/policy.md`` has one.
 
         Args:
-            path: the path of the file. Its fields are those of this class; its paths are relative
-                to it.
+            path: the file, with fields of this class; its paths are relative to the file.
 
         Raises:
             PolicyError: no such file, one of another form, or a field or value that no policy has;

@@ -13,8 +13,8 @@ that it never rounds. Otherwise it writes ``dot(g, v)`` in half, and every later
 the scores.
 
 If the values have an offset, both terms of the difference are large and almost equal. On the left
-the roundings cancel, because both terms come from one rounded array. On the right there must be not
-a roundings, or they must be the same in both terms:
+the roundings cancel, because both terms come from one rounded array. On the right there must be no
+roundings, or they must be the same in both terms:
 
 - Both dots keep their float32 accumulators (rule ``unrounded``).
 - ``g`` is rounded in the same way as ``dot(g, v)`` reads it.
