@@ -29,7 +29,7 @@ DOTS = names_with(TRAITS, Trait.EINSUM, Trait.CONVOLVES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Argument:
+class StepArgument:
     """An array that the step takes.
 
     Attributes:
@@ -64,7 +64,7 @@ class StepModel:
     record: Record
     target: Target
     half: str
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[StepArgument, ...] = ()
     results: frozenset[tuple[str, ...]] = frozenset()
     calls: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     programs: int = 1

@@ -53,7 +53,7 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class ClusterPart:
     """A stretch of a program.
 
     Attributes:
@@ -80,13 +80,13 @@ class Cluster:
 
     Attributes:
         parts: all of them, in the order of the program.
-        passed: indices into :attr:`Part.literals` whose values differ between the parts.
+        passed: indices into :attr:`ClusterPart.literals` whose values differ between the parts.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ClusterPart, ...]
     passed: tuple[int, ...]
 
-    def operands(self, part: Part) -> tuple[int, ...]:
+    def operands(self, part: ClusterPart) -> tuple[int, ...]:
         """Returns numbers of the operands of the cluster's program, for one of its parts."""
         return part.reads + tuple(part.literals[index] for index in self.passed)
 
@@ -142,7 +142,7 @@ def find_clusters(listing: Listing, sizes: Sizes) -> Clusters:
         listing: the program.
         sizes: the user's sizes.
     """
-    groups: dict[Hashable, list[Part]] = {}
+    groups: dict[Hashable, list[ClusterPart]] = {}
     for start, end in _stretches(listing, sizes):
         part = _part(listing, start, end)
         groups.setdefault(part.key, []).append(part)
@@ -230,7 +230,7 @@ def _small_enough(
             low = cut
 
 
-def _part(listing: Listing, start: int, end: int) -> Part:
+def _part(listing: Listing, start: int, end: int) -> ClusterPart:
     base, top = int(listing.first[start]), int(listing.first[end])
     read = listing.operands[listing.slots[start] : listing.slots[end]].tolist()
     outside: dict[int, int] = {}
@@ -248,7 +248,7 @@ def _part(listing: Listing, start: int, end: int) -> Part:
     moving = tuple(listing.offsets.get(position) for position in range(start, end))
     equations = tuple(listing.keys[start:end].tolist())
     key = (equations, moving, tuple(wires), results)
-    return Part(start, end, tuple(outside), tuple(literals), results, key)
+    return ClusterPart(start, end, tuple(outside), tuple(literals), results, key)
 
 
 def _type(listing: Listing, value: int) -> Hashable:
@@ -256,7 +256,7 @@ def _type(listing: Listing, value: int) -> Hashable:
     return aval.shape, str(aval.dtype), bool(aval.weak_type)
 
 
-def _differing(parts: Sequence[Part]) -> tuple[int, ...]:
+def _differing(parts: Sequence[ClusterPart]) -> tuple[int, ...]:
     """Returns the indices of the literals that are not the same in all parts."""
     first = parts[0].literals
     return tuple(

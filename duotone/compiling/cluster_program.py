@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from duotone import _jax
-from duotone.compiling.cluster_parts import Cluster, Clusters, Part, Sizes, find_clusters
+from duotone.compiling.cluster_parts import Cluster, ClusterPart, Clusters, Sizes, find_clusters
 from duotone.compiling.listing import LITERALS, Listing, count_equations, list_program
 
 _INLINED_FROM = 32
@@ -24,7 +24,7 @@ _INLINED_FROM = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class PartRun:
     """One part of a run.
 
     Attributes:
@@ -48,7 +48,7 @@ class ClusterProgram:
             memory of the running part if the compiler reports it.
     """
 
-    def __init__(self, listing: Listing, steps: Sequence[Step], fixed: dict[int, Any]) -> None:
+    def __init__(self, listing: Listing, steps: Sequence[PartRun], fixed: dict[int, Any]) -> None:
         self.most_bytes = _most_bytes(listing, steps)
         self._listing, self._steps, self._fixed = listing, tuple(steps), fixed
         given = _jax.open_jaxpr(listing.jaxpr)
@@ -122,7 +122,7 @@ def compile_clusters(
     return ClusterProgram(listing, list(_steps(clusters, compiled, last)), fixed)
 
 
-def _most_bytes(listing: Listing, steps: Sequence[Step]) -> int:
+def _most_bytes(listing: Listing, steps: Sequence[PartRun]) -> int:
     live = {number: listing.bytes_of(number) for number in listing.atoms if LITERALS < number < 0}
     most = sum(live.values())
     for step in steps:
@@ -242,16 +242,16 @@ def _shared(clusters: Clusters, programs: Sequence[_jax.ClosedJaxpr]) -> frozens
 
 def _steps(
     clusters: Clusters, compiled: dict[int, Callable[..., Any]], last: dict[int, int]
-) -> Iterator[Step]:
+) -> Iterator[PartRun]:
     listing = clusters.listing
     for part, cluster in _in_order(clusters):
         base = int(listing.first[part.start])
         makes = tuple(base + offset for offset in part.results)
         drops = [n for n in dict.fromkeys(part.reads) if last.get(n) == part.start]
-        yield Step(compiled[part.start], cluster.operands(part), makes, tuple(drops))
+        yield PartRun(compiled[part.start], cluster.operands(part), makes, tuple(drops))
 
 
-def _in_order(clusters: Clusters) -> list[tuple[Part, Cluster]]:
+def _in_order(clusters: Clusters) -> list[tuple[ClusterPart, Cluster]]:
     pairs = [(part, cluster) for cluster in clusters.clusters for part in cluster.parts]
     return sorted(pairs, key=lambda pair: pair[0].start)
 

@@ -25,7 +25,7 @@ from jax.core import ShapedArray
 
 from duotone import _jax
 from duotone.compiling.copies import Copies, Slot, slots_of
-from duotone.compiling.edits import Added, Read, Result, edited, makers
+from duotone.compiling.edits import Added, AddedResult, Read, edited, makers
 from duotone.compiling.gain import Loop
 from duotone.compiling.listing import LITERALS, Listing
 
@@ -202,7 +202,7 @@ class _Edge(abc.ABC):
         """Adds an equation like one of the model; puts its results into ``made``."""
         reads = tuple([self._operand(slot, equation, made) for slot in equation.slots])
         added = Added(self.listing.eqns[equation.position], equation.position, reads)
-        made.update({offset: Result(added, i) for i, offset in enumerate(equation.offsets)})
+        made.update({offset: AddedResult(added, i) for i, offset in enumerate(equation.offsets)})
         return added
 
     def _operand(self, slot: Slot, equation: _Equation, made: dict[int, Read]) -> Read:
@@ -214,7 +214,7 @@ class _Edge(abc.ABC):
         """Keeps a found equation, and makes it read the results of added equations."""
         made.update(zip(equation.offsets, self.listing.results(at), strict=True))
         for index, slot in enumerate(equation.slots, int(self.listing.slots[at])):
-            if slot.kind == "inside" and isinstance(made[slot.offset], Result):
+            if slot.kind == "inside" and isinstance(made[slot.offset], AddedResult):
                 self.changed[index] = made[slot.offset]
 
     def _maker(self, value: int) -> int:
@@ -313,13 +313,13 @@ class _Before(_Edge):
         if not aval.shape:
             return number
         self.zeros.append(Added(eqn, None, (number,)))
-        return Result(self.zeros[-1])
+        return AddedResult(self.zeros[-1])
 
     def link_next_copy(self, made: dict[int, Read]) -> None:
         index = int(self.listing.slots[self.copies.start])
         for equation in self.model:
             for at, slot in enumerate(equation.slots, index):
-                if slot.kind == "carried" and isinstance(made[slot.offset], Result):
+                if slot.kind == "carried" and isinstance(made[slot.offset], AddedResult):
                     self.changed[at] = made[slot.offset]
             index += len(equation.slots)
 

@@ -28,14 +28,14 @@ class Added:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class AddedResult:
     """A result of an added equation."""
 
     of: Added
     index: int = 0
 
 
-Read = int | Result
+Read = int | AddedResult
 
 
 def makers(listing: Listing) -> np.ndarray:
@@ -76,7 +76,7 @@ def edited(
             renumbered[old.start : old.stop] = np.arange(at, at + len(old))
 
     def number(read: Read) -> int:
-        if isinstance(read, Result):
+        if isinstance(read, AddedResult):
             return begins[read.of] + read.index
         return int(renumbered[read]) if read >= 0 else read
 

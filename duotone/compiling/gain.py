@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from duotone.compiling.copies import Copies
 from duotone.compiling.listing import Listing, aval_bytes
-from duotone.compiling.sources import Source
+from duotone.compiling.sources import IterationSource
 
 LEAST_GAIN = 64
 """The least number of equations that a loop must save: the compiler takes about a millisecond for
@@ -44,7 +44,7 @@ class Loop:
     number: int
     copies: Copies
     reverse: bool
-    sources: dict[int, Source]
+    sources: dict[int, IterationSource]
     windows: dict[int, tuple[int, int, int]]
     early: frozenset[int]
     kept: dict[int, tuple[int, ...]]

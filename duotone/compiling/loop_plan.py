@@ -24,7 +24,7 @@ from duotone.compiling.copies import FEWEST, Copies, find_copies, slots_of
 from duotone.compiling.gain import LEAST_GAIN, Loop, depth, fresh_bytes, why_not
 from duotone.compiling.listing import LITERALS, Listing, is_reference
 from duotone.compiling.repeats import CopyRun, find_runs
-from duotone.compiling.sources import Piece, Places, Source, StackKey, find_source, window
+from duotone.compiling.sources import IterationSource, Piece, Places, StackKey, find_source, window
 
 _MOVES = frozenset(
     "squeeze reshape expand_dims transpose convert_element_type broadcast_in_dim rev copy "
@@ -67,7 +67,7 @@ class Join:
     """
 
     position: int
-    source: Source
+    source: IterationSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

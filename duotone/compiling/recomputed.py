@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from duotone.compiling.copies import slots_of
-from duotone.compiling.edits import Added, Read, Result, edited, makers
+from duotone.compiling.edits import Added, AddedResult, Read, edited, makers
 from duotone.compiling.gain import Loop
 from duotone.compiling.listing import Listing
 from duotone.ops.jax import CHEAP
@@ -144,15 +144,15 @@ def _edited(
     made_by = makers(listing)
     before: dict[int, list[Added]] = {}
     changed: dict[int, Read] = {}
-    done: dict[tuple[int, int, int], Result] = {}
+    done: dict[tuple[int, int, int], AddedResult] = {}
 
-    def make(value: int, at: int, home: tuple[int, int]) -> Result:
+    def make(value: int, at: int, home: tuple[int, int]) -> AddedResult:
         if (*home, value) not in done:
             maker = int(made_by[value])
             reads = [make(v, at, home) if v in recomputed else v for v in listing.reads(maker)]
             added = Added(listing.eqns[maker], maker, tuple(reads))
             before.setdefault(at, []).append(added)
-            done[(*home, value)] = Result(added, value - int(listing.first[maker]))
+            done[(*home, value)] = AddedResult(added, value - int(listing.first[maker]))
         return done[(*home, value)]
 
     uses = sorted((index, value) for value in recomputed for index in readers.get(value, ()))

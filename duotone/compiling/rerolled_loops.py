@@ -18,7 +18,7 @@ from duotone import _jax
 from duotone.compiling.copies import slots_of
 from duotone.compiling.listing import Listing
 from duotone.compiling.loop_plan import Loop
-from duotone.compiling.sources import Source, StackKey
+from duotone.compiling.sources import IterationSource, StackKey
 
 Finish = Callable[[Callable[..., Any], Loop, Any, Any], Callable[..., Any]]
 """Takes the body of a loop, the loop, its initial carries and its stacked operands; returns the
@@ -36,7 +36,7 @@ class Values(Protocol):
         """Returns a value by its number."""
         ...
 
-    def stacked(self, source: Source) -> Any:
+    def stacked(self, source: IterationSource) -> Any:
         """Returns the stacked array of a source."""
         ...
 

@@ -21,7 +21,7 @@ from duotone.compiling.listing import LITERALS, Listing, list_program
 from duotone.compiling.loop_plan import Join, Line, Loop, LoopPlan, make_plan
 from duotone.compiling.recomputed import with_recomputed_values
 from duotone.compiling.rerolled_loops import LoopRun
-from duotone.compiling.sources import Piece, Source, StackKey
+from duotone.compiling.sources import IterationSource, Piece, StackKey
 
 Lines = list[Line]
 _LEAST_INSIDE = 64
@@ -121,7 +121,7 @@ class _Run:
             result = jnp.moveaxis(stack, 0, axis).reshape(shape)
         self.values[self.listing.results(join.position)[0]] = result
 
-    def stacked(self, source: Source) -> Any:
+    def stacked(self, source: IterationSource) -> Any:
         """Returns the stacked array of a source."""
         if not source.pieces:
             atoms = [self.listing.atoms[value] for value in source.values]

@@ -41,7 +41,7 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class IterationSource:
     """A value for each iteration.
 
     Attributes:
@@ -63,7 +63,7 @@ class Source:
         return sum(piece.length for piece in self.pieces if piece.step < 0)
 
 
-def find_source(values: Sequence[int], places: Places) -> Source:
+def find_source(values: Sequence[int], places: Places) -> IterationSource:
     """Returns where to read one value for each iteration.
 
     Example:
@@ -73,13 +73,13 @@ def find_source(values: Sequence[int], places: Places) -> Source:
     """
     values = tuple(values)
     if all(value <= LITERALS for value in values):
-        return Source(values, ())
+        return IterationSource(values, ())
     pieces, at = [], 0
     while at < len(values):
         piece = _longest(values, at, places)
         pieces.append(piece)
         at += piece.length
-    return Source(values, tuple(pieces))
+    return IterationSource(values, tuple(pieces))
 
 
 def _longest(values: Sequence[int], at: int, places: Places) -> Piece:

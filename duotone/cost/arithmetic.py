@@ -22,11 +22,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from duotone.cost.hlo import Array, Computation, Instruction, Program, bits_of
+from duotone.cost.hlo import Array, CompiledProgram, Computation, Instruction, bits_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Dot:
+class CompiledDot:
     """One dot or convolution.
 
     Attributes:
@@ -44,7 +44,9 @@ class Dot:
     passes: int = 1
 
 
-def dots_of(instruction: Instruction, computation: Computation, program: Program) -> Iterator[Dot]:
+def dots_of(
+    instruction: Instruction, computation: Computation, program: CompiledProgram
+) -> Iterator[CompiledDot]:
     """Yields the dots of an instruction, including those inside its fusion.
 
     Args:
@@ -57,17 +59,17 @@ def dots_of(instruction: Instruction, computation: Computation, program: Program
             yield _dot(nested, inner, flops)
 
 
-def _dot(instruction: Instruction, computation: Computation, flops: float) -> Dot:
+def _dot(instruction: Instruction, computation: Computation, flops: float) -> CompiledDot:
     lhs, rhs = (computation.operand(instruction, n).arrays[0] for n in (0, 1))
     result = instruction.arrays[0]
     types = f"{lhs.dtype}×{rhs.dtype}→{result.dtype}"
     wider = max((lhs.dtype, rhs.dtype), key=bits_of)
     if algorithm := _ALGORITHM.search(instruction.attributes):
         named, passes = algorithm[1].lower(), int(algorithm[2] or 1)
-        return Dot(f"{types} as {named}", flops, named, passes)
+        return CompiledDot(f"{types} as {named}", flops, named, passes)
     if wider == "f32" and not _HIGHEST.search(instruction.attributes):
-        return Dot(types, flops, "default")
-    return Dot(types, flops, wider)
+        return CompiledDot(types, flops, "default")
+    return CompiledDot(types, flops, wider)
 
 
 _ALGORITHM = re.compile(

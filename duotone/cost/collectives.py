@@ -25,7 +25,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from duotone.cost.hlo import Computation, Instruction, Program
+from duotone.cost.hlo import CompiledProgram, Computation, Instruction
 
 _SENT = {
     "all-gather": lambda n: (n - 1) / n,
@@ -65,7 +65,7 @@ class Sending:
 
 
 def sendings_of(
-    instruction: Instruction, computation: Computation, program: Program
+    instruction: Instruction, computation: Computation, program: CompiledProgram
 ) -> Iterator[Sending]:
     """Yields the collectives of an instruction, including those inside its fusion.
 
@@ -79,7 +79,9 @@ def sendings_of(
             yield _sending(nested, inner, program)
 
 
-def _sending(instruction: Instruction, computation: Computation, program: Program) -> Sending:
+def _sending(
+    instruction: Instruction, computation: Computation, program: CompiledProgram
+) -> Sending:
     kind, share = instruction.opcode, 1.0
     count = _devices(instruction, program)
     if kind == "all-reduce" and _keeps_a_slice(instruction, computation):
@@ -105,7 +107,7 @@ def _keeps_a_slice(instruction: Instruction, computation: Computation) -> bool:
     )
 
 
-def _devices(instruction: Instruction, program: Program) -> int:
+def _devices(instruction: Instruction, program: CompiledProgram) -> int:
     """Returns the number of devices in each group; all devices if no groups are named."""
     found = _GROUPS.search(instruction.attributes)
     if found is None:

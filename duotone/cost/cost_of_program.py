@@ -11,10 +11,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
-from duotone.cost.arithmetic import Dot, dots_of
+from duotone.cost.arithmetic import CompiledDot, dots_of
 from duotone.cost.collectives import sendings_of
 from duotone.cost.compiled_record import Collective, Kernel
-from duotone.cost.hlo import Computation, Instruction, Program
+from duotone.cost.hlo import CompiledProgram, Computation, Instruction
 from duotone.cost.roofline import kernel_seconds, peak_of
 from duotone.cost.traffic import bytes_moved, is_free
 from duotone.cost.trips import Trips, written_trips
@@ -26,7 +26,7 @@ _BODIES = frozenset({"call", "async-start"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Totals:
+class KernelTotals:
     """The sums over the kernels of a program; fields as in ``ProgramCost``."""
 
     bytes: int
@@ -41,7 +41,7 @@ class Totals:
     collectives: tuple[Collective, ...]
 
 
-def cost_of(program: Program, target: Target) -> Totals:
+def cost_of(program: CompiledProgram, target: Target) -> KernelTotals:
     """Returns the bytes, FLOPs and seconds of a program.
 
     Args:
@@ -55,7 +55,7 @@ def cost_of(program: Program, target: Target) -> Totals:
     for types, runs, operations in walk.dots:
         flops[types] += operations * runs  # pyright: ignore[reportArgumentType]
         dots[types] += runs
-    return Totals(
+    return KernelTotals(
         bytes=sum(kernel.total_bytes for kernel in kernels),
         flops=dict(flops),
         dots=dict(dots),
@@ -72,7 +72,7 @@ def cost_of(program: Program, target: Target) -> Totals:
 class _Walk:
     """The walk over a program, with the collected kernels."""
 
-    def __init__(self, program: Program, target: Target) -> None:
+    def __init__(self, program: CompiledProgram, target: Target) -> None:
         self.program, self.target = program, target
         self.trips = Trips(program)
         self.notes: list[str] = []
@@ -157,7 +157,7 @@ class _Walk:
             total += sent
         return total
 
-    def _seconds(self, moved: int, dots: list[Dot], sent: int) -> float:
+    def _seconds(self, moved: int, dots: list[CompiledDot], sent: int) -> float:
         if not self.target.bandwidth:
             return 0.0
         computing = sum(dot.flops * dot.passes / peak_of(self.target, dot.math) for dot in dots)
@@ -204,7 +204,7 @@ def _ends(op: str) -> bool:
     return op.endswith("-done")
 
 
-def _kind(instruction: Instruction, dots: list[Dot]) -> str:
+def _kind(instruction: Instruction, dots: list[CompiledDot]) -> str:
     if instruction.opcode == "fusion" and dots:
         return "fusion(dot)"
     if instruction.opcode == "custom-call":

@@ -149,7 +149,7 @@ class Computation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Program:
+class CompiledProgram:
     """A compiled program.
 
     Attributes:
@@ -205,7 +205,7 @@ _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 
 
-def parse(text: str) -> Program:
+def parse(text: str) -> CompiledProgram:
     """Reads a program.
 
     Args:
@@ -241,7 +241,7 @@ def parse(text: str) -> Program:
     if entry is None:
         raise ProgramTextError("a program without an ENTRY computation", text[:80])
     partitions = _PARTITIONS.search(text[: text.find("\n")])
-    return Program(computations, entry, int(partitions[1]) if partitions else 1)
+    return CompiledProgram(computations, entry, int(partitions[1]) if partitions else 1)
 
 
 def _computation(name: str, lines: list[str]) -> Computation:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from duotone.cost.hlo import Array, Computation, Instruction, Program, bits_of
+from duotone.cost.hlo import Array, CompiledProgram, Computation, Instruction, bits_of
 
 FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast after-all add-dependency domain "
@@ -51,7 +51,7 @@ def is_free(instruction: Instruction) -> bool:
 
 
 def bytes_moved(
-    instruction: Instruction, operands: list[Instruction], program: Program
+    instruction: Instruction, operands: list[Instruction], program: CompiledProgram
 ) -> tuple[float, float]:
     """Returns bytes that one run of an instruction reads and writes.
 
@@ -96,7 +96,7 @@ def _without_workspace(instruction: Instruction) -> tuple[Array, ...]:
 
 
 def _of_fusion(
-    instruction: Instruction, operands: list[Instruction], program: Program
+    instruction: Instruction, operands: list[Instruction], program: CompiledProgram
 ) -> tuple[float, float]:
     fused = program.computations[instruction.called[0]]
     demands = _demands(fused, program)
@@ -151,7 +151,7 @@ def _changed_in_place(fused: Computation, made: Instruction) -> float | None:
     return changed * bits_of(update.arrays[0].dtype) / 8
 
 
-def _demands(fused: Computation, program: Program) -> dict[str, float]:
+def _demands(fused: Computation, program: CompiledProgram) -> dict[str, float]:
     """Returns how many elements of each value a computation needs to make its results."""
     demands: dict[str, float] = {}
     in_place = set()
@@ -172,7 +172,7 @@ def _needed_of(
     instruction: Instruction,
     demand: float,
     fused: Computation,
-    program: Program,
+    program: CompiledProgram,
     in_place: bool,
 ) -> list[float]:
     """Returns the elements of each operand that ``demand`` elements of the result need."""

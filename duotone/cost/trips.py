@@ -18,7 +18,7 @@ import functools
 import re
 
 from duotone.cost.arithmetic import backend_config
-from duotone.cost.hlo import Computation, Instruction, Program
+from duotone.cost.hlo import CompiledProgram, Computation, Instruction
 
 _MOVES = frozenset({"bitcast", "copy", "copy-done", "copy-start", "opt-barrier", "reshape"})
 _WHOLE_NUMBERS = re.compile(r"[su]\d+")
@@ -64,7 +64,7 @@ class Trips:
         4
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CompiledProgram) -> None:
         self._program = program
 
     def of(self, loop: Instruction, around: Computation) -> int | None:

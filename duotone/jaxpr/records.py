@@ -18,7 +18,7 @@ from duotone.graph.graph import Node
 from duotone.jaxpr.painted import PaintedProgram
 from duotone.jaxpr.reading.build import build
 from duotone.jaxpr.reading.operations import OWN_DOT
-from duotone.jaxpr.reading.program import Built
+from duotone.jaxpr.reading.program import BuiltGraph
 from duotone.jaxpr.running.inside import Collection, rewritten_steps, same_program
 from duotone.ops.jax import ENTRIES
 from duotone.precision.classify.lists import OpLists
@@ -61,7 +61,7 @@ def halves_inside(jaxpr: _jax.ClosedJaxpr, collection: Collection) -> frozenset[
     return frozenset(entry.painted.half.name for entry in found if entry is not None)
 
 
-def _insides(built: Built, collection: Collection) -> dict[int, Inside]:
+def _insides(built: BuiltGraph, collection: Collection) -> dict[int, Inside]:
     """Returns the records of the rewritten programs in a program, by the node that calls each."""
     found: dict[int, Inside] = {}
     for step in rewritten_steps(built.program):

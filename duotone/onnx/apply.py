@@ -17,7 +17,7 @@ from typing import Any
 
 from duotone.graph.graph import Boundary, Graph, Paint
 from duotone.onnx.demands import Demands
-from duotone.onnx.parts import Built, Part, Step
+from duotone.onnx.parts import Built, FileStep, Part
 from duotone.onnx.pipeline import PaintedModel
 from duotone.onnx.protos import (
     FLOAT,
@@ -239,7 +239,7 @@ class Writer:
         own = self._unique(f"{name}_cast") if name in self._node_names else name
         return ONNX.helper.make_node("Cast", [self._names[value]], [name], own, to=number)
 
-    def _step(self, step: Step, part: Part) -> list[NodeProto]:
+    def _step(self, step: FileStep, part: Part) -> list[NodeProto]:
         """Returns the nodes that replace one node."""
         old = step.node
         if step.index < 0 and not step.parts and step.outputs[0] in self._built.constants:
@@ -288,7 +288,7 @@ class Writer:
                 zero = ONNX.TensorProto(dims=[1], data_type=self._number, raw_data=b"\0\0")
                 made.attribute.append(ONNX.helper.make_attribute("value", zero))
 
-    def _drop(self, step: Step, name: str, want: Paint | None) -> bool:
+    def _drop(self, step: FileStep, name: str, want: Paint | None) -> bool:
         """Returns True for a cast that became an identity; its readers then read its operand."""
         read, made = step.inputs[0], step.outputs[0]
         values = self._graph.values
@@ -302,7 +302,7 @@ class Writer:
         self._names[made] = name
         return True
 
-    def _constant(self, step: Step) -> list[NodeProto]:
+    def _constant(self, step: FileStep) -> list[NodeProto]:
         """Returns the nodes of a constant, one for each precision in which it is read."""
         value = step.outputs[0]
         nodes = []

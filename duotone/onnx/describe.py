@@ -10,7 +10,7 @@ from duotone.graph.elements import EXACT_DTYPES
 from duotone.graph.graph import FULL_DTYPE, Attribute, HalfType, Value
 from duotone.onnx.products import meaning_of_product
 from duotone.onnx.protos import NodeProto, attribute, operation
-from duotone.onnx.schemas import Parameter, Signature
+from duotone.onnx.schemas import OperationTypes, Parameter
 from duotone.onnx.types import BY_ATTRIBUTE
 from duotone.ops.entries import traits_of
 from duotone.ops.onnx import FIXED, NEUTRAL, TRAITS
@@ -53,7 +53,7 @@ class Description:
 
 def describe(
     node: NodeProto,
-    found: Signature | None,
+    found: OperationTypes | None,
     operands: Sequence[Value | None],
     results: Sequence[Value | None],
     half: HalfType,

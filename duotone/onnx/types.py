@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from duotone.errors import OnnxError
 from duotone.onnx.protos import FLOAT, NO_DTYPE, NodeProto, attribute, dtype_of, graphs_in, named
-from duotone.onnx.schemas import Signature
+from duotone.onnx.schemas import OperationTypes
 
 BY_ATTRIBUTE: Mapping[str, str] = {
     "Cast": "to",
@@ -57,7 +57,7 @@ _CONSTANTS = {
 }
 
 
-def check_operands(node: NodeProto, found: Signature | None) -> None:
+def check_operands(node: NodeProto, found: OperationTypes | None) -> None:
     """Checks that a node has a result and the operands that its operation needs.
 
     Raises:
@@ -72,7 +72,7 @@ def check_operands(node: NodeProto, found: Signature | None) -> None:
         raise OnnxError(f"{named(node)} has {given} of the {found.fewest} operands that it needs.")
 
 
-def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict[str, str]:
+def bindings(node: NodeProto, found: OperationTypes, operands: Sequence[str]) -> dict[str, str]:
     """Returns the dtype of each type variable of a node.
 
     Args:
@@ -113,7 +113,7 @@ def bindings(node: NodeProto, found: Signature, operands: Sequence[str]) -> dict
 
 def results(
     node: NodeProto,
-    found: Signature | None,
+    found: OperationTypes | None,
     operands: Sequence[str],
     declared: Callable[[str], str],
 ) -> list[str]:

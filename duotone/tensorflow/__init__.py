@@ -12,7 +12,7 @@ from duotone.tensorflow.pipeline import rewrite
 from duotone.tensorflow.rewrite_file import FileResult, GraphResult, rewrite_file
 from duotone.tensorflow.rewrite_record import (
     BodyResult,
-    CastRecord,
+    CastNodeRecord,
     Decision,
     FunctionResult,
     RewriteResult,
@@ -20,7 +20,7 @@ from duotone.tensorflow.rewrite_record import (
 
 __all__ = [
     "BodyResult",
-    "CastRecord",
+    "CastNodeRecord",
     "Decision",
     "Device",
     "FileResult",

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from duotone.errors import GraphDefError
 from duotone.tensorflow.op_registry import Argument, OpDefinition
 from duotone.tensorflow.protos import FunctionDef, GraphDef, NodeDef, new_graph
-from duotone.tensorflow.rewrite_record import CastRecord
+from duotone.tensorflow.rewrite_record import CastNodeRecord
 from duotone.tensorflow.units import FindOp, split_input
 
 RETURN_SUFFIX = "_RetVal"
@@ -118,7 +118,7 @@ def _is_generic(function: FunctionDef) -> bool:
     return any(value.placeholder for node in function.node_def for value in node.attr.values())
 
 
-class Body:
+class FunctionBody:
     """A function's body as a graph.
 
     Args:
@@ -204,7 +204,7 @@ class Body:
             "not exist in its body."
         )
 
-    def close(self, casts: Iterable[CastRecord]) -> FunctionDef:
+    def close(self, casts: Iterable[CastNodeRecord]) -> FunctionDef:
         """Returns the function with the rewritten body.
 
         Args:
@@ -256,7 +256,7 @@ def _ports(node: NodeDef, definition: OpDefinition, argument: Argument) -> int:
     return len(default) if isinstance(default, list) else int(default or 0)
 
 
-def _source_texts(function: FunctionDef, body: Body) -> dict[str, str]:
+def _source_texts(function: FunctionDef, body: FunctionBody) -> dict[str, str]:
     """Returns how the function writes each ``"node:port"`` of its body."""
     texts = {f"{a.name}:0": a.name for a in function.signature.input_arg}
     for node in function.node_def:

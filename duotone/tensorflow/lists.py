@@ -88,7 +88,7 @@ def _check_names(policy: Policy, known: Collection[str]) -> None:
         for op in sorted(getattr(policy, f"{which}_{edit}")):
             if op not in known:
                 near = difflib.get_close_matches(op, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "no op is named like it."
+                hint = f"did you mean {near[0]!r}?" if near else "no op has a similar name."
                 raise UnknownOperationError(
                     f"{op!r} in Policy({which}_{edit}=...) or in the environment variable "
                     f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{which.upper()}LIST_{edit.upper()} is "

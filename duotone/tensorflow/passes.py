@@ -33,7 +33,7 @@ from duotone.ops.entries import Kind
 from duotone.precision.rules import Rule
 from duotone.tensorflow.journal import Journal, PaintedUnit, walk
 from duotone.tensorflow.loops import agree_on_loops, shorten_casts
-from duotone.tensorflow.tensor_lists import Cluster, agree, find_clusters, hidden_edges
+from duotone.tensorflow.tensor_lists import ListCluster, agree, find_clusters, hidden_edges
 from duotone.tensorflow.unit_facts import Facts
 from duotone.tensorflow.units import Units
 
@@ -66,7 +66,7 @@ class Precisions:
 
     allow: dict[int, str]
     deny: dict[int, str]
-    clusters: list[Cluster]
+    clusters: list[ListCluster]
     journal: Journal
     found_work: bool = True
     chosen: frozenset[int] = frozenset()

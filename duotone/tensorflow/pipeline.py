@@ -39,7 +39,7 @@ from duotone.tensorflow.casts import apply
 from duotone.tensorflow.checks import check_graph
 from duotone.tensorflow.describe import describe
 from duotone.tensorflow.devices import DEFAULT_DEVICE, WANTED, Device, placement
-from duotone.tensorflow.functions import Body, drop_unreachable, rewritable
+from duotone.tensorflow.functions import FunctionBody, drop_unreachable, rewritable
 from duotone.tensorflow.lists import make_lists
 from duotone.tensorflow.log_lines import MAIN_GRAPH
 from duotone.tensorflow.mincut import paint_mincut
@@ -170,7 +170,7 @@ def _rewrite_all(
     functions: dict[str, FunctionResult] = {}
     by_name = {function.signature.name: function for function in graph.library.function}
     for name in () if settings.skipped else rewritable(graph):
-        body = Body(by_name[name], settings.find_op)
+        body = FunctionBody(by_name[name], settings.find_op)
         done = _rewrite_body(body.graph, name, body.preserved, settings)
         by_name[name].CopyFrom(body.close(done.casts))
         functions[name] = FunctionResult(done.painting, done.casts, done.op_changes, done.decisions)

@@ -35,7 +35,7 @@ RULES: Mapping[str, str] = MappingProxyType(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CastRecord:
+class CastNodeRecord:
     """One Cast node that was added.
 
     Attributes:
@@ -88,7 +88,7 @@ class BodyResult:
     """
 
     painting: Mapping[str, Mapping[str, str]]
-    casts: tuple[CastRecord, ...]
+    casts: tuple[CastNodeRecord, ...]
     op_changes: Mapping[str, tuple[str, str]]
     decisions: tuple[Decision, ...]
 

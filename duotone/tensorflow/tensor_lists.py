@@ -40,7 +40,7 @@ _HANDLE = TypeAttribute("", -1, VARIANT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cluster:
+class ListCluster:
     """The ops of one list.
 
     Attributes:
@@ -65,7 +65,7 @@ def element_unit(units: Units, node: int) -> int | None:
     return None
 
 
-def find_clusters(facts: Facts) -> list[Cluster]:
+def find_clusters(facts: Facts) -> list[ListCluster]:
     """Returns all clusters of a graph that have a processed member."""
     units = facts.units
     if not any("TensorList" in node.op for node in units.nodes):
@@ -85,7 +85,7 @@ def find_clusters(facts: Facts) -> list[Cluster]:
     return clusters
 
 
-def _cluster(facts: Facts, joined: list[int]) -> Cluster:
+def _cluster(facts: Facts, joined: list[int]) -> ListCluster:
     """Returns the cluster of a connected set of units."""
     units = facts.units
     members: dict[int, None] = {}
@@ -103,10 +103,10 @@ def _cluster(facts: Facts, joined: list[int]) -> Cluster:
             unsafe = True
         elif units.attribute[unit] == _HANDLE:
             roots[element] = None
-    return Cluster(tuple(members), tuple(roots), unsafe)
+    return ListCluster(tuple(members), tuple(roots), unsafe)
 
 
-def hidden_edges(facts: Facts, clusters: list[Cluster]) -> list[tuple[int, int]]:
+def hidden_edges(facts: Facts, clusters: list[ListCluster]) -> list[tuple[int, int]]:
     """Yields, for each reader, an edge from every writer upstream of its handle.
 
     Raises:
@@ -139,7 +139,11 @@ def _written(units: Units, writer: int, reader: int) -> int:
 
 
 def agree(
-    cluster: Cluster, allow: dict[int, str], deny: dict[int, str], journal: Journal, stage: Stage
+    cluster: ListCluster,
+    allow: dict[int, str],
+    deny: dict[int, str],
+    journal: Journal,
+    stage: Stage,
 ) -> None:
     """Gives all members one precision.
 

@@ -19,7 +19,7 @@ from duotone.devices.specifications import Target, find_target
 from duotone.errors import ArgumentError
 from duotone.explaining.explanation import Explanation
 from duotone.graph.graph import HALF_TYPES
-from duotone.jaxpr.painted import Site
+from duotone.jaxpr.painted import CallSite
 from duotone.jaxpr.pipeline import paint_for_device, paint_full
 from duotone.jaxpr.reading.signature import describe_callable, flatten_call
 from duotone.jaxpr.reading.trace import trace
@@ -39,7 +39,7 @@ from duotone.policy.dtypes import OFF
 from duotone.policy.policy import Policy
 from duotone.transforms.decorator import Decorator
 from duotone.transforms.mixed_function import (
-    Settings,
+    FunctionSettings,
     argument_names,
     fast_half,
     half_of_device,
@@ -159,7 +159,7 @@ def autocast(
         dtype, chosen, policy = _recorded_settings(fixed.record, dtype, policy)
     if calibration is not None:
         policy = (policy or Policy()).replace(calibration=calibration)
-    settings = Settings(fn, dtype if enabled else OFF, chosen, policy, fixed)
+    settings = FunctionSettings(fn, dtype if enabled else OFF, chosen, policy, fixed)
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -305,7 +305,7 @@ def explain(
     if half is None:
         painted = paint_full(traced.jaxpr, merged)
     else:
-        site = Site(arguments=argument_names(traced, merged), weights=count)
+        site = CallSite(arguments=argument_names(traced, merged), weights=count)
         painted = paint_for_device(traced.jaxpr, merged, half, chosen=chosen, site=site)
     record = record_of(painted, collection)
     left = ""

@@ -16,7 +16,7 @@ from duotone.profiling.profile_files import write_profile
 from duotone.profiling.profile_record import TABLES, ProfileRecord, ProfileSummary
 from duotone.profiling.profile_tables import tabulate
 from duotone.profiling.programs import Fact
-from duotone.profiling.shapes import Product
+from duotone.profiling.shapes import MatrixProduct
 from duotone.profiling.time_sums import Sum
 from duotone.profiling.trace_events import EventKind, Trace
 from duotone.profiling.training_iterations import cut
@@ -26,7 +26,7 @@ SECOND = 1e9
 
 
 def dot(dtype: str, scope: str, side: int = 64, loop: tuple[str, ...] = ()) -> Fact:
-    product = Product(64, side, 64, (dtype, dtype))
+    product = MatrixProduct(64, side, 64, (dtype, dtype))
     types = f"{dtype}×{dtype}→f32"
     return Fact(
         "__cublas$gemm", scope, "dot_general", "train.py:7", types, 100.0, (product,), False, "",

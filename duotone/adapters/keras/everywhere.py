@@ -90,7 +90,7 @@ class _Switches:
 def _plain(model: Any) -> bool:
     """Checks if a model was compiled with an optimizer that may be wrapped; else logs why, once."""
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or isinstance(optimizer, plans.Wrapped):
+    if optimizer is None or isinstance(optimizer, plans.WrappedBase):
         return False
     reason = refusals.mixed_layer(model)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:

@@ -29,7 +29,7 @@ import keras
 import numpy as np
 
 from duotone.adapters.keras import hooks, refusals, scaled, settings
-from duotone.adapters.keras.plans import Wrapped
+from duotone.adapters.keras.plans import WrappedBase
 from duotone.blaming.healing import Healer
 from duotone.errors import ArgumentError
 from duotone.policy.policy import Policy
@@ -39,7 +39,7 @@ from duotone.scale.optimizer_state import MixedPrecisionState, advance, begin, r
 
 
 @keras.saving.register_keras_serializable(package="duotone")
-class LossScaleOptimizer(Wrapped, keras.optimizers.LossScaleOptimizer):
+class LossScaleOptimizer(WrappedBase, keras.optimizers.LossScaleOptimizer):
     """A Keras optimizer whose models train, evaluate and predict in mixed precision.
 
     :func:`enable` and ``duotone.enable_mixed_precision_graph_rewrite`` make it.

@@ -22,7 +22,7 @@ PLAN = "_duotone_plan"
 """The class attribute of an ``autocast`` model that makes its plan."""
 
 
-class Wrapped(abc.ABC):
+class WrappedBase(abc.ABC):
     """Base of the wrapped optimizer: how the models that have it are rewritten."""
 
     last_finite: Any
@@ -62,7 +62,7 @@ class StepPlan:
 
     half: str | None
     policy: Policy | None = None
-    skips: Wrapped | None = None
+    skips: WrappedBase | None = None
     asks_device: bool = False
 
 
@@ -112,7 +112,7 @@ def plan_of(model: Any) -> StepPlan | None:
     return StepPlan(half, without_heal(policy), skips, asks_device)
 
 
-def _skips(model: Any, optimizers: list[Any]) -> Wrapped | None:
+def _skips(model: Any, optimizers: list[Any]) -> WrappedBase | None:
     """Returns the optimizer that the model is compiled with, if it is the only one."""
     if len(optimizers) == 1 and optimizers[0] is getattr(model, "optimizer", None):
         return optimizers[0]
@@ -123,7 +123,7 @@ def wrapped_optimizers(model: Any) -> Iterator[Any]:
     """Returns the wrapped optimizers in a model's ``optimizer`` and attributes, each once."""
     found: list[Any] = []
     for optimizer in optimizers_of(model):
-        if isinstance(optimizer, Wrapped) and not any(optimizer is other for other in found):
+        if isinstance(optimizer, WrappedBase) and not any(optimizer is other for other in found):
             found.append(optimizer)
             yield optimizer
 

@@ -25,7 +25,7 @@ from duotone.ops.traits import UNDESCRIBED, Trait, Traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Description:
+class EquationDescription:
     """The description of an equation for a painter.
 
     Attributes:
@@ -80,7 +80,7 @@ def _mixture(dtypes: frozenset[str]) -> str:
     return ""
 
 
-def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
+def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> EquationDescription:
     """Describes a first-order equation and the graph values that it reads."""
     name = eqn.primitive.name
     ins = [value.dtype for value in operands]
@@ -91,7 +91,7 @@ def describe(eqn: _jax.Eqn, operands: Sequence[Value]) -> Description:
     fixed = FIXED.get(name, "") or fixed
     if not fixed and name != "convert_element_type":
         fixed = _mixture(frozenset(ins + outs))
-    return Description(
+    return EquationDescription(
         list_key,
         tuple([dtype == FULL_DTYPE for dtype in ins]),  # a list is faster, and this code is hot
         tuple([dtype == FULL_DTYPE for dtype in outs]),

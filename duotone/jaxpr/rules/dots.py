@@ -39,11 +39,11 @@ from duotone.graph.graph import FULL_DTYPE
 from duotone.jaxpr.reading.operations import OWN_DOT
 from duotone.jaxpr.rules.bilinear import aval_of_linear, bilinear
 from duotone.jaxpr.rules.expressions import evaluate
-from duotone.precision.optimize.optimization import Operation
+from duotone.precision.optimize.optimization import ExpressionStep
 
 Dims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """``dimension_numbers`` of a dot: contracted (left, right), batch (left, right)."""
-Steps = tuple[Operation, ...]
+Steps = tuple[ExpressionStep, ...]
 
 
 def precision(name: str) -> Any:

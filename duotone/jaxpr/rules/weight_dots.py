@@ -19,7 +19,7 @@ from jax import lax
 
 from duotone.graph.forms import ROWS
 from duotone.jaxpr.rules.dots import Dims, general_dot, half_product, in_steps, is_zero, total
-from duotone.precision.optimize.optimization import Operation
+from duotone.precision.optimize.optimization import ExpressionStep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DotForm:
     numbers: Dims
     dtype: str
     half: str
-    steps: tuple[Operation, ...] = ()
+    steps: tuple[ExpressionStep, ...] = ()
     precision: Any = None
     out_sharding: Any = None
 

@@ -28,7 +28,7 @@ _MARK = "duotone.node#"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class RewrittenProgram:
     """One rewritten program.
 
     Attributes:
@@ -52,7 +52,7 @@ class Collection:
         self.latest: Any = None
         self.marked: list[Any] = []
         self._marks = marks
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, RewrittenProgram] = {}
         self._compiled: dict[Hashable, Any] = {}
         self._kept: list[Any] = []
         self._numbers = itertools.count(1)
@@ -87,10 +87,10 @@ class Collection:
     def put(self, name: str, jaxpr: _jax.ClosedJaxpr) -> None:
         """Stores the most recently painted program under the name of its equation."""
         if self.latest is not None:
-            self._entries[name] = Entry(self.latest, jaxpr)
+            self._entries[name] = RewrittenProgram(self.latest, jaxpr)
             self.latest = None
 
-    def find(self, eqn: _jax.Eqn) -> Entry | None:
+    def find(self, eqn: _jax.Eqn) -> RewrittenProgram | None:
         """Returns how the program of an equation was painted; ``None`` if this is not stored."""
         return self._entries.get(eqn.params["name"])
 

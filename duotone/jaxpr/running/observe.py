@@ -15,13 +15,13 @@ import numpy as np
 
 from duotone import _jax
 from duotone.jaxpr.nesting.nested import is_mapped, keep_finished
-from duotone.jaxpr.reading.program import Built, Program, Step
+from duotone.jaxpr.reading.program import BuiltGraph, Program, Step
 
 Show = Callable[[int, Any], None]
 """Takes a graph value and its array; called each time the value is computed."""
 
 
-def observe(built: Built, arguments: Sequence[Any], show: Show) -> list[Any]:
+def observe(built: BuiltGraph, arguments: Sequence[Any], show: Show) -> list[Any]:
     """Runs a program and shows its values.
 
     Args:

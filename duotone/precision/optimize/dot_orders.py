@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from duotone.graph.graph import Node
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.labels import labels_of
-from duotone.precision.optimize.optimization import Expression, Operation, Optimization
+from duotone.precision.optimize.optimization import Expression, ExpressionStep, Optimization
 from duotone.precision.optimize.painted_view import View
 
 Labels = Sequence[int]
@@ -68,7 +68,7 @@ class Dot:
 
     def steps(
         self, left: tuple[int, Labels], right: tuple[int, Labels], batch: Labels, contracted: Labels
-    ) -> tuple[Operation, ...]:
+    ) -> tuple[ExpressionStep, ...]:
         """Returns the dot of transposed operands, with its result transposed back.
 
         Args:
@@ -149,13 +149,13 @@ def _known(node: Node, view: View) -> Dot | None:
     return Dot((left, right), out, sizes) if len(sizes) == len({*left, *right}) else None
 
 
-def swapped(dot: Dot) -> tuple[Operation, ...]:
+def swapped(dot: Dot) -> tuple[ExpressionStep, ...]:
     """Returns the dot with its operands swapped, and its result transposed back."""
     left, right = dot.operands
     return dot.steps((1, right), (0, left), dot.batch, dot.contracted)
 
 
-def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[Operation, ...] | None:
+def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[ExpressionStep, ...] | None:
     """Returns a dot that gives its result in the order of the transpose after it.
 
     Args:
@@ -180,7 +180,7 @@ def result_in_order(dot: Dot, permutation: Sequence[int]) -> tuple[Operation, ..
 
 def operand_in_order(
     dot: Dot, slot: int, permutation: Sequence[int]
-) -> tuple[Operation, ...] | None:
+) -> tuple[ExpressionStep, ...] | None:
     """Returns a dot that reads an operand as it was before its transpose.
 
     Args:

@@ -36,7 +36,7 @@ from duotone.graph.graph import SMALL, Node, Paint
 from duotone.ops.traits import Trait
 from duotone.precision.optimize.factors import parts_of, write_factor
 from duotone.precision.optimize.labels import labels_of, renamed
-from duotone.precision.optimize.optimization import NOBODY, Expression, Operation, Optimization
+from duotone.precision.optimize.optimization import NOBODY, Expression, ExpressionStep, Optimization
 from duotone.precision.optimize.painted_view import View
 from duotone.precision.rules import Rule
 
@@ -274,7 +274,7 @@ class _Finder:
         result: int,
         axes: tuple[tuple[int, ...], tuple[int, ...]],
         term: _Term,
-    ) -> tuple[Operation, ...]:
+    ) -> tuple[ExpressionStep, ...]:
         """Returns the sum of products with a result, along ``axes[0]``, permuted by ``axes[1]``."""
         node, view, write = self._node, self._view, Expression()
         plain = write("own", write.read(node.inputs[0], node.index))
@@ -289,7 +289,7 @@ class _Finder:
 
     def _dot_of_shares(
         self, dot: Node, slot: int, division: Node, axes: tuple[tuple[int, ...], tuple[int, ...]]
-    ) -> tuple[Operation, ...]:
+    ) -> tuple[ExpressionStep, ...]:
         """Returns the dot of the numerators, divided by their sum.
 
         Dot and sum read the same rounded numerators, so that their shares add up to 1.
